@@ -1,0 +1,1 @@
+"""What people watch during a run: the live terminal view."""

@@ -1,0 +1,1 @@
+"""Each paper's evaluation, one module a paper."""

@@ -1,0 +1,140 @@
+"""What sources read and sinks write, as plain values. The Spark plant turns them into readers and writers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+__all__ = [
+    "ArrivalPattern",
+    "Collected",
+    "Files",
+    "KafkaTopic",
+    "ParquetSink",
+    "Records",
+    "SinkSpec",
+    "SourceSpec",
+    "TextFiles",
+    "collect",
+    "files",
+    "kafka",
+    "parquet",
+    "records",
+    "text_files",
+]
+
+
+@runtime_checkable
+class ArrivalPattern(Protocol):
+    """A load over time; see `elastream.workload` for constant, steps, ramp, sine, random walk and recorded traces."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts; `math.inf` where it never ends."""
+        ...
+
+    def rate(self, time: float) -> float:
+        """Records/s at `time` seconds after the start; 0 after the end."""
+        ...
+
+    def count(self, time: float) -> int:
+        """Records due by `time`: the integral of `rate`, never falling, the same on every machine."""
+        ...
+
+    def due(self, number: int) -> float:
+        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf where never."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """Lines of UTF-8 text files: a file, a folder, or a glob. One column, `value`; blank lines are left out.
+
+    With a `load` the lines arrive at that pattern, over again from the start when they run out; without, every file is
+    read once, and new files as they appear.
+    """
+
+    path: str
+    load: ArrivalPattern | None = None
+    schema: str = "value string"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Records of parquet, JSON-lines or CSV files with a schema; `load` as for `TextFiles`."""
+
+    path: str
+    schema: str
+    format: str = "parquet"
+    load: ArrivalPattern | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records given in the program itself, as dicts by column; they arrive at the pattern `load`, over and over."""
+
+    rows: tuple[Mapping[str, object], ...]
+    schema: str
+    load: ArrivalPattern | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A Kafka topic, as source or sink. As a source it has the columns `key string, value string, timestamp timestamp`."""
+
+    topic: str
+    servers: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str = "key string, value string, timestamp timestamp"
+    load: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSink:
+    """Parquet files in a folder.
+
+    Results that only grow are appended. Results that change (a keyed operator before the sink) are written as a change
+    log, one folder `batch=N` a micro-batch; `elastream.latest` reads the newest row of each key.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Rows kept in memory under a name, for tests and notebooks."""
+
+    name: str
+
+
+SourceSpec = TextFiles | Files | Records | KafkaTopic
+SinkSpec = ParquetSink | Collected | KafkaTopic
+
+
+def text_files(path: object) -> TextFiles:
+    """Lines of UTF-8 text files: a file, a folder or a glob."""
+    return TextFiles(str(path))
+
+
+def files(path: object, schema: str, format: str = "parquet") -> Files:
+    """Records of parquet, JSON-lines (`"json"`) or CSV files."""
+    return Files(str(path), schema, format)
+
+
+def records(rows: object, schema: str) -> Records:
+    """Records given in the program itself."""
+    return Records(tuple(dict(row) for row in rows), schema)  # type: ignore[attr-defined]
+
+
+def kafka(topic: str, servers: str = "127.0.0.1:9092", **options: str) -> KafkaTopic:
+    """A Kafka topic, as source or as sink."""
+    return KafkaTopic(topic, servers, dict(options))
+
+
+def parquet(path: object) -> ParquetSink:
+    """Parquet files in a folder."""
+    return ParquetSink(str(path))
+
+
+def collect(name: str) -> Collected:
+    """Rows kept in memory under a name."""
+    return Collected(name)

@@ -1,0 +1,306 @@
+"""What a plant saw: per metric a value or *unknown*, and how old it is.
+
+Columns of numpy arrays, because policies must plan over tens of thousands of tasks in well under a second. Unknown is
+NaN in a column and None in a `Reading`; it is never zero, and comparisons with NaN are false, so that a policy that
+forgets to ask does nothing rather than something wrong.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.graph import Graph
+from elastream.model.stages import Layout
+
+__all__ = ["Composition", "Context", "Floats", "Frame", "Metric", "Observation", "Reading", "Sample", "TaskFrame"]
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+
+class Metric(StrEnum):
+    """Every quantity that is observed, defined once. Rates and fractions are means over the last monitoring period."""
+
+    ARRIVAL_RATE = "arrival_rate"
+    """Records/s that became due at an operator, queued or not. For a source: offered load."""
+    PROCESSED_RATE = "processed_rate"
+    """Records/s that an operator finished."""
+    EMITTED_RATE = "emitted_rate"
+    """Records/s that an operator emitted."""
+    BACKLOG = "backlog"
+    """Records queued at an operator (VISP's o_queue). A fused operator has none of its own; its stage's source has."""
+    DURATION = "duration"
+    """Seconds from a record being queued at the operator to having passed it, mean (VISP's o_d)."""
+    DURATION_P50 = "duration_p50"
+    """Median of the same."""
+    DURATION_P99 = "duration_p99"
+    """99th percentile of the same."""
+    SERVICE_TIME = "service_time"
+    """Core-seconds an operator works on one record."""
+    UTILISATION = "utilisation"
+    """Of an operator: busy core-seconds per second over what its instances were given. Of a task: the same for it alone."""
+    BUSY_CORES = "busy_cores"
+    """Core-seconds per second spent."""
+    PARALLELISM = "parallelism"
+    """Instances of an operator, or tasks of its stage."""
+    SCALINGS = "scalings"
+    """Scaling operations so far, up and down (VISP's o_s)."""
+    CPU = "cpu"
+    """Fraction of a host's cores in use, 0 to 1 (E2DF's U_n)."""
+    MEMORY = "memory"
+    """Megabytes in use on a host or by a task."""
+    SPEED = "speed"
+    """Speed of a host's cores relative to the standard core, as measured now."""
+    TASKS = "tasks"
+    """Tasks placed on a host (E2DF's A_n)."""
+    BANDWIDTH = "bandwidth"
+    """Bytes/s over a host's link, both directions; for a link, bytes/s that it can carry."""
+    NETWORK_LATENCY = "network_latency"
+    """Seconds one way over a link."""
+    TRAFFIC = "traffic"
+    """Bytes/s exchanged over a link, or by a task."""
+    STATE_SIZE = "state_size"
+    """Rows of keyed state that a task or operator holds."""
+    LATENCY_P50 = "latency_p50"
+    """Of the application: seconds from a record being due to its result being committed, median."""
+    LATENCY_P99 = "latency_p99"
+    """99th percentile of the same."""
+    LATENCY = "latency"
+    """Mean of the same (E2DF's response time)."""
+    THROUGHPUT = "throughput"
+    """Of the application: records/s taken from its sources and committed."""
+    COMPLIANCE = "compliance"
+    """Fraction of records that passed within the service level."""
+    BATCH_DURATION = "batch_duration"
+    """Seconds of a micro-batch."""
+    COST = "cost"
+    """Money paid since the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value as observed: None where unknown; `age` in seconds."""
+
+    value: float | None
+    age: float = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a value at all."""
+        return self.value is not None
+
+
+class Frame:
+    """Rows (operators, hosts, tasks, ...) by columns (metrics). Columns are float64 of length `len(frame)`, read-only.
+
+    A metric that was never given is a column of NaN: unknown. `ages` gives seconds since the value was taken, one
+    number for the frame or one per metric.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str] = (),
+        values: Mapping[Metric, ArrayLike] | None = None,
+        ages: float | Mapping[Metric, float] = 0.0,
+    ) -> None:
+        self.ids: tuple[str, ...] = tuple(ids)
+        self._ages = ages
+        self._columns: dict[Metric, Floats] = {}
+        for metric, column in (values or {}).items():
+            array = np.asarray(column, dtype=np.float64)
+            if array.shape != (len(self.ids),):
+                raise ValueError(f"column {metric} has shape {array.shape}, the frame has {len(self.ids)} rows")
+            array = array.view()
+            array.flags.writeable = False
+            self._columns[Metric(metric)] = array
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Row number by id."""
+        return {name: row for row, name in enumerate(self.ids)}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics that were given, known or not."""
+        return tuple(self._columns)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def column(self, metric: Metric) -> Floats:
+        """All values of `metric`, NaN where unknown; shape (rows,)."""
+        found = self._columns.get(metric)
+        return found if found is not None else np.full(len(self.ids), np.nan)
+
+    def age(self, metric: Metric) -> float:
+        """Seconds since `metric` was taken."""
+        return self._ages if isinstance(self._ages, int | float) else self._ages.get(metric, 0.0)
+
+    def reading(self, name: str, metric: Metric) -> Reading:
+        """One value; unknown where the row or the metric is missing."""
+        row = self.rows.get(name)
+        column = self._columns.get(metric)
+        if row is None or column is None or np.isnan(column[row]):
+            return Reading(None, self.age(metric))
+        return Reading(float(column[row]), self.age(metric))
+
+    def value(self, name: str, metric: Metric) -> float:
+        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        found = self.reading(name, metric).value
+        return float("nan") if found is None else found
+
+
+class TaskFrame(Frame):
+    """Tasks: besides metrics, the row of each task's operator and of its host, -1 where it is placed nowhere.
+
+    `operator` and `host` are int64 arrays of shape (tasks,), rows of `Observation.operators` and `.hosts`. Ids are made
+    only when asked for; `index` numbers the tasks of one operator.
+    """
+
+    def __init__(
+        self,
+        operator: ArrayLike = (),
+        index: ArrayLike = (),
+        host: ArrayLike = (),
+        operators: Sequence[str] = (),
+        values: Mapping[Metric, ArrayLike] | None = None,
+        ages: float | Mapping[Metric, float] = 0.0,
+    ) -> None:
+        self.operator: Integers = np.asarray(operator, dtype=np.int64)
+        self.index: Integers = np.asarray(index, dtype=np.int64)
+        self.host: Integers = np.asarray(host, dtype=np.int64)
+        self._operators = tuple(operators)
+        super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
+
+    @cached_property
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Identity of each task, in row order."""
+        return tuple(
+            TaskId(self._operators[o], int(i)) for o, i in zip(self.operator.tolist(), self.index.tolist(), strict=True)
+        )
+
+    @cached_property
+    def rows(self) -> Mapping[str, int]:
+        """Row number by the text of the task's identity, `"count#3"`."""
+        return {str(task): row for row, task in enumerate(self.tasks)}
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a batch runs under: the alternate of each operator, the target of each choice, the parallelism of each stage.
+
+    `version` grows with every change; a batch has exactly one composition, and a replayed batch the same one again.
+    """
+
+    version: int = 0
+    alternates: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+    parallelism: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def default(cls, graph: Graph, parallelism: Mapping[str, int] | None = None) -> "Composition":
+        """First alternate of every operator, first target of every choice."""
+        return cls(
+            0,
+            {o.name: o.alternates[0].name for o in graph.operators if o.alternates},
+            {name: targets[0] for name, targets in graph.choices.items()},
+            dict(parallelism or {}),
+        )
+
+
+@dataclass(frozen=True)
+class Context:
+    """What does not change while a run lasts: the dataflow, what can be leased, and what is wanted.
+
+    host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
+    capabilities: names of the actions that the plant can do (`"SetParallelism"`).
+    """
+
+    layout: Layout
+    host_types: Mapping[str, HostType] = field(default_factory=dict)
+    target_latency: float | None = None
+    max_hosts: int = 1_000_000
+    min_hosts: int = 1
+    capabilities: frozenset[str] = frozenset()
+
+    @property
+    def graph(self) -> Graph:
+        """The dataflow."""
+        return self.layout.graph
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The operators as they were at an earlier time."""
+
+    time: float
+    operators: Frame
+
+
+@dataclass(frozen=True)
+class Observation:
+    """All that a policy may know.
+
+    time: seconds on the clock of the run. application: one row, the dataflow's name. operators: a row per operator.
+    hosts: a row per active lease, in the order of `leases`. tasks: a row per placed task. links: a row per pair of hosts,
+    `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
+    operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
+    never used, so that a pure policy can name what it leases.
+    """
+
+    time: float
+    context: Context
+    operators: Frame
+    application: Frame = field(default_factory=Frame)
+    hosts: Frame = field(default_factory=Frame)
+    tasks: TaskFrame = field(default_factory=TaskFrame)
+    links: Frame = field(default_factory=Frame)
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    composition: Composition = field(default_factory=Composition)
+    images: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    history: tuple[Sample, ...] = ()
+    next_host: int = 1
+
+    def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
+        """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
+        samples = [*self.history, Sample(self.time, self.operators)]
+        if last is not None:
+            samples = samples[-last:]
+        return (
+            np.array([sample.time for sample in samples]),
+            np.array([sample.operators.value(operator, metric) for sample in samples]),
+        )
+
+    def latency(self, metric: Metric = Metric.LATENCY_P99) -> Reading:
+        """The application's latency."""
+        ids = self.application.ids
+        return self.application.reading(ids[0], metric) if ids else Reading(None)
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Hosts that take tasks now."""
+        return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
+
+    @property
+    def coming(self) -> tuple[str, ...]:
+        """Hosts leased and not ready yet."""
+        return tuple(
+            host for host, lease in self.leases.items() if lease.state in (HostState.REQUESTED, HostState.STARTING)
+        )
+
+    def host_name(self, offset: int = 0) -> str:
+        """A name that no host of this run has had; `offset` for the second, third, ... in one plan."""
+        return f"h{self.next_host + offset}"

@@ -1,0 +1,110 @@
+"""Which operators run together: stages between shuffles, segments between durable edges.
+
+One rule for both plants, so that they agree on what can be scaled separately. A *segment* runs as one query. Within
+it a *stage* is what runs between two shuffles: everything stateless is fused with the operator before it, and a keyed
+operator starts a new stage together with the stateless operators behind it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from elastream.model.graph import Edge, Graph, Kind
+
+__all__ = ["Layout", "Segment", "Stage", "lay_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators that run in one task: its parallelism, queue and service time are theirs.
+
+    name: that of its first operator in topological order. operators: in topological order. keyed: whether it starts
+    behind a shuffle, with state partitions as its tasks.
+    """
+
+    name: str
+    segment: str
+    operators: tuple[str, ...]
+    keyed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Stages that run as one query, named after its first operator; `inputs` and `outputs` are durable edges."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    inputs: tuple[Edge, ...]
+    outputs: tuple[Edge, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """All operators of the segment, stage by stage."""
+        return tuple(name for stage in self.stages for name in stage.operators)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A graph cut into segments and stages, in topological order."""
+
+    graph: Graph
+    segments: tuple[Segment, ...]
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, segment by segment."""
+        return tuple(stage for segment in self.segments for stage in segment.stages)
+
+    @cached_property
+    def stage_of(self) -> Mapping[str, Stage]:
+        """The stage that each operator runs in."""
+        return {name: stage for stage in self.stages for name in stage.operators}
+
+
+def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
+    """Cut `graph` into segments and stages; with `fused=False` every operator is a stage of its own (simulation only)."""
+    rank = {name: position for position, name in enumerate(graph.order)}
+    keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
+    segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)
+    stage_of = _components(
+        graph.order, (e for e in graph.edges if fused and e.durable is None and e.target not in keyed), rank
+    )
+    segments = []
+    for segment in _ordered(segment_of, rank):
+        members = [name for name in graph.order if segment_of[name] == segment]
+        stages = tuple(
+            Stage(stage, segment, operators, any(name in keyed for name in operators))
+            for stage in _ordered({name: stage_of[name] for name in members}, rank)
+            if (operators := tuple(name for name in members if stage_of[name] == stage))
+        )
+        durable = [e for e in graph.edges if e.durable is not None]
+        segments.append(
+            Segment(
+                segment,
+                stages,
+                tuple(e for e in durable if segment_of[e.target] == segment),
+                tuple(e for e in durable if segment_of[e.source] == segment),
+            )
+        )
+    return Layout(graph, tuple(segments))
+
+
+def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, int]) -> dict[str, str]:
+    """Connected components over `edges`; each named after its member of lowest rank."""
+    parent = {name: name for name in names}
+
+    def root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for edge in edges:
+        first, second = sorted((root(edge.source), root(edge.target)), key=rank.__getitem__)
+        parent[second] = first
+    return {name: root(name) for name in parent}
+
+
+def _ordered(component_of: Mapping[str, str], rank: Mapping[str, int]) -> list[str]:
+    by_rank: Callable[[str], int] = rank.__getitem__
+    return sorted(set(component_of.values()), key=by_rank)

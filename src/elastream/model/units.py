@@ -1,0 +1,104 @@
+"""Quantities as people write them (`"50ms"`, `"550/s"`, `"2 GB"`) turned into floats in one base unit each.
+
+One parser, used by the Python API, the YAML reader and the command line, so that a unit means the same everywhere.
+"""
+
+import re
+
+from elastream.model.errors import ElastreamError
+
+__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "rate"]
+
+_NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
+_SECONDS = {
+    "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0, "m": 60.0, "min": 60.0,
+    "minute": 60.0, "minutes": 60.0, "h": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0,
+}  # fmt: skip
+_MEGABYTES = {
+    "b": 1e-6, "kb": 1e-3, "mb": 1.0, "gb": 1e3, "kib": 2**10 / 1e6, "mib": 2**20 / 1e6, "gib": 2**30 / 1e6,
+    "k": 1e-3, "m": 1.0, "g": 1e3,
+}  # fmt: skip
+_BYTES_PER_SECOND = {
+    "bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9,
+}  # fmt: skip
+
+
+def _split(text: str, what: str) -> tuple[float, str]:
+    match = _NUMBER.match(text)
+    digits = match.group(1).replace("_", "").replace(",", "") if match else ""
+    if not match or not digits:
+        raise ElastreamError(f"{text!r} is not {what}")
+    try:
+        return float(digits), match.group(2).lower()
+    except ValueError:
+        raise ElastreamError(f"{text!r} is not {what}") from None
+
+
+def duration(value: float | str) -> float:
+    """Seconds of `value`: a number of seconds, or text such as `"50ms"`, `"2s"`, `"10 min"`, `"1h"`.
+
+    Raises ElastreamError for anything else, and for a negative duration.
+    """
+    number, unit = (float(value), "s") if isinstance(value, int | float) else _split(value, "a duration such as '50ms'")
+    if unit not in _SECONDS and unit:
+        raise ElastreamError(f"{value!r} is not a duration: {unit!r} is not one of us, ms, s, min, h, d")
+    if number < 0:
+        raise ElastreamError(f"{value!r} is not a duration: it is negative")
+    return number * _SECONDS.get(unit, 1.0)
+
+
+def rate(value: float | str) -> float:
+    """Records per second of `value`: a number, or text such as `"550/s"`, `"12,000 / min"`.
+
+    Raises ElastreamError for anything else, and for a negative rate.
+    """
+    if isinstance(value, int | float):
+        number, per = float(value), 1.0
+    else:
+        number, unit = _split(value, "a rate such as '550/s'")
+        unit = unit.replace(" ", "").removeprefix("/")
+        if unit and unit not in _SECONDS:
+            raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s'")
+        per = _SECONDS[unit] if unit else 1.0
+    if number < 0:
+        raise ElastreamError(f"{value!r} is not a rate: it is negative")
+    return number / per
+
+
+def memory(value: float | str) -> float:
+    """Megabytes (10^6 bytes) of `value`: a number of megabytes, or text such as `"512 MB"`, `"7GB"`."""
+    number, unit = (float(value), "mb") if isinstance(value, int | float) else _split(value, "an amount of memory")
+    if unit not in _MEGABYTES and unit:
+        raise ElastreamError(f"{value!r} is not an amount of memory: {unit!r} is not one of kB, MB, GB, MiB, GiB")
+    if number < 0:
+        raise ElastreamError(f"{value!r} is not an amount of memory: it is negative")
+    return number * _MEGABYTES.get(unit, 1.0)
+
+
+def bytes_per_second(value: float | str) -> float:
+    """Bytes per second of `value`: a number, or text such as `"100mbit"`, `"12 MB/s"`."""
+    number, unit = (float(value), "b/s") if isinstance(value, int | float) else _split(value, "a bandwidth")
+    if unit not in _BYTES_PER_SECOND and unit:
+        raise ElastreamError(f"{value!r} is not a bandwidth: write it as '100mbit' or '12 MB/s'")
+    if number < 0:
+        raise ElastreamError(f"{value!r} is not a bandwidth: it is negative")
+    return number * _BYTES_PER_SECOND.get(unit, 1.0)
+
+
+def format_duration(seconds: float) -> str:
+    """`seconds` in the unit a person would choose: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
+    magnitude = abs(seconds)
+    if magnitude < 0.9995:
+        return f"{seconds * 1e3:.0f} ms" if magnitude >= 0.0095 else f"{seconds * 1e3:.2g} ms"
+    if magnitude < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if magnitude < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def format_rate(records_per_second: float) -> str:
+    """A rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`."""
+    for factor, suffix, digits in ((1e6, "M", 2), (1e4, "k", 1)):
+        if records_per_second >= factor:
+            scale = 1e6 if suffix == "M" else 1e3
+            return f"{records_per_second / scale:.{digits}f}{suffix}/s"
+    return f"{records_per_second:.0f}/s"

@@ -1,0 +1,1 @@
+"""Policies: pure functions of what was observed. No clock, no I/O, seeded randomness only; one policy a module."""

@@ -1,0 +1,1 @@
+"""What people read after a run: the self-contained HTML report and the terminal summary."""

@@ -1,0 +1,1 @@
+"""The simulated plant: the same Plant as Spark, in simulated time."""

@@ -1,0 +1,1 @@
+"""Arrival patterns, recorded traces and infrastructure-variability traces: what a run is exposed to."""
