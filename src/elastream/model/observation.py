@@ -226,7 +226,8 @@ class Context:
     """What does not change while a run lasts: the dataflow, what can be leased, and what is wanted.
 
     host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
-    capabilities: names of the actions that the plant can do (`"SetParallelism"`).
+    capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism
+    `SetParallelism` can change; on Spark that of a stateful stage is fixed and its load follows `MoveTask` instead.
     """
 
     layout: Layout
@@ -235,6 +236,7 @@ class Context:
     max_hosts: int = 1_000_000
     min_hosts: int = 1
     capabilities: frozenset[str] = frozenset()
+    scalable: frozenset[str] = frozenset()
 
     @property
     def graph(self) -> Graph:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from elastream.model.action import Action, Outcome
+from elastream.model.cloud import Lease
 from elastream.model.observation import Context, Observation
 
 __all__ = ["Clock", "Plant", "Policy", "Predictive"]
@@ -46,6 +47,11 @@ class Plant(Protocol):
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to do: the load has ended and all of it is processed, or the run failed."""
+        ...
+
+    @property
+    def ledger(self) -> Sequence[Lease]:
+        """Every lease of the run in the order they were asked for, ended ones too: what the bill is made from."""
         ...
 
     def observe(self) -> Observation:
