@@ -1,0 +1,454 @@
+"""What a run leaves behind, line by line as it happens: a header, every observation, every decision, how it ended.
+
+The live view, the HTML report, `elastream explain` and the simulator's calibration all read this one record, so that no
+two of them can disagree about a run. The figures made from it are in `elastream.control.summary`.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from elastream.model.action import Outcome, Status, from_json
+from elastream.model.cloud import ACTIVE, Billing, HostState, HostType, Lease
+from elastream.model.decision import Decision, Proposal
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.observation import Context, Floats, Frame, Metric, Observation
+
+__all__ = ["Collector", "Ending", "Header", "Observer", "Recorder", "Recording", "describe_run"]
+
+FILE_NAME = "recording.jsonl"
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a run is about, JSON-ready, as known before it starts.
+
+    plant: "spark" or "simulated". operators, edges, stages, host_types: a dict each, as `describe_run` makes them.
+    started: wall-clock epoch seconds of time 0. environment: what it ran on, for figures that must say so.
+    """
+
+    flow: str
+    policy: str
+    plant: str = "simulated"
+    target_latency: float | None = None
+    max_hosts: int = 1_000_000
+    operators: tuple[Json, ...] = ()
+    edges: tuple[Json, ...] = ()
+    stages: tuple[Json, ...] = ()
+    host_types: tuple[Json, ...] = ()
+    started: float = 0.0
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended: "finished" (the load is done), "stopped" (by a person or its limit) or "failed".
+
+    ledger: every lease, ended ones too. facts: further figures by name, such as `{"batches": 93, "records": 41200}`.
+    """
+
+    status: str
+    time: float
+    reason: str = ""
+    ledger: tuple[Lease, ...] = ()
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Someone who looks on. One that raises is told nothing more, and the run goes on."""
+
+    def started(self, header: Header) -> None:
+        """The run is about to start."""
+        ...
+
+    def observed(self, observation: Observation) -> None:
+        """Once a monitoring period."""
+        ...
+
+    def decided(self, decision: Decision) -> None:
+        """Once a planning round is done, and again with the same `round` when its `actual` is known."""
+        ...
+
+    def ended(self, ending: Ending) -> None:
+        """The run is over."""
+        ...
+
+
+def describe_run(
+    context: Context,
+    *,
+    policy: str,
+    plant: str,
+    started: float | None = None,
+    environment: Mapping[str, Any] | None = None,
+) -> Header:
+    """The header of a run in `context`; `started` is now where it is not given."""
+    graph = context.graph
+    return Header(
+        flow=graph.name,
+        policy=policy,
+        plant=plant,
+        target_latency=context.target_latency,
+        max_hosts=context.max_hosts,
+        operators=tuple(
+            {
+                "name": o.name,
+                "kind": o.kind.value,
+                "alternates": [alternate.name for alternate in o.alternates],
+                "max_duration": o.max_duration,
+                "cores": o.cores,
+                "memory": o.memory,
+                "waits": o.waits,
+            }
+            for o in graph.operators
+        ),
+        edges=tuple(
+            {
+                "source": e.source,
+                "target": e.target,
+                "delivery": e.delivery.value,
+                "durable": e.durable,
+                "choice": e.choice,
+            }
+            for e in graph.edges
+        ),
+        stages=tuple(
+            {"name": s.name, "segment": s.segment, "operators": list(s.operators), "keyed": s.keyed}
+            for s in context.layout.stages
+        ),
+        host_types=tuple(asdict(host_type) for host_type in context.host_types.values()),
+        started=time.time() if started is None else started,
+        environment=dict(environment or {}),
+    )
+
+
+class Collector:
+    """An observer that keeps the recording in memory: for runs in simulated time and for views of a running one."""
+
+    def __init__(self) -> None:
+        self._entries: list[Json] = []
+
+    def started(self, header: Header) -> None:
+        self._entries.append({"kind": "start", **asdict(header)})
+
+    def observed(self, observation: Observation) -> None:
+        self._entries.append(_observation(observation))
+
+    def decided(self, decision: Decision) -> None:
+        self._entries.append({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        self._entries.append(_ending(ending))
+
+    @property
+    def recording(self) -> "Recording":
+        """What was seen so far; raises InputError before the start."""
+        return Recording.of(self._entries)
+
+
+class Recorder:
+    """An observer that appends every entry to a file of JSON lines, flushed line by line, unknown values as null.
+
+    A run that dies leaves all it saw up to then. Raises EnvironmentProblem where the file cannot be written.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = _file(Path(path))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def started(self, header: Header) -> None:
+        self._write({"kind": "start", **asdict(header)})
+
+    def observed(self, observation: Observation) -> None:
+        self._write(_observation(observation))
+
+    def decided(self, decision: Decision) -> None:
+        self._write({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        self._write(_ending(ending))
+        self._file.close()
+
+    def _write(self, entry: Json) -> None:
+        try:
+            self._file.write(json.dumps(_without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the recording {self.path} cannot be written: {error.strerror or error}")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run as it was recorded. Arrays over time are float64 of shape (observations,), NaN where unknown.
+
+    header: what ran. observations: the raw entries, oldest first. decisions: the last version of each round, in order.
+    ending: None where the run died before it could say how it ended.
+    """
+
+    header: Header
+    observations: tuple[Json, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    ending: Ending | None = None
+
+    @classmethod
+    def read(cls, path: Path | str) -> "Recording":
+        """The recording in a file or in a run directory.
+
+        A torn last line, left by a run that was killed while writing, is left out. Raises InputError that names the file
+        and the line for anything else that is damaged.
+        """
+        file = _file(Path(path))
+        try:
+            lines = file.read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
+        entries = []
+        for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a torn line
+            try:
+                entry = json.loads(line)
+                if entry["kind"] not in _KINDS:
+                    raise ValueError(f"{entry['kind']!r} is no kind of entry")
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
+            entries.append(entry)
+        return cls.of(entries, str(file))
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
+        """The recording made of `entries`; raises InputError naming `place` and the line where one makes no sense."""
+        header: Header | None = None
+        observations: list[Json] = []
+        decisions: dict[int, Decision] = {}
+        ending: Ending | None = None
+        for number, entry in enumerate(entries, start=1):
+            try:
+                fields = dict(entry)
+                match fields.pop("kind"):
+                    case "start":
+                        header = _read_header(fields)
+                    case "observation":
+                        fields["time"] = float(fields["time"])
+                        observations.append(fields)
+                    case "decision":
+                        decision = _read_decision(fields)
+                        decisions[decision.round] = decision
+                    case "end":
+                        ending = _read_ending(fields, _host_types(header))
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
+        if header is None:
+            raise InputError(f"{place} does not say what was run: it has no start entry")
+        return cls(header, tuple(observations), tuple(decisions.values()), ending)
+
+    @cached_property
+    def times(self) -> Floats:
+        """Seconds since the start of the run."""
+        return np.array([entry["time"] for entry in self.observations], dtype=np.float64)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the dataflow's operators, in declaration order."""
+        return tuple(operator["name"] for operator in self.header.operators)
+
+    def application(self, metric: Metric) -> Floats:
+        """`metric` of the whole dataflow over time."""
+        return self._series("application", None, metric)
+
+    def operator(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one operator over time."""
+        return self._series("operators", name, metric)
+
+    def host(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one host over time, NaN while it is not leased."""
+        return self._series("hosts", name, metric)
+
+    def parallelism(self, operator: str) -> Floats:
+        """Instances of `operator`: as measured, else as the composition in force has it for its stage."""
+        measured = self.operator(operator, Metric.PARALLELISM)
+        stage = next((s["name"] for s in self.header.stages if operator in s["operators"]), operator)
+        wanted = [entry["composition"]["parallelism"] for entry in self.observations]
+        composed = np.array([w.get(operator, w.get(stage, math.nan)) for w in wanted], dtype=np.float64)
+        return np.where(np.isnan(measured), composed, measured)
+
+    def host_count(self) -> dict[HostState, Floats]:
+        """Hosts in each state that is paid for, over time."""
+        states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]
+        return {
+            state: np.array([float(now.count(state.value)) for now in states]) for state in HostState if state in ACTIVE
+        }
+
+    def cost(self) -> Floats:
+        """Money paid since the start."""
+        return self.application(Metric.COST)
+
+    @cached_property
+    def hosts(self) -> tuple[Lease, ...]:
+        """Every lease of the run as last seen, in the order they were asked for; `history` has its states and times."""
+        if self.ending is not None and self.ending.ledger:
+            return self.ending.ledger
+        types = _host_types(self.header)
+        seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
+        return tuple(sorted((_read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
+
+    @property
+    def end(self) -> float:
+        """When the run ended, or was last seen."""
+        if self.ending is not None:
+            return self.ending.time
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    def _series(self, frame: str, row: str | None, metric: Metric) -> Floats:
+        return np.array([_cell(entry[frame], row, metric) for entry in self.observations], dtype=np.float64)
+
+
+_KINDS = ("start", "observation", "decision", "end")
+
+
+def _file(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _cell(frame: Mapping[str, Any], row: str | None, metric: Metric) -> float:
+    """One value of a recorded frame; `row` None is its first."""
+    column = frame["values"].get(metric.value)
+    ids: Sequence[str] = frame["ids"]
+    if column is None or not ids or (row is not None and row not in ids):
+        return math.nan
+    value = column[0 if row is None else ids.index(row)]
+    return math.nan if value is None else float(value)
+
+
+def _without_nan(value: Any) -> Any:
+    """`value` with every NaN and infinity as None: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return value
+
+
+def _frame(frame: Frame) -> Json:
+    return {"ids": list(frame.ids), "values": _columns(frame)}
+
+
+def _columns(frame: Frame) -> Json:
+    return {metric.value: frame.column(metric).tolist() for metric in frame.metrics}
+
+
+def _observation(observation: Observation) -> Json:
+    tasks, composition = observation.tasks, observation.composition
+    return {
+        "kind": "observation",
+        "time": observation.time,
+        "application": _frame(observation.application),
+        "operators": _frame(observation.operators),
+        "hosts": _frame(observation.hosts),
+        "tasks": {
+            "operator": tasks.operator.tolist(),
+            "index": tasks.index.tolist(),
+            "host": tasks.host.tolist(),
+            "values": _columns(tasks),
+        },
+        "links": _frame(observation.links),
+        "leases": [_lease(lease) for lease in observation.leases.values()],
+        "composition": asdict(composition),
+    }
+
+
+def _lease(lease: Lease) -> Json:
+    return {
+        "host": lease.host,
+        "type": lease.type.name,
+        "since": lease.since,
+        "state": lease.state.value,
+        "history": [[at, state.value] for at, state in lease.history],
+        "until": lease.until,
+    }
+
+
+def _ending(ending: Ending) -> Json:
+    return {
+        "kind": "end",
+        "status": ending.status,
+        "time": ending.time,
+        "reason": ending.reason,
+        "ledger": [_lease(lease) for lease in ending.ledger],
+        "facts": dict(ending.facts),
+    }
+
+
+def _read_header(fields: Json) -> Header:
+    for name in ("operators", "edges", "stages", "host_types"):
+        fields[name] = tuple(fields[name])
+    return Header(**fields)
+
+
+def _host_types(header: Header | None) -> dict[str, HostType]:
+    found = {}
+    for fields in header.host_types if header else ():
+        host_type = HostType(**{**fields, "billing": Billing(**fields["billing"])})
+        found[host_type.name] = host_type
+    return found
+
+
+def _read_lease(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Lease:
+    return Lease(
+        fields["host"],
+        types[fields["type"]],
+        fields["since"],
+        HostState(fields["state"]),
+        tuple((at, HostState(state)) for at, state in fields["history"]),
+        fields["until"],
+    )
+
+
+def _read_ending(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Ending:
+    ledger = tuple(_read_lease(lease, types) for lease in fields["ledger"])
+    return Ending(fields["status"], float(fields["time"]), fields["reason"], ledger, fields["facts"])
+
+
+def _read_decision(fields: Mapping[str, Any]) -> Decision:
+    def numbers(name: str) -> dict[str, float]:
+        return {key: math.nan if value is None else float(value) for key, value in fields[name].items()}
+
+    proposals = []
+    for each in fields["proposals"]:
+        proposal = dict(each)
+        by, refused = proposal.pop("by"), proposal.pop("refused")
+        proposals.append(Proposal(from_json(proposal), by, refused))
+    outcomes = []
+    for each in fields["outcomes"]:
+        outcome = dict(each)
+        status, reason = Status(outcome.pop("status")), outcome.pop("reason")
+        outcomes.append(Outcome(from_json(outcome), status, reason))
+    return Decision(
+        fields["round"],
+        float(fields["time"]),
+        fields["policy"],
+        numbers("seen"),
+        tuple(proposals),
+        tuple(outcomes),
+        numbers("predicted"),
+        numbers("actual"),
+        float(fields["seconds"]),
+        fields["note"],
+    )
