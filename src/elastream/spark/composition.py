@@ -1,0 +1,221 @@
+"""How the composition of a batch reaches the workers, such that no batch mixes two and a replay meets the same one again.
+
+A composition travels as one integer, its code. For our own sources the code is part of the source's offset, and so of
+Spark's offset log, and is stamped on the records; `wanted.json` is what the source copies it from. For foreign sources a
+composition log, keyed by batch id, stands beside the checkpoint. Who chooses compositions is left to the control plane.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.graph import Graph, Kind
+from elastream.model.observation import Composition
+
+__all__ = [
+    "COLUMN",
+    "WIDEST_POOL",
+    "CompositionCodec",
+    "CompositionLog",
+    "Digit",
+    "Wanted",
+    "code_in_offsets",
+    "latest_batch",
+    "read_wanted",
+    "wanted_file",
+    "write_atomically",
+    "write_wanted",
+]
+
+COLUMN = "_composition"
+"""The column that carries the code from our own sources to the first stage."""
+
+WIDEST_POOL = 64
+"""Most threads that an operator that waits may have in one task: a digit of this many values in the code."""
+
+LARGEST_CODE = 2**63 - 1
+
+MARGIN = 2
+"""A switch of a foreign source begins this many batches after the newest one planned: the next may be planned meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One place of the mixed-radix code: it counts from 0 to `radix` - 1 and is worth `weight` each."""
+
+    weight: int
+    radix: int
+
+    def of(self, code: int) -> int:
+        """This digit of `code`."""
+        return code // self.weight % self.radix
+
+
+class CompositionCodec:
+    """Writes what can be switched in `graph` as one integer in [0, `size`), `size` <= 2^63 - 1, and reads it back.
+
+    One digit for each operator with several alternates, for each choice with several targets, and for the pool width (1 to
+    64) of each operator that waits; what cannot be switched takes no room. Raises DataflowError where it does not fit.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.alternates: Mapping[str, Digit] = {}
+        self.choices: Mapping[str, Digit] = {}
+        self.widths: Mapping[str, Digit] = {}
+        self.size = 1
+        for operator in graph.operators:
+            if len(operator.alternates) > 1:
+                self.alternates = {**self.alternates, operator.name: self._digit(len(operator.alternates))}
+            if operator.waits and operator.kind is Kind.TRANSFORM:
+                self.widths = {**self.widths, operator.name: self._digit(WIDEST_POOL)}
+        for choice, targets in graph.choices.items():
+            if len(targets) > 1:
+                self.choices = {**self.choices, choice: self._digit(len(targets))}
+        if self.size > LARGEST_CODE:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: its alternates, choices and waiting operators combine in {self.size:.1e} ways, "
+                f"more than the {LARGEST_CODE:.1e} that one batch can carry; cut it with a durable edge or drop some"
+            )
+
+    def encode(self, composition: Composition) -> int:
+        """The code of `composition`; what it leaves out is the first alternate, the first target, a pool of one.
+
+        Raises DataflowError for an alternate or target that does not exist and for a pool outside 1 to 64.
+        """
+        code = 0
+        for name, digit in self.alternates.items():
+            operator = self.graph.operator(name)
+            if (wanted := composition.alternates.get(name)) is not None:
+                code += operator.alternates.index(operator.alternate(wanted)) * digit.weight
+        for name, digit in self.choices.items():
+            targets = self.graph.choices[name]
+            target = composition.choices.get(name, targets[0])
+            if target not in targets:
+                raise DataflowError(f"choice {name!r} has no target {target!r} (it has: {', '.join(targets)})")
+            code += targets.index(target) * digit.weight
+        for name, digit in self.widths.items():
+            width = composition.parallelism.get(name, 1)
+            if not 1 <= width <= WIDEST_POOL:
+                raise DataflowError(f"operator {name!r} waits on a pool of {width}; it can be 1 to {WIDEST_POOL} wide")
+            code += (width - 1) * digit.weight
+        return code
+
+    def decode(self, code: int, version: int = 0, parallelism: Mapping[str, int] | None = None) -> Composition:
+        """The composition of `code`; `parallelism` adds what the code does not carry (the widths of stages)."""
+        alternates = {o.name: o.alternates[0].name for o in self.graph.operators if o.alternates}
+        for name, digit in self.alternates.items():
+            alternates[name] = self.graph.operator(name).alternates[digit.of(code)].name
+        choices = {name: targets[0] for name, targets in self.graph.choices.items()}
+        for name, digit in self.choices.items():
+            choices[name] = self.graph.choices[name][digit.of(code)]
+        widths = {name: digit.of(code) + 1 for name, digit in self.widths.items()}
+        return Composition(version, alternates, choices, {**(parallelism or {}), **widths})
+
+    def _digit(self, radix: int) -> Digit:
+        digit = Digit(self.size, radix)
+        self.size *= radix
+        return digit
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the control plane wants of the batches to come: a composition by version and code, and source partitions."""
+
+    version: int
+    code: int
+    partitions: int
+
+
+def wanted_file(control: Path) -> Path:
+    """The file in a segment's control folder that its own sources read before each batch."""
+    return control / "wanted.json"
+
+
+def write_wanted(path: Path, version: int, code: int, partitions: int) -> None:
+    """Replace the file at `path` in one step: a reader finds the old content or the new, never a part."""
+    write_atomically(path, json.dumps({"version": version, "code": code, "partitions": partitions}))
+
+
+def read_wanted(path: Path) -> Wanted:
+    """What `write_wanted` wrote last."""
+    return Wanted(**json.loads(path.read_text()))
+
+
+class CompositionLog:
+    """From which batch on which composition: a folder with one small file an entry, only ever added to.
+
+    An entry is written before the batch it begins with is planned, so every task of a batch, first time or replayed,
+    on whichever host, looks up the same one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def append(self, batch: int, version: int, code: int) -> None:
+        """Batches from `batch` on run under `code`, until a later entry. `batch` must not be planned yet."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        entry = {"batch": batch, "version": version, "code": code}
+        # Versions grow: of two entries for one batch, both written before it began, the newer one counts.
+        write_atomically(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry))
+
+    def code(self, batch: int) -> int:
+        """The code that `batch` runs under; 0, the default composition, where no entry reaches it."""
+        reached = [name for name in self._names() if int(name[:12]) <= batch]
+        if not reached:
+            return 0
+        return int(json.loads((self.directory / max(reached)).read_text())["code"])
+
+    def switch(self, checkpoint: Path, version: int, code: int) -> int:
+        """Let a running query change to `code`; gives the first batch under it, two after the newest one planned.
+
+        Raises EnvironmentProblem where the query overtook the entry while it was being written (this process was
+        stopped for the length of two batches): the tasks of one batch may then have met two compositions.
+        """
+        first = latest_batch(checkpoint) + MARGIN
+        self.append(first, version, code)
+        if (planned := latest_batch(checkpoint)) >= first:
+            raise EnvironmentProblem(
+                f"batch {planned} of {checkpoint} was planned while its composition was being written: this process was "
+                "held up for more than a batch, and batches since then may have run under two compositions"
+            )
+        return first
+
+    def _names(self) -> list[str]:
+        try:
+            return [name for name in os.listdir(self.directory) if name.endswith(".json")]
+        except FileNotFoundError:
+            return []
+
+
+def latest_batch(checkpoint: Path) -> int:
+    """Number of the newest batch planned by the query with this checkpoint; -1 before the first."""
+    try:
+        return max((int(name) for name in os.listdir(checkpoint / "offsets") if name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
+
+
+def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
+    """The code that one of our own sources put into the offset of `batch`; None where none of its sources is ours.
+
+    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several such sources the first
+    decides, for all of them.
+    """
+    for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines():
+        if line.startswith("{"):
+            offset = json.loads(line)
+            if "code" in offset and "version" in offset:
+                return int(offset["code"])
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file such that a reader finds it whole or not at all; parent folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    os.replace(temporary, path)
