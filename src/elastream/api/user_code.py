@@ -1,0 +1,139 @@
+"""Users' own code: functions named in a document, and what to say when such code fails.
+
+A user who made a typing error should read the file and the line of it in one sentence, not our stack; a fault of ours
+must keep its stack trace. Where the line runs is decided here, once, for documents and for the command line.
+"""
+
+import difflib
+import importlib
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import elastream
+from elastream.model.errors import ElastreamError
+
+__all__ = ["Functions", "ProgramError", "blame", "importing_from", "near"]
+
+_OURS = Path(elastream.__file__).parent
+
+
+class ProgramError(ElastreamError):
+    """A user's program cannot be read or fails by itself; the sentence names file and line."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`", did you mean 'cores'?"` where one of `known` is close to `name`, else what there is."""
+    options = sorted(known)
+    close = difflib.get_close_matches(name, options, n=1)
+    if close:
+        return f", did you mean {close[0]!r}?"
+    return f" (there is: {', '.join(options)})" if options else ""
+
+
+def blame(error: BaseException, folder: Path) -> ProgramError | None:
+    """The one sentence for an error that code below `folder` caused by itself; None where ours was at work inside it.
+
+    Frames are read from the innermost: what the user's code called outside Elastream (the standard library, packages)
+    is the user's affair, and the line named is the innermost one of the user's own.
+    """
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
+        return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
+    root = folder.resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(_OURS):
+            return None
+        if _is_users(file, root):
+            detail = f": {first}" if (first := str(error).strip().partition("\n")[0]) else ""
+            return ProgramError(f"{_short(file)}:{frame.lineno}: {type(error).__name__}{detail}")
+    return None
+
+
+def _is_users(file: Path, root: Path) -> bool:
+    if not file.exists():  # frozen modules, "<string>"
+        return False
+    file = file.resolve()
+    return file.is_relative_to(root) and not {"site-packages", "dist-packages"} & set(file.relative_to(root).parts)
+
+
+def _short(file: str | Path) -> str:
+    """`file` relative to the working directory where it lies below it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+@contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """Let `import` find modules in `folder` first, as `python file.py` does for its own."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+
+
+class Functions:
+    """Functions by reference, `"module:function"` or `"file.py:function"`, the latter relative to `folder`.
+
+    A file is executed once however many of its functions are used, and is not left among the imported modules: what
+    comes from it is pickled by value, so that it reaches leased hosts that have no such file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[Path, dict[str, Any]] = {}
+
+    def find(self, reference: str) -> Callable[..., Any]:
+        """The function that `reference` names; ProgramError says what is missing, or where the user's code fails."""
+        place, colon, attribute = reference.rpartition(":")
+        if not (colon and place and attribute):
+            raise ProgramError(f"{reference!r} names no function: write 'module:function' or 'file.py:function'")
+        names = self._file(place) if place.endswith(".py") else self._module(place)
+        head, *rest = attribute.split(".")
+        if head not in names:
+            functions = [name for name, value in names.items() if callable(value) and not name.startswith("_")]
+            raise ProgramError(f"{place} has no function {head!r}{near(head, functions)}")
+        found: Any = names[head]
+        for name in rest:
+            if not hasattr(found, name):
+                raise ProgramError(f"{place} has no function {attribute!r}")
+            found = getattr(found, name)
+        if not callable(found):
+            raise ProgramError(f"{attribute!r} of {place} is no function but {type(found).__name__}")
+        function: Callable[..., Any] = found
+        return function
+
+    def _file(self, place: str) -> dict[str, Any]:
+        path = (self._folder / place).resolve()
+        if path not in self._files:
+            if not path.is_file():
+                raise ProgramError(f"there is no file {_short(self._folder / place)}")
+            with self._user_code():
+                # A name no import can have: nothing that is imported is shadowed while the file runs.
+                self._files[path] = runpy.run_path(str(path), run_name=f"document:{path.stem}")
+        return self._files[path]
+
+    def _module(self, place: str) -> dict[str, Any]:
+        with self._user_code():
+            try:
+                return vars(importlib.import_module(place))
+            except ModuleNotFoundError as error:
+                if error.name and (place == error.name or place.startswith(f"{error.name}.")):
+                    raise ProgramError(f"there is no module {error.name!r}") from None
+                raise
+
+    @contextmanager
+    def _user_code(self) -> Iterator[None]:
+        with importing_from(self._folder):
+            try:
+                yield
+            except ElastreamError:
+                raise
+            except Exception as error:
+                raise blame(error, self._folder) or error from error
