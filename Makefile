@@ -1,0 +1,35 @@
+# Every target sets up what it needs and works when run first.
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo demo-manufacturing test check unit docs clean
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml scripts/setup.sh
+	PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV)
+	@touch $(READY)
+
+demo: setup
+	$(BIN)/elastream run examples/word_count.py
+
+test: setup check
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -m "not spark and not kafka"
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,48 @@
+#!/bin/sh
+# Leaves a ready virtual environment in $1, with the locked dependencies, the package itself, and a Java runtime to run on.
+set -eu
+venv=${1:-.venv}
+python=${PYTHON:-python3}
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 2; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    fail "Python 3.11 or newer is needed; '$python' is $("$python" --version 2>&1 || echo missing). Name one with PYTHON=..."
+
+# Runs its arguments as root, or says what to run by hand.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then sudo "$@"
+    else return 1
+    fi
+}
+
+install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive sh -c "apt-get update -q && apt-get install -yq --no-install-recommends $*" >&2
+}
+
+java_major() {
+    java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    "$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+major=$(java_major || true)
+if [ "${major:-0}" -lt 17 ]; then
+    say "no Java 17 or newer found; installing one with the system's package manager"
+    install openjdk-17-jre-headless || install default-jre-headless ||
+        fail "Java 17 or newer is needed and may not be installed from here: run 'apt-get install openjdk-17-jre-headless' as root"
+fi
+
+if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
+    say "this Python cannot make virtual environments; installing the system's venv package"
+    install python3-venv || fail "the Python module venv is missing: run 'apt-get install python3-venv' as root"
+    "$python" -m venv "$venv"
+fi
+
+say "installing the locked dependencies into $venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . 2>/dev/null ||
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+say "ready: $venv/bin/elastream"

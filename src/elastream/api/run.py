@@ -1,0 +1,176 @@
+"""`run(...)`: wires a dataflow, a plant, a policy and the loop together, and takes all of it down again."""
+
+import platform
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from elastream.api.options import RunOptions, current_options
+from elastream.control.journal import Journal
+from elastream.control.loop import Loop
+from elastream.control.recording import Ending, Observer, Recorder, describe_run
+from elastream.model.endpoints import Files, TextFiles
+from elastream.model.errors import ElastreamError, InputError
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Graph
+from elastream.model.plant import Policy
+from elastream.model.units import duration
+from elastream.spark.directory import RunDirectory
+from elastream.spark.local import Local
+from elastream.spark.plant import SparkPlant, start_plant
+from elastream.spark.sources import check_source
+
+__all__ = ["RunResult", "run"]
+
+LAST_LOOK = 10.0
+"""Seconds to wait at the end of a load for the last batch to commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run leaves: how it ended, and the folder that holds its recording, journal and checkpoint."""
+
+    ending: Ending
+    directory: Path
+
+
+def run(
+    flow: Dataflow | Graph,
+    *,
+    policy: Policy,
+    cloud: Local,
+    target_latency: float | str | None = None,
+    state_partitions: int | None = None,
+    batch: float | str = "500ms",
+    monitor: float | str = "1s",
+    period: float | str = "2s",
+    warm_up: bool = True,
+    observers: Sequence[Observer] = (),
+    ports: range | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> RunResult:
+    """Run `flow` on hosts of `cloud` under `policy` until its load ends, or for ever where it has none.
+
+    target_latency: service level, from a record being due to its result being committed. state_partitions: key groups of
+    each keyed operator, fixed for the life of a checkpoint (default: two per slot of the largest cluster). batch: how
+    long a micro-batch is meant to take. monitor, period: seconds between observations, and between plans. warm_up:
+    whether new executors are warmed before they count. ports: where master and workers may listen. settings: further
+    Spark settings.
+
+    Raises ElastreamError for what a user can put right, with nothing left running; Ctrl-C and SIGTERM end the run in
+    order.
+    """
+    options = current_options()
+    graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
+    for source in graph.sources:
+        check_source(source)
+    directory = RunDirectory.create(options.runs, graph.name)
+    watching = [Recorder(directory.recording), *options.observers, *observers]
+    if options.record is not None:
+        watching.append(Recorder(options.record))
+    with _ending_in_order() as stop:
+        plant = start_plant(
+            graph,
+            cloud,
+            directory,
+            target_latency=None if target_latency is None else duration(target_latency),
+            state_partitions=state_partitions,
+            batch_seconds=duration(batch),
+            warm=warm_up,
+            ports=ports,
+            settings=settings,
+        )
+        try:
+            ending = _drive(plant, policy, directory, watching, options, duration(monitor), duration(period), stop)
+        finally:
+            plant.close()
+    if plant.failure:
+        raise ElastreamError(plant.failure)
+    return RunResult(ending, directory.root)
+
+
+def _drive(
+    plant: SparkPlant,
+    policy: Policy,
+    directory: RunDirectory,
+    observers: Sequence[Observer],
+    options: RunOptions,
+    monitor: float,
+    period: float,
+    stop: "_Stop",
+) -> Ending:
+    environment = {
+        "machine": platform.platform(),
+        "python": platform.python_version(),
+        "spark": plant.spark.version,
+        "hosts": plant.confinement,
+    }
+    loop = Loop(
+        plant,
+        policy,
+        monitor=monitor,
+        period=period,
+        observers=observers,
+        journal=Journal(directory.journal),
+        observe_only=options.observe_only,
+        limit=options.limit,
+        header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+    )
+    stop.then(loop.stop, plant.clock.wake)
+    return loop.run()
+
+
+class _Stop:
+    """What a signal sets off; before there is a loop it interrupts, afterwards it asks the loop to end."""
+
+    def __init__(self) -> None:
+        self._actions: tuple[Any, ...] = ()
+        self._asked = False
+
+    def then(self, *actions: Any) -> None:
+        self._actions = actions
+        if self._asked:
+            self._act()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._asked or not self._actions:
+            raise KeyboardInterrupt
+        self._asked = True
+        self._act()
+
+    def _act(self) -> None:
+        for action in self._actions:
+            action()
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[_Stop]:
+    """Let SIGINT and SIGTERM end the run in order; a second one interrupts at once. Only the main thread may do that."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _with_input(graph: Graph, path: str | None) -> Graph:
+    """The graph with its one file source reading `path` instead."""
+    if path is None:
+        return graph
+    readers = [source for source in graph.sources if isinstance(source.endpoint, TextFiles | Files)]
+    if len(readers) != 1:
+        raise InputError(f"--input {path}: dataflow {graph.name!r} has {len(readers)} sources that read files, not one")
+    operators = tuple(
+        replace(o, endpoint=replace(o.endpoint, path=path)) if o is readers[0] else o for o in graph.operators
+    )
+    return Graph(graph.name, operators, graph.edges)

@@ -1,0 +1,83 @@
+"""Where a run keeps its files, so that no other module joins paths.
+
+One folder a run: what Spark must find again (checkpoints, durable edges), what the control plane tells it (control
+folders), what people read afterwards (journal, recording, report) and what the hosts leave behind (cluster).
+"""
+
+import os
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastream.model.errors import EnvironmentProblem
+
+__all__ = ["RunDirectory"]
+
+LEAST_FREE_MEGABYTES = 64
+"""A run is refused below this: checkpoints of a few minutes and executor logs need about a third of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths of one run under `root`."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, runs: Path, flow: str) -> "RunDirectory":
+        """A new folder `runs/<flow>-<time>`; raises EnvironmentProblem where it cannot be written or has no space."""
+        slug = re.sub(r"[^\w.-]+", "-", flow).strip("-") or "run"
+        wanted = runs / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
+        root = wanted
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            for attempt in range(2, 100):
+                try:
+                    root.mkdir()
+                    break
+                except FileExistsError:
+                    root = wanted.with_name(f"{wanted.name}-{attempt}")
+            for folder in ("checkpoint", "control", "cluster", "edges"):
+                (root / folder).mkdir()
+        except OSError as error:
+            raise EnvironmentProblem(f"cannot make the run's folder {root}: {error.strerror or error}") from None
+        free = shutil.disk_usage(root).free / 1e6
+        if free < LEAST_FREE_MEGABYTES or not os.access(root, os.W_OK):
+            raise EnvironmentProblem(
+                f"no room for the checkpoint: {root} has {free:.0f} MB free and a run needs {LEAST_FREE_MEGABYTES} MB"
+            )
+        return cls(root.resolve())
+
+    def checkpoint(self, segment: str) -> Path:
+        """Checkpoint of the query of `segment`."""
+        return self.root / "checkpoint" / segment
+
+    def control(self, segment: str) -> Path:
+        """Where the composition wanted of `segment` stands."""
+        return self.root / "control" / segment
+
+    def edge(self, source: str, target: str) -> Path:
+        """Records travelling over a durable edge."""
+        return self.root / "edges" / f"{source}-{target}"
+
+    @property
+    def cluster(self) -> Path:
+        """Logs and work folders of master and workers."""
+        return self.root / "cluster"
+
+    @property
+    def journal(self) -> Path:
+        """Actions, written before they are tried."""
+        return self.root / "journal.jsonl"
+
+    @property
+    def recording(self) -> Path:
+        """Observations and decisions."""
+        return self.root / "recording.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"

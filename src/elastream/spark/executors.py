@@ -1,0 +1,48 @@
+"""Which executors the running session has, and on which host: one cheap question to the driver's own status store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+__all__ = ["Executor", "Executors"]
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """One registered executor. `host` is the address it was started with, `slots` the tasks it runs at once."""
+
+    id: str
+    host: str
+    slots: int
+    active_tasks: int
+    total_gc_seconds: float
+
+
+class Executors:
+    """The session's executors, read through the gateway (no HTTP, works with the web interface switched off)."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext._jsc.sc()
+        self._store = self._context.statusStore()
+
+    def count(self) -> int:
+        """Executors that have registered a block manager; one call, for polling."""
+        return int(self._context.getExecutorMemoryStatus().size()) - 1
+
+    def by_address(self) -> Mapping[str, Executor]:
+        """Active executors by the address of their host. Where a host has had several, the newest."""
+        found: dict[str, Executor] = {}
+        summaries: Any = self._store.executorList(True)
+        for position in range(summaries.size()):
+            each = summaries.apply(position)
+            if (executor_id := each.id()) == "driver":
+                continue
+            address = each.hostPort().rsplit(":", 1)[0]
+            known = found.get(address)
+            if known is None or int(executor_id) > int(known.id):
+                found[address] = Executor(
+                    executor_id, address, each.totalCores(), each.activeTasks(), each.totalGCTime() / 1e3
+                )
+        return found

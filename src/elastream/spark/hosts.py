@@ -1,0 +1,242 @@
+"""The life of leased hosts on the Spark plant, from lease to release, as one thread steps it forward.
+
+What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS`):
+
+    REQUESTED -> STARTING   the provider has spawned it
+    STARTING  -> RUNNING    its executor registered and is warm; from now on its CPU quota holds
+    STARTING  -> LOST       it died, or did not come up within START_LIMIT
+    RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
+    DRAINING  -> RUNNING    asked to after all
+    RUNNING, DRAINING -> RELEASING   asked to: it gets no further task
+    RELEASING -> RELEASED   it holds no state partition, and GRACE_BATCHES have ended since it got its last task, so
+                            that nothing it wrote is still needed; the provider then ended it
+    any       -> LOST       it is gone without being asked
+
+A host is quick to start because its quota is lifted until it is ready, and slow to be trusted because a cold executor
+would make a batch slow.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.spark.executors import Executor, Executors
+from elastream.spark.warmup import warm_up
+
+__all__ = ["Hosts", "Provider"]
+
+START_LIMIT = 90.0
+"""Seconds a host may take to register an executor before it is given up as lost; a cold laptop needs about 15."""
+GRACE_BATCHES = 2
+"""Batches that must end between a host's last task and its end: the one under way, and one that surely began after."""
+GRACE_LIMIT = 20.0
+"""Seconds after which a releasing host is ended even if no batch ends: a stream without load has no batches."""
+IDLE_LIMIT = 3.0
+"""The same where no batch is under way."""
+
+
+class Provider(Protocol):
+    """Where hosts come from; `elastream.spark.local.LocalCluster` is one."""
+
+    def lease(self, host: str, type: HostType) -> None:
+        """Ask for a host; returns at once."""
+        ...
+
+    def address(self, host: str) -> str:
+        """Address that its executors register with."""
+        ...
+
+    def alive(self, host: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def confine(self, host: str, cores: float | None) -> None:
+        """Let its CPU quota be `cores`, or lift it."""
+        ...
+
+    def terminate(self, host: str) -> None:
+        """End it and all that runs on it."""
+        ...
+
+    def cpu_seconds(self, host: str) -> float | None:
+        """CPU seconds it has used, None where that is not known."""
+        ...
+
+    def memory(self, host: str) -> float | None:
+        """Megabytes it uses, None where that is not known."""
+        ...
+
+
+@dataclass
+class _Seen:
+    """What the steward remembers of one host beside its lease."""
+
+    executor: str | None = None
+    warming: threading.Thread | None = None
+    warm: set[str] = field(default_factory=set)
+    fenced_at: float | None = None
+    fenced_batch: int = 0
+    milestones: dict[str, float] = field(default_factory=dict)
+
+
+class Hosts:
+    """All hosts of a run. `step` moves every host one step along; every other method is cheap and thread-safe."""
+
+    def __init__(self, spark: SparkSession, provider: Provider, clock: Callable[[], float], *, warm: bool = True) -> None:
+        self._spark = spark
+        self._provider = provider
+        self._clock = clock
+        self._warm = warm
+        self._executors = Executors(spark)
+        self._lock = threading.RLock()
+        self._leases: dict[str, Lease] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._by_address: dict[str, Executor] = {}
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """Every lease of the run by host name, ended ones too."""
+        with self._lock:
+            return dict(self._leases)
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Hosts that take tasks."""
+        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
+
+    def milestones(self, host: str) -> Mapping[str, float]:
+        """When (seconds of the run) it was leased, spawned, registered and warm, as far as it came."""
+        return dict(self._seen[host].milestones)
+
+    def address(self, host: str) -> str:
+        """Address of a host."""
+        return self._provider.address(host)
+
+    def at(self, address: str) -> str | None:
+        """The active host with this address."""
+        return next((n for n, lease in self.leases.items() if lease.active and self._provider.address(n) == address), None)
+
+    def executor(self, host: str) -> Executor | None:
+        """The registered executor of a host."""
+        return self._by_address.get(self._provider.address(host))
+
+    def lease(self, host: str, type: HostType) -> None:
+        """Ask the provider for a host; it starts unconfined."""
+        self.adopt(host, type, self._clock())
+        self._provider.lease(host, type)
+        self._to(host, HostState.STARTING)
+
+    def adopt(self, host: str, type: HostType, since: float) -> None:
+        """Take over a host that the provider was asked for at `since`, before there was a session."""
+        with self._lock:
+            self._leases[host] = Lease(host, type, since)
+            self._seen[host] = _Seen(milestones={"lease": since})
+
+    def drain(self, host: str) -> None:
+        """RUNNING to DRAINING."""
+        self._to(host, HostState.DRAINING)
+
+    def cancel_drain(self, host: str) -> None:
+        """DRAINING to RUNNING."""
+        self._to(host, HostState.RUNNING)
+
+    def release(self, host: str, batch: int) -> None:
+        """To RELEASING: the scheduler gives it no further task from now on. `batch` is the newest committed batch."""
+        self._to(host, HostState.RELEASING)
+        seen = self._seen[host]
+        seen.fenced_at, seen.fenced_batch = self._clock(), batch
+        executor = self.executor(host)
+        if executor is not None:
+            _fence(self._spark, executor.id)
+
+    def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+        """Move every host along. `batch`: newest committed batch; `idle`: none is under way; `holds(host)`: it has state."""
+        self._by_address = dict(self._executors.by_address())
+        for name, lease in self.leases.items():
+            if not lease.active:
+                continue
+            if lease.state is HostState.RELEASING:
+                self._step_releasing(name, batch, idle, holds)
+            elif lease.state is HostState.REQUESTED:
+                self._to(name, HostState.STARTING)
+            elif lease.state is HostState.STARTING:
+                self._step_starting(name, lease)
+            elif not self._provider.alive(name):
+                self._lose(name)
+
+    def close(self) -> None:
+        """Every host that is still leased is released now."""
+        for name, lease in self.leases.items():
+            if lease.active:
+                for state in _WAY_OUT[lease.state]:
+                    self._to(name, state)
+
+    def _step_starting(self, name: str, lease: Lease) -> None:
+        seen, executor = self._seen[name], self.executor(name)
+        if not self._provider.alive(name) or (executor is None and self._clock() - lease.since > START_LIMIT):
+            self._lose(name)
+            return
+        if executor is None:
+            return
+        seen.milestones.setdefault("registered", self._clock())
+        if self._warm and executor.id not in seen.warm:
+            if seen.warming is None:
+                seen.warming = threading.Thread(target=self._warm_up, args=(seen, executor), daemon=True)
+                seen.warming.start()
+            return
+        seen.milestones["warm"] = self._clock()
+        self._provider.confine(name, lease.type.cores)
+        self._to(name, HostState.RUNNING)
+
+    def _warm_up(self, seen: _Seen, executor: Executor) -> None:
+        try:
+            warm_up(self._spark, executor)
+        except (PySparkException, Py4JError, OSError):
+            pass  # a cold executor is slow, not wrong; a dead one shows in the next step
+        seen.warm.add(executor.id)
+
+    def _step_releasing(self, name: str, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+        seen = self._seen[name]
+        waited = self._clock() - (seen.fenced_at or 0.0)
+        passed = batch - seen.fenced_batch >= GRACE_BATCHES and not holds(name)
+        if passed or (idle and waited > IDLE_LIMIT) or waited > GRACE_LIMIT or not self._provider.alive(name):
+            self._provider.terminate(name)
+            self._to(name, HostState.RELEASED)
+
+    def _lose(self, name: str) -> None:
+        self._to(name, HostState.LOST)
+        self._provider.terminate(name)
+
+    def _to(self, host: str, state: HostState) -> None:
+        with self._lock:
+            self._leases[host] = self._leases[host].to(state, self._clock())
+
+
+_WAY_OUT: Mapping[HostState, tuple[HostState, ...]] = {
+    HostState.REQUESTED: (HostState.RELEASED,),
+    HostState.STARTING: (HostState.RELEASING, HostState.RELEASED),
+    HostState.RUNNING: (HostState.RELEASING, HostState.RELEASED),
+    HostState.DRAINING: (HostState.RELEASING, HostState.RELEASED),
+    HostState.RELEASING: (HostState.RELEASED,),
+}
+
+
+def _fence(spark: SparkSession, executor: str) -> None:
+    """Let the scheduler offer no further task to `executor`, which itself goes on serving what it wrote.
+
+    Spark marks it as being decommissioned; with `triggeredByExecutor` the executor is not told, so that it does not
+    leave by itself while a batch still fetches from it.
+    """
+    gateway: Any = spark.sparkContext._gateway
+    jvm = gateway.jvm
+    no_host = jvm.scala.Option.empty()
+    info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", no_host)
+    pairs = gateway.new_array(jvm.scala.Tuple2, 1)
+    pairs[0] = jvm.scala.Tuple2(executor, info)
+    spark.sparkContext._jsc.sc().schedulerBackend().decommissionExecutors(pairs, False, True)

@@ -1,0 +1,578 @@
+"""The Spark plant: a dataflow running as streaming queries on leased hosts, behind the one seam that policies know.
+
+It wires the mechanisms of this package together and holds no policy: `hosts` lives the leases, `placing` moves state
+partitions, `compile` runs and switches the queries, `telemetry` says what they did. A thread, the steward, steps the
+slow ones along so that `observe` and `apply` return at once.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)
+from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.model.errors import DataflowError, ElastreamError, EnvironmentProblem
+from elastream.model.graph import Graph, Kind
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.stages import lay_out
+from elastream.spark.compile import RunningSegment, explain_failure, start_queries, switch
+from elastream.spark.directory import RunDirectory
+from elastream.spark.hosts import Hosts
+from elastream.spark.local import Local, LocalCluster
+from elastream.spark.placing import Placing
+from elastream.spark.session import open_session, settings_for
+from elastream.spark.state_partitions import Location, StatePartitions
+from elastream.spark.telemetry import Telemetry
+
+__all__ = ["RunClock", "SparkPlant", "start_plant"]
+
+STEP = 0.05
+"""Seconds between two looks of the steward at the queries: what a batch's end may go unnoticed for."""
+HOST_STEP = 0.25
+"""Seconds between two looks at the hosts, which cost a few gateway calls each."""
+HISTORY = 600
+"""Monitoring times that an observation looks back on: ten minutes at one a second."""
+PARTITIONS_PER_SLOT = 2
+"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
+NAN = float("nan")
+
+CAPABILITIES = frozenset(
+    {
+        "SwitchAlternate", "SwitchEdge", "SetParallelism", "MoveTask",
+        "LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost",
+    }
+)  # fmt: skip
+
+
+class RunClock:
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self.epoch = time.time()
+        self._wake = threading.Event()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._start
+
+    def sleep_until(self, time: float) -> None:
+        """Return at `time`, or at once when woken."""
+        self._wake.wait(max(0.0, time - self.now()))
+
+    def wake(self) -> None:
+        """End this and every later sleep: the run is over."""
+        self._wake.set()
+
+
+class SparkPlant:
+    """A running dataflow. Made by `start_plant`; close it."""
+
+    def __init__(
+        self,
+        context: Context,
+        clock: RunClock,
+        cluster: LocalCluster,
+        spark: Any,
+        hosts: Hosts,
+        running: Sequence[RunningSegment],
+        placing: Placing,
+        composition: Composition,
+    ) -> None:
+        self._context = context
+        self._clock = clock
+        self._cluster = cluster
+        self._spark = spark
+        self._hosts = hosts
+        self._running = tuple(running)
+        self._placing = placing
+        self._composition = composition
+        self._telemetry = Telemetry(context.layout, running, context.target_latency)
+        self._history: list[Sample] = []
+        self._scalings: dict[str, int] = {}
+        self._cpu: dict[str, tuple[float, float]] = {}
+        self._closing = threading.Event()
+        self._ended: list[int] = [-1] * len(running)
+        self._committed = -1
+        self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
+        self._steward.start()
+        self.failure = ""
+
+    @property
+    def context(self) -> Context:
+        """What does not change while the run lasts."""
+        return self._context
+
+    @property
+    def clock(self) -> RunClock:
+        """Time of the run."""
+        return self._clock
+
+    @property
+    def spark(self) -> Any:
+        """The session, for tests and benchmarks."""
+        return self._spark
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts, for tests and benchmarks."""
+        return self._hosts
+
+    @property
+    def placing(self) -> Placing:
+        """The state partitions, for tests and benchmarks."""
+        return self._placing
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Batches so far, for tests and benchmarks."""
+        return self._telemetry
+
+    @property
+    def running(self) -> tuple[RunningSegment, ...]:
+        """The queries."""
+        return self._running
+
+    @property
+    def ledger(self) -> Sequence[Lease]:
+        """Every lease of the run."""
+        return tuple(self._hosts.leases.values())
+
+    @property
+    def finished(self) -> bool:
+        """Whether every shaped load has ended and been processed, or a query has failed (then `failure` says why)."""
+        for each in self._running:
+            if not each.query.isActive:
+                error = each.query.exception()
+                self.failure = (
+                    explain_failure(error) if error is not None else f"the query of {each.segment.name} was stopped"
+                )
+                return True
+        sources = [source.name for source in self._context.graph.sources]
+        now = time.time()
+        if not all(self._telemetry.exhausted(source, now) for source in sources):
+            return False
+        return all(each.own_source or _idle(each.query) for each in self._running)
+
+    def observe(self) -> Observation:
+        """What is known now."""
+        now, wall = self._clock.now(), time.time()
+        self._telemetry.poll()
+        self._telemetry.metered(self._meter_rows())
+        leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
+        usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
+        cores = sum(leases[name].type.cores for name in usable)
+        cost = total_cost(self.ledger, now)
+        operators = self._telemetry.operators(wall, self._parallelism(), cores)
+        observation = Observation(
+            time=now,
+            context=self._context,
+            operators=operators,
+            application=self._telemetry.application(wall, cost),
+            hosts=self._host_frame(leases, now),
+            tasks=self._task_frame(tuple(leases)),
+            leases=leases,
+            composition=self._composition,
+            history=tuple(self._history),
+            next_host=len(self._hosts.leases) + 1,
+        )
+        self._history = [*self._history[-HISTORY + 1 :], Sample(now, operators)]
+        return observation
+
+    def apply(self, action: Action) -> Outcome:
+        """Do one action, or say why not."""
+        if self._closing.is_set():
+            return Outcome(action, Status.REFUSED, "the run is over")
+        try:
+            return self._apply(action)
+        except (ElastreamError, PySparkException, Py4JError, OSError) as error:
+            return Outcome(action, Status.FAILED, str(error).splitlines()[0])
+
+    def close(self) -> None:
+        """Stop the queries, the session and every host."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._clock.wake()
+        self._steward.join(10)
+        for each in self._running:
+            _quietly(each.query.stop)
+        self._hosts.close()
+        # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
+        self._cluster.close()
+        _quietly(self._spark.stop)
+
+    def wait_idle(self, limit: float = 30.0) -> bool:
+        """Wait until no batch is under way and none is due; whether it came to that within `limit` seconds."""
+        until = time.monotonic() + limit
+        while time.monotonic() < until:
+            if all(_idle(each.query) for each in self._running):
+                return True
+            time.sleep(STEP)
+        return False
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _apply(self, action: Action) -> Outcome:
+        match action:
+            case SwitchAlternate(operator, alternate):
+                return self._switch_alternate(action, operator, alternate)
+            case SwitchEdge(choice, target):
+                return self._switch_edge(action, choice, target)
+            case SetParallelism(operator, instances):
+                return self._set_parallelism(action, operator, instances)
+            case MoveTask(task, host):
+                return self._move(action, task, host)
+            case LeaseHost(host, kind):
+                return self._lease(action, host, kind)
+            case RenewHost(host):
+                return self._expect(action, host, *(state for state in HostState if state not in _GONE)) or Outcome(
+                    action, Status.DONE
+                )
+            case DrainHost(host):
+                return self._drain(action, host)
+            case CancelDrain(host):
+                return self._cancel_drain(action, host)
+            case ReleaseHost(host):
+                return self._release(action, host)
+
+    def _switch_alternate(self, action: Action, operator: str, alternate: str) -> Outcome:
+        graph = self._context.graph
+        if operator not in graph.by_name:
+            return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
+        try:
+            graph.operator(operator).alternate(alternate)
+        except DataflowError as error:
+            return Outcome(action, Status.REFUSED, str(error))
+        return self._compose(action, alternates={**self._composition.alternates, operator: alternate})
+
+    def _switch_edge(self, action: Action, choice: str, target: str) -> Outcome:
+        if target not in self._context.graph.choices.get(choice, ()):
+            return Outcome(action, Status.REFUSED, f"there is no choice {choice!r} with the target {target!r}")
+        return self._compose(action, choices={**self._composition.choices, choice: target})
+
+    def _set_parallelism(self, action: Action, operator: str, instances: int) -> Outcome:
+        if operator not in self._context.graph.by_name:
+            return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
+        if operator not in self._context.scalable:
+            return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
+        if instances < 1:
+            return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
+        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
+        return outcome
+
+    def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
+        changed = replace(self._composition, **changes)  # type: ignore[arg-type]
+        if changed == self._composition:
+            return Outcome(action, Status.DONE)
+        changed = replace(changed, version=self._composition.version + 1)
+        switch(self._running, changed)
+        self._composition = changed
+        if isinstance(action, SetParallelism):
+            self._scalings[action.operator] = self._scalings.get(action.operator, 0) + 1
+        return Outcome(action, Status.DONE)
+
+    def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
+        if task not in self._placing.tasks:
+            return Outcome(action, Status.REFUSED, f"there is no task {task}")
+        if refusal := self._expect(action, host, HostState.RUNNING):
+            return refusal
+        executor = self._hosts.executor(host)
+        place = self._placing.where().get(task)
+        if task not in self._placing.wanted() and place and executor and place.executor == executor.id:
+            return Outcome(action, Status.DONE)
+        self._placing.want(task, host)
+        return Outcome(action, Status.ACCEPTED)
+
+    def _lease(self, action: Action, host: str, kind: str) -> Outcome:
+        known = self._hosts.leases.get(host)
+        if known is not None:
+            if known.active:
+                return Outcome(action, Status.DONE)
+            return Outcome(action, Status.REFUSED, f"host {host!r} was leased before and is {known.state}; take a new name")
+        if kind not in self._context.host_types:
+            return Outcome(action, Status.REFUSED, f"there is no host type {kind!r}")
+        if sum(lease.active for lease in self._hosts.leases.values()) >= self._context.max_hosts:
+            return Outcome(action, Status.REFUSED, f"all {self._context.max_hosts} hosts are leased")
+        self._hosts.lease(host, self._context.host_types[kind])
+        return Outcome(action, Status.ACCEPTED)
+
+    def _drain(self, action: Action, host: str) -> Outcome:
+        if self._state(host) is HostState.DRAINING:
+            return Outcome(action, Status.DONE)
+        if refusal := self._expect(action, host, HostState.RUNNING):
+            return refusal
+        others = [name for name in self._hosts.usable if name != host]
+        if not others:
+            return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
+        self._hosts.drain(host)
+        self._empty(host, others)
+        return Outcome(action, Status.ACCEPTED)
+
+    def _cancel_drain(self, action: Action, host: str) -> Outcome:
+        if self._state(host) is HostState.RUNNING:
+            return Outcome(action, Status.DONE)
+        if refusal := self._expect(action, host, HostState.DRAINING):
+            return refusal
+        self._hosts.cancel_drain(host)
+        return Outcome(action, Status.DONE)
+
+    def _release(self, action: Action, host: str) -> Outcome:
+        state = self._state(host)
+        if state in (HostState.RELEASING, HostState.RELEASED):
+            return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
+        if refusal := self._expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
+            return refusal
+        others = [name for name in self._hosts.usable if name != host]
+        if not others:
+            return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
+        self._empty(host, others)
+        self._placing.forget(host)
+        self._hosts.release(host, self._committed)
+        return Outcome(action, Status.ACCEPTED)
+
+    def _empty(self, host: str, others: Sequence[str]) -> None:
+        """Want everything that `host` holds, or is about to get, elsewhere: always on the host that has the least."""
+        held = self._held()
+        load = {name: sum(where == name for where in held.values()) / _cores(self._hosts, name) for name in others}
+        for task, where in held.items():
+            if where == host:
+                target = min(load, key=lambda name: (load[name], name))
+                load[target] += 1 / _cores(self._hosts, target)
+                self._placing.want(task, target)
+
+    def _held(self) -> dict[TaskId, str]:
+        """Host of each placed task, moves under way counted as done."""
+        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if lease.active}
+        held = {task: named[at.address] for task, at in self._placing.where().items() if at.address in named}
+        return held | dict(self._placing.wanted())
+
+    def _state(self, host: str) -> HostState | None:
+        lease = self._hosts.leases.get(host)
+        return None if lease is None else lease.state
+
+    def _expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
+        state = self._state(host)
+        if state is None:
+            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
+        if state not in states:
+            return Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
+        return None
+
+    # -- observation ---------------------------------------------------------------------------------------------------
+
+    def _parallelism(self) -> dict[str, float]:
+        """Tasks of the stage that each operator runs in."""
+        widths: dict[str, float] = {}
+        for stage in self._context.layout.stages:
+            leader = stage.operators[0]
+            wanted = self._composition.parallelism.get(leader)
+            placed = sum(task.operator in stage.operators for task in self._placing.tasks)
+            width = placed if stage.keyed else wanted if wanted is not None else NAN
+            widths |= dict.fromkeys(stage.operators, float(width))
+        return widths
+
+    def _host_frame(self, leases: Mapping[str, Lease], now: float) -> Frame:
+        cpu, memory, tasks = [], [], []
+        held = self._held()
+        for name, lease in leases.items():
+            cpu.append(self._busy(name, now) / lease.type.cores if lease.state is not HostState.STARTING else NAN)
+            used = self._cluster.memory(name)
+            memory.append(NAN if used is None else used)
+            tasks.append(float(sum(host == name for host in held.values())))
+        return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
+
+    def _busy(self, host: str, now: float) -> float:
+        """Cores that a host has used since it was last asked; unknown the first time."""
+        used = self._cluster.cpu_seconds(host)
+        if used is None:
+            return NAN
+        before, then = self._cpu.get(host, (math.nan, math.nan))
+        self._cpu[host] = (used, now)
+        return (used - before) / (now - then) if now > then else NAN
+
+    def _task_frame(self, hosts: Sequence[str]) -> TaskFrame:
+        graph = self._context.graph
+        held = self._held()
+        operators = tuple(graph.by_name)
+        rows = {name: row for row, name in enumerate(hosts)}
+        placed = [(task, host) for task, host in sorted(held.items()) if host in rows]
+        return TaskFrame(
+            operator=[operators.index(task.operator) for task, _ in placed],
+            index=[task.index for task, _ in placed],
+            host=[rows[host] for _, host in placed],
+            operators=operators,
+            values={Metric.BUSY_CORES: np.full(len(placed), np.nan)},
+        )
+
+    def _meter_rows(self) -> Sequence[Any]:
+        return [row for meter in {id(each.meter): each.meter for each in self._running}.values() for row in meter.drain()]
+
+    # -- the steward ---------------------------------------------------------------------------------------------------
+
+    def _step_along(self) -> None:
+        next_look = 0.0
+        while not self._closing.wait(STEP):
+            try:
+                self._follow_batches()
+                if self._clock.now() >= next_look:
+                    idle = all(_idle(each.query) for each in self._running)
+                    self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
+                    next_look = self._clock.now() + HOST_STEP
+            except (Py4JError, PySparkException, OSError):
+                if self._closing.is_set():
+                    return
+                # A query that has just stopped answers with an error; `finished` tells the story of it.
+
+    def _follow_batches(self) -> None:
+        ended = [_last_batch(each.query) for each in self._running]
+        if ended != self._ended:
+            self._ended = ended
+            self._committed = max(ended)
+            self._placing.send(self._target)
+            self._placing.look()
+
+    def _target(self, host: str) -> Location | None:
+        executor = self._hosts.executor(host)
+        usable = self._state(host) is HostState.RUNNING
+        return Location(executor.host, executor.id) if executor is not None and usable else None
+
+    def _holds(self, host: str) -> bool:
+        address = self._hosts.address(host)
+        return any(at.address == address for at in self._placing.where().values())
+
+
+_GONE = (HostState.RELEASED, HostState.LOST)
+
+
+def start_plant(
+    graph: Graph,
+    cloud: Local,
+    directory: RunDirectory,
+    *,
+    target_latency: float | None = None,
+    state_partitions: int | None = None,
+    batch_seconds: float = 0.5,
+    warm: bool = True,
+    ports: range | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkPlant:
+    """Start cluster, session and queries; returns when the first host takes tasks.
+
+    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how long a
+    micro-batch is meant to take. settings: further Spark settings, which win. Raises ElastreamError, with nothing left
+    running, where any of it fails.
+    """
+    layout = lay_out(graph)
+    partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
+    clock = RunClock()
+    cluster = LocalCluster(cloud, directory.cluster, ports)
+    spark = None
+    try:
+        master = cluster.start()
+        first = [f"h{number}" for number in range(1, max(1, cloud.min_hosts) + 1)]
+        since = clock.now()
+        for host in first:
+            cluster.lease(host, cloud.type)
+        wanted = settings_for(
+            executor_memory=cluster.executor_memory_mb,
+            executor_cores=cloud.type.slots,
+            state_partitions=partitions,
+            packages=_packages(graph),
+        )
+        spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
+        hosts = Hosts(spark, cluster, clock.now, warm=warm)
+        for host in first:
+            hosts.adopt(host, cloud.type, since)
+        _await_first(hosts, cluster, first)
+        own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
+        composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
+        running = start_queries(
+            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=batch_seconds
+        )
+        states = {name: StatePartitions(spark, each.query, partitions) for each in running for name in each.keyed}
+    except BaseException:
+        cluster.close()
+        if spark is not None:
+            _quietly(spark.stop)
+        raise
+    context = Context(
+        layout,
+        {cloud.type.name: cloud.type},
+        target_latency,
+        max_hosts=cloud.max_hosts,
+        min_hosts=cloud.min_hosts,
+        capabilities=CAPABILITIES,
+        scalable=frozenset([*own, *(o.name for o in graph.operators if o.waits)]),
+    )
+    return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
+
+
+def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
+    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
+    while True:
+        hosts.step(batch=0, idle=True, holds=lambda host: False)
+        states = {name: hosts.leases[name].state for name in names}
+        for name, state in states.items():
+            if state is HostState.LOST:
+                raise EnvironmentProblem(
+                    f"the first host did not come up: {cluster.failure(name) or 'no executor registered'}"
+                )
+        if all(state is HostState.RUNNING for state in states.values()):
+            return
+        time.sleep(STEP)
+
+
+def _packages(graph: Graph) -> Sequence[str]:
+    from elastream.model.endpoints import KafkaTopic
+    from elastream.spark.kafka import kafka_package
+
+    uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
+        e.durable == "kafka" for e in graph.edges
+    )
+    return (kafka_package(),) if uses_kafka else ()
+
+
+def _cores(hosts: Hosts, name: str) -> float:
+    kind: HostType = hosts.leases[name].type
+    return kind.cores * kind.speed
+
+
+def _last_batch(query: Any) -> int:
+    progress = query._jsq.lastProgress()
+    return -1 if progress is None else int(progress.batchId())
+
+
+def _idle(query: Any) -> bool:
+    status = query.status
+    return not status["isTriggerActive"] and not status["isDataAvailable"]
+
+
+def _quietly(stop: Any) -> None:
+    """Call `stop`; what is being torn down may be gone already."""
+    try:
+        stop()
+    except (Py4JError, PySparkException, OSError):
+        pass

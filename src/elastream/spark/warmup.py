@@ -1,0 +1,67 @@
+"""Makes a new executor fast before the stream depends on it.
+
+The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and the state
+store's native library: seconds, in the middle of a batch. A warm-up job pays them beforehand. It holds every slot of the
+executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from elastream.spark.executors import Executor
+
+__all__ = ["warm_up"]
+
+ROWS = 400
+"""Rows a task: enough to run the generated code of every stage once, too few to take time."""
+
+
+def warm_up(spark: SparkSession, executor: Executor) -> float:
+    """Run one task on each slot of `executor` that does what a batch does; seconds it took."""
+    started = time.monotonic()
+    context = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "warm-up")
+    context.setJobDescription(f"warm up executor {executor.id}")
+    try:
+        touched = _pinned(spark, executor).mapInArrow(_touch, "id bigint, word string")
+        touched.write.format("noop").mode("overwrite").save()
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+        context.setJobDescription(None)  # type: ignore[arg-type]
+    return time.monotonic() - started
+
+
+def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
+    """One row a slot, each in a partition of its own that prefers `executor`."""
+    jvm: Any = spark._jvm
+    preferred = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
+    rows = [
+        jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(_array(spark, slot)), preferred)
+        for slot in range(executor.slots)
+    ]
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
+    rdd = spark.sparkContext._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), tag)
+    schema = spark._jsparkSession.range(0).schema()
+    return DataFrame(spark._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
+
+
+def _array(spark: SparkSession, slot: int) -> Any:
+    gateway: Any = spark.sparkContext._gateway
+    values = gateway.new_array(gateway.jvm.java.lang.Object, 1)
+    values[0] = gateway.jvm.java.lang.Long(slot)
+    return values
+
+
+def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
+
+    import elastream.spark.fused  # noqa: F401
+
+    for batch in batches:
+        start = batch.column(0)[0].as_py()
+        ids = pa.array(range(start, start + ROWS), pa.int64())
+        yield pa.record_batch([ids, pa.array([str(i % 10) for i in range(ROWS)])], names=["id", "word"])

@@ -1,0 +1,72 @@
+import math
+
+import numpy as np
+import pytest
+
+from elastream.model.endpoints import collect, records
+from elastream.model.flow import Dataflow
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.stages import lay_out
+
+
+def context():
+    flow = Dataflow("f")
+    flow.source(records([{"value": "a"}], "value string")).map({"a": len, "b": len}, returns="n int", name="m").sink(
+        collect("o")
+    )
+    return Context(lay_out(flow.graph))
+
+
+def test_what_was_never_given_is_unknown_and_not_zero():
+    frame = Frame(["a", "b"], {Metric.BACKLOG: [3.0, math.nan]})
+    assert frame.reading("a", Metric.BACKLOG).value == 3.0
+    assert not frame.reading("b", Metric.BACKLOG).known
+    assert not frame.reading("a", Metric.CPU).known
+    assert not frame.reading("nobody", Metric.BACKLOG).known
+    assert np.isnan(frame.column(Metric.CPU)).all()
+
+
+def test_a_policy_that_compares_an_unknown_does_nothing():
+    frame = Frame(["a"], {})
+    assert not frame.value("a", Metric.CPU) > 0.5
+    assert not frame.value("a", Metric.CPU) < 0.5
+
+
+def test_columns_cannot_be_written_to():
+    frame = Frame(["a"], {Metric.CPU: [0.5]})
+    with pytest.raises(ValueError):
+        frame.column(Metric.CPU)[0] = 1.0
+
+
+def test_a_column_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="has shape"):
+        Frame(["a", "b"], {Metric.CPU: [1.0]})
+
+
+def test_ages_are_per_frame_or_per_metric():
+    assert Frame(["a"], {}, 4.0).age(Metric.CPU) == 4.0
+    assert Frame(["a"], {}, {Metric.CPU: 2.0}).age(Metric.CPU) == 2.0
+
+
+def test_tasks_are_named_after_operator_and_index():
+    tasks = TaskFrame([1, 1], [0, 3], [0, -1], ("source", "count"), {Metric.BUSY_CORES: [0.1, 0.2]})
+    assert [str(task) for task in tasks.tasks] == ["count#0", "count#3"]
+    assert tasks.value("count#3", Metric.BUSY_CORES) == 0.2
+
+
+def test_a_series_ends_with_what_is_seen_now():
+    earlier = Sample(1.0, Frame(["m"], {Metric.BACKLOG: [5.0]}))
+    now = Observation(2.0, context(), Frame(["m"], {Metric.BACKLOG: [7.0]}), history=(earlier,))
+    times, values = now.series("m", Metric.BACKLOG)
+    assert times.tolist() == [1.0, 2.0]
+    assert values.tolist() == [5.0, 7.0]
+    assert now.series("m", Metric.BACKLOG, last=1)[1].tolist() == [7.0]
+
+
+def test_a_run_starts_with_the_first_alternate_of_each_operator():
+    assert Composition.default(context().graph).alternates == {"m": "a"}
+
+
+def test_host_names_are_never_reused():
+    seen = Observation(0.0, context(), Frame(), next_host=4)
+    assert [seen.host_name(), seen.host_name(1)] == ["h4", "h5"]
