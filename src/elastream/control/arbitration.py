@@ -1,0 +1,211 @@
+"""Which of the proposed actions may be tried together: the application and the infrastructure manager's say.
+
+Pure. Proposals are looked at in the order given, so whoever is asked first has precedence: the policy before local
+proposers (E2DF, section 3: higher levels steer), both before what an earlier controller left undone.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from elastream.control.progress import parallelism
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    SwitchAlternate,
+    SwitchEdge,
+    describe,
+)
+from elastream.model.cloud import HostState
+from elastream.model.decision import Proposal
+from elastream.model.observation import Observation
+
+__all__ = ["arbitrate", "subject"]
+
+COMPATIBLE = frozenset({(DrainHost, ReleaseHost), (CancelDrain, RenewHost), (RenewHost, CancelDrain)})
+"""Pairs of actions on one host that may stand in one plan, in this order."""
+
+
+def arbitrate(
+    proposals: Iterable[Proposal], observation: Observation, under_way: Collection[Action] = ()
+) -> tuple[Proposal, ...]:
+    """The same proposals in the same order, `refused` filled in where one may not be tried.
+
+    Refused is what the plant cannot do, what names a thing that is not there, what is in force or under way already,
+    what stands twice in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
+    or fewer than `min_hosts` working. `under_way`: actions accepted earlier and not in force yet.
+    """
+    plan = _Plan(observation, frozenset(under_way))
+    answered = []
+    for proposal in proposals:
+        refused = proposal.refused or next((reason for rule in RULES if (reason := rule(proposal.action, plan))), "")
+        if not refused:
+            plan.granted.append(proposal.action)
+        answered.append(replace(proposal, refused=refused))
+    return tuple(answered)
+
+
+def subject(action: Action) -> tuple[Hashable, ...]:
+    """What an action is about: two different actions about one subject contradict each other."""
+    match action:
+        case SwitchAlternate(operator):
+            return ("alternate", operator)
+        case SwitchEdge(choice):
+            return ("choice", choice)
+        case SetParallelism(operator):
+            return ("parallelism", operator)
+        case MoveTask(task):
+            return ("task", task)
+        case LeaseHost(host) | RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host):
+            return ("host", host)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The part of a plan granted so far, and what it is granted against."""
+
+    observation: Observation
+    under_way: frozenset[Action]
+    granted: list[Action] = field(default_factory=list)
+
+    def state(self, host: str) -> HostState | None:
+        lease = self.observation.leases.get(host)
+        return lease.state if lease else None
+
+    def takes_tasks(self, host: str) -> bool:
+        """Whether `host` will take tasks once the plan is done."""
+        state = self.state(host)
+        leaving = any(isinstance(a, DrainHost | ReleaseHost) and a.host == host for a in self.granted)
+        return not leaving and (state is HostState.RUNNING or CancelDrain(host) in self.granted)
+
+    def will_take_tasks(self, host: str) -> bool:
+        """The same, or `host` is on its way up."""
+        coming = self.state(host) in (HostState.REQUESTED, HostState.STARTING)
+        leased = any(isinstance(a, LeaseHost) and a.host == host for a in self.granted)
+        released = any(isinstance(a, ReleaseHost) and a.host == host for a in self.granted)
+        return self.takes_tasks(host) or ((coming or leased) and not released)
+
+
+def _cannot(action: Action, plan: _Plan) -> str:
+    kind = type(action).__name__
+    return "" if kind in plan.observation.context.capabilities else f"this plant has no {kind}"
+
+
+def _unknown(action: Action, plan: _Plan) -> str:
+    context, leases = plan.observation.context, plan.observation.leases
+    operators = context.graph.by_name
+    match action:
+        case SwitchAlternate(operator, alternate):
+            if operator not in operators:
+                return f"there is no operator {operator}"
+            if alternate not in {a.name for a in operators[operator].alternates}:
+                return f"{operator} has no alternate {alternate}"
+        case SwitchEdge(choice, target) if target not in context.graph.choices.get(choice, ()):
+            return f"there is no choice {choice} with a target {target}"
+        case SetParallelism(operator):
+            if operator not in operators:
+                return f"there is no operator {operator}"
+            if operator not in context.scalable:
+                return f"the parallelism of {operator} cannot be changed"
+        case MoveTask(task) if task.operator not in operators:
+            return f"there is no operator {task.operator}"
+        case LeaseHost(_, kind) if kind not in context.host_types:
+            return f"there is no host type {kind}"
+        case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
+            return f"host {host} is not leased"
+    return ""
+
+
+def _repeated(action: Action, plan: _Plan) -> str:
+    if action in plan.granted:
+        return "the plan has it already"
+    return "it is under way already" if action in plan.under_way else ""
+
+
+def _contradicted(action: Action, plan: _Plan) -> str:
+    about = subject(action)
+    for other in plan.granted:
+        if subject(other) == about and (type(other), type(action)) not in COMPATIBLE:
+            return f"it contradicts '{describe(other)}'"
+        if isinstance(action, DrainHost | ReleaseHost) and _puts_on(other, action.host):
+            return f"it contradicts '{describe(other)}'"
+        if _removes(other, action) or _removes(action, other):
+            return f"it contradicts '{describe(other)}'"
+    return ""
+
+
+def _puts_on(action: Action, host: str) -> bool:
+    match action:
+        case MoveTask(_, target):
+            return target == host
+        case SetParallelism(on=hosts):
+            return host in hosts
+    return False
+
+
+def _removes(action: Action, moved: Action) -> bool:
+    return isinstance(action, SetParallelism) and isinstance(moved, MoveTask) and moved.task in action.without
+
+
+def _senseless(action: Action, plan: _Plan) -> str:
+    match action:
+        case SwitchAlternate(operator, alternate):
+            return "it runs so already" if plan.observation.composition.alternates.get(operator) == alternate else ""
+        case SwitchEdge(choice, target):
+            return "it is sent there already" if plan.observation.composition.choices.get(choice) == target else ""
+        case SetParallelism(operator, instances):
+            if instances < 1:
+                return f"{instances} instances: an operator needs at least one"
+            if parallelism(plan.observation, operator) == instances and not action.on and not action.without:
+                return "it has that parallelism already"
+            gone = [host for host in action.on if not plan.will_take_tasks(host)]
+            return f"host {gone[0]} takes no tasks" if gone else ""
+        case MoveTask(_, host):
+            return "" if plan.takes_tasks(host) else f"host {host} takes no tasks"
+        case LeaseHost(host):
+            return f"host {host} is leased already" if host in plan.observation.leases else ""
+        case DrainHost(host):
+            return _unless(plan, host, HostState.RUNNING)
+        case CancelDrain(host):
+            return _unless(plan, host, HostState.DRAINING)
+        case ReleaseHost(host):
+            return f"host {host} is on its way out" if plan.state(host) is HostState.RELEASING else ""
+        case RenewHost():
+            return ""
+
+
+def _unless(plan: _Plan, host: str, wanted: HostState) -> str:
+    state = plan.state(host)
+    return "" if state is wanted else f"host {host} is {state}, not {wanted}"
+
+
+def _out_of_bounds(action: Action, plan: _Plan) -> str:
+    observation, context = plan.observation, plan.observation.context
+    match action:
+        case LeaseHost():
+            leased = len(observation.leases) + sum(isinstance(a, LeaseHost) for a in plan.granted)
+            return f"at most {context.max_hosts} hosts may be leased" if leased >= context.max_hosts else ""
+        case DrainHost(host) | ReleaseHost(host):
+            # A working host may only go while enough others work; one that is coming may also lean on others coming.
+            if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:
+                return ""
+            others = {other for other in observation.leases if other != host}
+            works = plan.takes_tasks if plan.state(host) is HostState.RUNNING else plan.will_take_tasks
+            left = sum(works(other) for other in others)
+            return f"at least {context.min_hosts} hosts must stay" if left < context.min_hosts else ""
+    return ""
+
+
+RULES: Sequence[Callable[[Action, _Plan], str]] = (
+    _cannot,
+    _unknown,
+    _repeated,
+    _contradicted,
+    _senseless,
+    _out_of_bounds,
+)

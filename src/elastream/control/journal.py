@@ -1,0 +1,206 @@
+"""The life of an action, and a file that survives the controller: what was tried is on disk before it is tried.
+
+A controller that died in the middle of an action cannot know whether it happened. Actions are idempotent, so the next one
+reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TextIO
+
+from elastream.model.action import Action, Status, describe, from_json, to_json
+from elastream.model.errors import EnvironmentProblem, InputError
+
+__all__ = ["TRANSITIONS", "ActionLifecycleError", "ActionState", "Entry", "Journal"]
+
+
+class ActionState(StrEnum):
+    """Where an action is in its life."""
+
+    PLANNED = "planned"
+    """A policy or a local proposer asked for it."""
+    GRANTED = "granted"
+    """Arbitration let it pass."""
+    REFUSED = "refused"
+    """Arbitration, or the plant itself, said why not."""
+    TRIED = "tried"
+    """Handed to the plant; nothing heard yet. Written to disk before the plant is called."""
+    DONE = "done"
+    """In force."""
+    ACCEPTED = "accepted"
+    """Under way; an observation will show its end."""
+    FAILED = "failed"
+    """Did not work, or did not show in time."""
+    INTERRUPTED = "interrupted"
+    """The controller died before it learned the outcome."""
+    DROPPED = "dropped"
+    """Given up: overtaken by another action, or without sense after a restart."""
+
+
+TRANSITIONS: Mapping[ActionState, frozenset[ActionState]] = {
+    ActionState.PLANNED: frozenset(
+        {
+            ActionState.GRANTED,  # nothing stands against it
+            ActionState.REFUSED,  # a duplicate, a contradiction, out of bounds, backing off, or a dry run
+        }
+    ),
+    ActionState.GRANTED: frozenset(
+        {
+            ActionState.TRIED,  # its turn came
+        }
+    ),
+    ActionState.TRIED: frozenset(
+        {
+            ActionState.DONE,  # the plant did it at once
+            ActionState.ACCEPTED,  # the plant began it
+            ActionState.REFUSED,  # the plant says that it makes no sense as things stand
+            ActionState.FAILED,  # the plant tried in vain
+            ActionState.INTERRUPTED,  # found without an outcome after a restart
+        }
+    ),
+    ActionState.ACCEPTED: frozenset(
+        {
+            ActionState.DONE,  # an observation shows it
+            ActionState.FAILED,  # its host died, or it did not show in time
+            ActionState.DROPPED,  # a later action about the same thing was granted
+            ActionState.INTERRUPTED,  # found under way after a restart
+        }
+    ),
+    ActionState.INTERRUPTED: frozenset(
+        {
+            ActionState.GRANTED,  # proposed again, and it still makes sense
+            ActionState.DROPPED,  # proposed again, and it does not
+        }
+    ),
+    ActionState.REFUSED: frozenset(),
+    ActionState.DONE: frozenset(),
+    ActionState.FAILED: frozenset(),
+    ActionState.DROPPED: frozenset(),
+}
+
+OUTCOMES: Mapping[Status, ActionState] = {
+    Status.DONE: ActionState.DONE,
+    Status.ACCEPTED: ActionState.ACCEPTED,
+    Status.REFUSED: ActionState.REFUSED,
+    Status.FAILED: ActionState.FAILED,
+}
+
+
+class ActionLifecycleError(RuntimeError):
+    """An action was to go where the table has no edge; carries the story of how it came to be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One action from the moment it was planned: who asked for it, where it is, and how it came there.
+
+    number: its number in the journal. reason: what was said at the last step. history: (time, state), oldest first.
+    """
+
+    number: int
+    action: Action
+    by: str
+    state: ActionState = ActionState.PLANNED
+    reason: str = ""
+    history: tuple[tuple[float, ActionState], ...] = ()
+
+    def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
+        """This entry after a step to `state`; raises ActionLifecycleError where `TRANSITIONS` has no such edge."""
+        if state not in TRANSITIONS[self.state]:
+            story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history) or "planned"
+            raise ActionLifecycleError(
+                f"'{describe(self.action)}' cannot go from {self.state} to {state} at {at:.1f} s (it was {story})"
+            )
+        return replace(self, state=state, reason=reason, history=(*self.history, (at, state)))
+
+
+class Journal:
+    """Actions that were granted, step by step, one JSON line a step, each forced to disk before it counts.
+
+    With `path=None` it is kept in memory only: for simulated time, where no crash of the controller outlives the plant.
+    An existing file is read first and continued. Raises EnvironmentProblem where it cannot be written, and InputError,
+    naming the line, where an existing one is damaged other than by a torn last line.
+    """
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.path = None if path is None else Path(path)
+        self._entries: dict[int, Entry] = {}
+        self._file: TextIO | None = None
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                whole = self._read(self.path) if self.path.exists() else 0
+                self._file = self.path.open("a", encoding="utf-8")
+                self._file.truncate(whole)
+            except OSError as error:
+                raise self._problem(error) from error
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every action as it stands, in the order they were granted."""
+        return tuple(self._entries.values())
+
+    @property
+    def unconcluded(self) -> tuple[Entry, ...]:
+        """Actions that were intended and whose end is not known."""
+        open_states = (ActionState.GRANTED, ActionState.TRIED, ActionState.ACCEPTED, ActionState.INTERRUPTED)
+        return tuple(entry for entry in self._entries.values() if entry.state in open_states)
+
+    def grant(self, action: Action, by: str, at: float) -> Entry:
+        """Note that `action` may be tried. Nothing is written yet: a crash before it is tried changes nothing."""
+        entry = Entry(max(self._entries, default=0) + 1, action, by, history=((at, ActionState.PLANNED),))
+        entry = entry.to(ActionState.GRANTED, at)
+        self._entries[entry.number] = entry
+        return entry
+
+    def step(self, entry: Entry, state: ActionState, at: float, reason: str = "") -> Entry:
+        """Take `entry` to `state` and force that to disk; returns the entry as it is now."""
+        moved = entry.to(state, at, reason)
+        self._entries[moved.number] = moved
+        if state is not ActionState.GRANTED:
+            self._write(moved, at)
+        return moved
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, entry: Entry, at: float) -> None:
+        if self._file is None:
+            return
+        line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
+        try:
+            self._file.write(json.dumps({**line, **to_json(entry.action)}, separators=(",", ":")) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _read(self, path: Path) -> int:
+        """Take over the entries of an earlier controller; returns the length in bytes of the whole lines."""
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                fields = json.loads(line)
+                at, state = float(fields.pop("time")), ActionState(fields.pop("state"))
+                key, by, reason = int(fields.pop("number")), str(fields.pop("by")), str(fields.pop("reason"))
+                known = self._entries.get(key) or Entry(key, from_json(fields), by)
+                self._entries[key] = replace(known, state=state, reason=reason, history=(*known.history, (at, state)))
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{path}, line {number}: not an entry of a journal ({error})") from error
+        for entry in self.unconcluded:
+            if entry.state is not ActionState.INTERRUPTED:
+                at = entry.history[-1][0]
+                self._entries[entry.number] = entry.to(
+                    ActionState.INTERRUPTED, at, "the controller ended before its outcome"
+                )
+        return whole
+
+    def _problem(self, error: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the journal {self.path} cannot be written: {error.strerror or error}")

@@ -1,0 +1,63 @@
+"""Whether an action that is under way has come into force, or never will: read off an observation, nothing else."""
+
+import math
+
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    SwitchEdge,
+)
+from elastream.model.cloud import HostState
+from elastream.model.observation import Metric, Observation
+
+__all__ = ["in_force", "progress"]
+
+
+def in_force(action: Action, observation: Observation) -> bool:
+    """Whether `observation` shows what `action` asked for."""
+    composition, leases = observation.composition, observation.leases
+    match action:
+        case SwitchAlternate(operator, alternate):
+            return composition.alternates.get(operator) == alternate
+        case SwitchEdge(choice, target):
+            return composition.choices.get(choice) == target
+        case SetParallelism(operator, instances):
+            return parallelism(observation, operator) == instances
+        case MoveTask(task, host):
+            row = observation.tasks.rows.get(str(task))
+            return row is not None and (at := int(observation.tasks.host[row])) >= 0 and observation.hosts.ids[at] == host
+        case LeaseHost(host):
+            return host in leases and leases[host].state in (HostState.RUNNING, HostState.DRAINING)
+        case CancelDrain(host):
+            return host in leases and leases[host].state is HostState.RUNNING
+        case DrainHost(host):
+            return host not in leases or leases[host].state in (HostState.DRAINING, HostState.RELEASING)
+        case ReleaseHost(host):
+            return host not in leases
+        case RenewHost(host):
+            return host in leases
+
+
+def progress(action: Action, observation: Observation) -> Outcome | None:
+    """DONE where `action` is in force, FAILED where it cannot come into force any more, None while it is under way."""
+    if in_force(action, observation):
+        return Outcome(action, Status.DONE)
+    match action:
+        case LeaseHost(host) | CancelDrain(host) | RenewHost(host) | MoveTask(_, host) if host not in observation.leases:
+            return Outcome(action, Status.FAILED, f"host {host} is gone")
+    return None
+
+
+def parallelism(observation: Observation, operator: str) -> float:
+    """Instances of `operator`: as composed, else as measured; NaN where unknown."""
+    wanted = observation.composition.parallelism.get(operator, math.nan)
+    return wanted if not math.isnan(wanted) else observation.operators.value(operator, Metric.PARALLELISM)
