@@ -1,0 +1,379 @@
+"""Holds a host to what it was leased with: CPU by control groups, its link by a network namespace.
+
+Knows the two generations of control groups and the commands `ip` and `tc`, and nothing of Spark. Which of them this
+machine allows is found by trying; where one is missing a sentence says so and the host goes on without it. Runs inside
+the supervisor, so it imports nothing heavy.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from elastream.model.errors import CloudError, ElastreamError
+from elastream.model.units import bytes_per_second, duration
+
+__all__ = ["CgroupV1", "CgroupV2", "Cgroups", "Link", "Network", "find_cgroups", "mounted_cgroups", "quota"]
+
+PERIOD = 100_000
+"""Microseconds of a quota's accounting period: the kernel's default, under which containers run elsewhere too."""
+
+# The range that RFC 2544 sets aside for benchmarks: it collides with no network that a machine is really on.
+SUBNET = "198.18"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins a host to the others: `rate` such as `"100mbit"` or None, one-way `delay` such as `"5ms"` or None.
+
+    Raises CloudError for a text that is neither, for a rate of zero and for a link that limits nothing.
+    """
+
+    rate: str | float | None = None
+    delay: str | float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            rate = None if self.rate is None else bytes_per_second(self.rate)
+            if self.delay is not None:
+                duration(self.delay)
+        except ElastreamError as error:
+            raise CloudError(f"a link of a host: {error}") from None
+        if rate == 0:
+            raise CloudError("a link of a host has a rate of 0: it must be above 0")
+        if self.rate is None and self.delay is None:
+            raise CloudError("a link of a host limits nothing: give it a rate, a delay or both")
+
+    @property
+    def bits_per_second(self) -> int | None:
+        """The rate, whole bits a second."""
+        return None if self.rate is None else max(1, round(8 * bytes_per_second(self.rate)))
+
+    @property
+    def delay_microseconds(self) -> int | None:
+        """The one-way delay."""
+        return None if self.delay is None else round(1e6 * duration(self.delay))
+
+    def __str__(self) -> str:
+        return " and ".join(
+            ([f"{self.bits_per_second / 1e6:g} Mbit/s"] if self.bits_per_second else [])
+            + ([f"{self.delay_microseconds / 1e3:g} ms one way"] if self.delay_microseconds is not None else [])
+        )
+
+
+def quota(cores: float) -> int:
+    """Microseconds of CPU that `cores` cores give in each `PERIOD`; the kernel takes no less than 1,000."""
+    return max(1000, round(cores * PERIOD))
+
+
+class Cgroups(Protocol):
+    """A place in which a control group can be made for each host; groups are called by name."""
+
+    @property
+    def version(self) -> int:
+        """1 or 2."""
+        ...
+
+    def create(self, name: str) -> None:
+        """Make the group, without a quota."""
+        ...
+
+    def join(self, name: str) -> None:
+        """Put the calling process, and all it starts from now on, into the group."""
+        ...
+
+    def limit(self, name: str, cores: float | None) -> None:
+        """Give the group that much CPU time per wall time from now on; None lifts the quota."""
+        ...
+
+    def cpu_seconds(self, name: str) -> float:
+        """CPU time that the group has used, processes that are gone included."""
+        ...
+
+    def members(self, name: str) -> set[int]:
+        """Ids of the processes in the group; none where there is no such group."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove the group; False where something still lives in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupV1:
+    """Version 1: the controllers `cpu` (quota) and `cpuacct` (time used) are two trees, or one mounted twice."""
+
+    cpu: Path
+    cpuacct: Path
+
+    @property
+    def version(self) -> int:
+        """1."""
+        return 1
+
+    def create(self, name: str) -> None:
+        """Make the group, without a quota."""
+        for tree in (self.cpu, self.cpuacct):
+            (tree / name).mkdir(exist_ok=True)
+        (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
+
+    def join(self, name: str) -> None:
+        """Put the calling process, and all it starts from now on, into the group."""
+        for tree in (self.cpu, self.cpuacct):
+            (tree / name / "cgroup.procs").write_text("0")
+
+    def limit(self, name: str, cores: float | None) -> None:
+        """Set `cpu.cfs_quota_us`; -1 lifts it."""
+        (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
+
+    def cpu_seconds(self, name: str) -> float:
+        """`cpuacct.usage`, which is in nanoseconds."""
+        return int((self.cpuacct / name / "cpuacct.usage").read_text()) / 1e9
+
+    def members(self, name: str) -> set[int]:
+        """Ids of the processes in the group."""
+        return _members(self.cpu / name) | _members(self.cpuacct / name)
+
+    def remove(self, name: str) -> bool:
+        """Remove the group in both trees."""
+        quota_gone, account_gone = _remove(self.cpu / name), _remove(self.cpuacct / name)
+        return quota_gone and account_gone
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupV2:
+    """Version 2: one tree; `root` is a group that hands the controller `cpu` on to its children."""
+
+    root: Path
+
+    @property
+    def version(self) -> int:
+        """2."""
+        return 2
+
+    def create(self, name: str) -> None:
+        """Make the group; a new one has no quota."""
+        (self.root / name).mkdir(exist_ok=True)
+
+    def join(self, name: str) -> None:
+        """Put the calling process, and all it starts from now on, into the group."""
+        (self.root / name / "cgroup.procs").write_text("0")
+
+    def limit(self, name: str, cores: float | None) -> None:
+        """Set `cpu.max`, which holds the quota and its period."""
+        (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
+
+    def cpu_seconds(self, name: str) -> float:
+        """`usage_usec` of `cpu.stat`."""
+        fields = dict(line.split() for line in (self.root / name / "cpu.stat").read_text().splitlines())
+        return int(fields["usage_usec"]) / 1e6
+
+    def members(self, name: str) -> set[int]:
+        """Ids of the processes in the group."""
+        return _members(self.root / name)
+
+    def remove(self, name: str) -> bool:
+        """Remove the group."""
+        return _remove(self.root / name)
+
+
+def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
+    """Places where groups might be made, best first, by the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+
+    Version 1 has one: below the group this process is in. Version 2 lets no group that holds processes hand controllers
+    on, so there every group above the own one is a candidate, the nearest first.
+    """
+    groups: dict[str, str] = {}
+    for line in own.splitlines():
+        _, controllers, path = line.split(":", 2)
+        groups.update(dict.fromkeys(controllers.split(","), path))
+    trees: dict[str, Path] = {}
+    tops: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, (kind, _, options) = left.split(), right.split(maxsplit=2)
+        mounted_root, top = fields[3], Path(fields[4])
+        for controller in [""] if kind == "cgroup2" else options.split(",") if kind == "cgroup" else []:
+            if controller in groups and controller not in trees:
+                # A container sees its own group as the root of the mount; the path then starts with that root.
+                inside = os.path.relpath(groups[controller], mounted_root)
+                trees[controller] = top if inside == "." or inside.startswith("..") else top / inside
+                tops[controller] = top
+    if "cpu" in trees and "cpuacct" in trees:
+        yield CgroupV1(trees["cpu"], trees["cpuacct"])
+    elif "" in trees:
+        root = trees[""]
+        while root != tops[""]:
+            yield CgroupV2(root := root.parent)
+        if trees[""] == tops[""]:
+            yield CgroupV2(root)
+
+
+def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tuple[Cgroups | None, str]:
+    """The place in which groups with a quota can be made and joined, found by making one called `name`; else why not."""
+    if candidates is None:
+        try:
+            texts = Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
+        except OSError as error:
+            return None, f"this system has no control groups ({error.strerror})"
+        candidates = mounted_cgroups(*texts)
+    reason = "no control group with a CPU quota is mounted"
+    for cgroups in candidates:
+        try:
+            if isinstance(cgroups, CgroupV2):
+                _hand_on_cpu(cgroups.root)
+            cgroups.create(name)
+            try:
+                cgroups.limit(name, 1.0)
+                cgroups.limit(name, None)
+                cgroups.cpu_seconds(name)
+                _in_a_child(partial(cgroups.join, name))
+            finally:
+                cgroups.remove(name)
+        except OSError as error:
+            reason = f"{error.filename} cannot be written ({error.strerror})"
+        else:
+            return cgroups, ""
+    return None, reason
+
+
+def _hand_on_cpu(root: Path) -> None:
+    control = root / "cgroup.subtree_control"
+    if "cpu" not in control.read_text().split():
+        control.write_text("+cpu")
+
+
+def _in_a_child(action: Callable[[], None]) -> None:
+    """Do `action` in a process of its own; raises the OSError that it ended with."""
+    child = os.fork()
+    if child == 0:
+        status = 0
+        try:
+            action()
+        except OSError as error:
+            status = error.errno or 1
+        os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise OSError(code, os.strerror(code), "a control group")
+
+
+def _members(group: Path) -> set[int]:
+    try:
+        return {int(pid) for pid in (group / "cgroup.procs").read_text().split()} - {0}
+    except OSError:
+        return set()
+
+
+def _remove(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def kill(pids: set[int]) -> None:
+    """SIGKILL to each; one that is gone already is no error."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A bridge on this machine and, per host, a network namespace joined to it by a pair of virtual Ethernet devices.
+
+    `number` (1 to 254) sets the bridge's name and its addresses 198.18.number.0/24. `netem`: whether the kernel can
+    delay packets. Namespaces see only the bridge, no route leads out of it.
+    """
+
+    number: int
+    netem: bool = True
+
+    @property
+    def bridge(self) -> str:
+        """Name of the bridge device."""
+        return f"elastream{self.number}"
+
+    def address(self, index: int) -> str:
+        """Address of host number `index`; 1 is the machine itself, where master and driver listen."""
+        return f"{SUBNET}.{self.number}.{index}"
+
+    def namespace(self, index: int) -> str:
+        """Name of the namespace of host number `index`."""
+        return f"{self.bridge}-{index}"
+
+    def open(self) -> "Network":
+        """Make the bridge and find out what it can do; raises OSError saying what could not be done."""
+        for command in ("ip", "tc", "nsenter"):
+            if shutil.which(command) is None:
+                raise OSError(f"the command {command} is missing")
+        _run("ip", "link", "add", self.bridge, "type", "bridge")
+        try:
+            _run("ip", "address", "add", f"{self.address(1)}/24", "dev", self.bridge)
+            _run("ip", "link", "set", self.bridge, "up")
+            _run("ip", "netns", "add", self.namespace(1))
+            _run("ip", "netns", "delete", self.namespace(1))
+        except OSError:
+            self.close()
+            raise
+        try:
+            _run("tc", "qdisc", "add", "dev", self.bridge, "root", "netem", "delay", "1us")
+            _run("tc", "qdisc", "delete", "dev", self.bridge, "root")
+        except OSError:
+            return Network(self.number, netem=False)
+        return self
+
+    def close(self) -> None:
+        """Remove the bridge."""
+        with contextlib.suppress(OSError):
+            _run("ip", "link", "delete", self.bridge)
+
+    def add(self, index: int, link: Link) -> None:
+        """Make the namespace of host number `index`, limited by `link` in both directions; raises OSError."""
+        name, device = self.namespace(index), f"es{self.number}-{index}"
+        _run("ip", "netns", "add", name)
+        _run("ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _run("ip", "link", "set", device, "master", self.bridge, "up")
+        _run("ip", "-n", name, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
+        for inner in ("eth0", "lo"):
+            _run("ip", "-n", name, "link", "set", inner, "up")
+        if discipline := self.discipline(link):
+            _run("tc", "qdisc", "add", "dev", device, "root", *discipline)
+            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *discipline)
+
+    def remove(self, index: int) -> None:
+        """Remove the namespace, and with it both ends of its link."""
+        with contextlib.suppress(OSError):
+            _run("ip", "netns", "delete", self.namespace(index))
+
+    def inside(self, index: int) -> list[str]:
+        """What to put before a command to run it in the namespace; it becomes the command, with the same process id."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace(index)}"]
+
+    def discipline(self, link: Link) -> list[str]:
+        """The queueing discipline of `link` in tc's words: netem where there is one, for the rate alone a token bucket."""
+        rate, delay = link.bits_per_second, link.delay_microseconds
+        if delay is not None and self.netem:
+            return ["netem", "delay", f"{delay}us"] + (["rate", f"{rate}bit"] if rate else [])
+        if rate is None:
+            return []
+        # The bucket must hold the largest packet that segmentation offload hands down (64 KiB), and what falls due between
+        # two ticks of a 250 Hz clock.
+        return ["tbf", "rate", f"{rate}bit", "burst", f"{max(2 * 65536, rate // 8 // 250)}", "latency", "50ms"]
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        raise OSError(f"{' '.join(command)}: {said}")

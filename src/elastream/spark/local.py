@@ -1,0 +1,447 @@
+"""Leases hosts on this machine: a Spark Standalone master, and per host one worker process with an address of its own.
+
+The default provider, and what tests use. `Local` is the value users write, `LocalCluster` the processes behind it; they
+belong to a supervisor (`supervisor.py`), which ends them when this process does. What a host may use is held to its
+type where the machine allows (`confinement.py`). Sessions, executors and tasks are left to the other modules here.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from elastream.model.cloud import Billing, HostType
+from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.spark.confinement import Link
+
+__all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory", "find_java"]
+
+SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
+
+HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
+"""Host types known by name. `small`: one task at a time, half a core, 1,000 MB (of which the executor's heap takes 700),
+price 1 for each 30 s, so that a demonstration of minutes sees leases end; ready about 8 s after it was asked for."""
+
+HEAP_SHARE = 0.7
+"""Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""
+LEAST_HEAP = 450
+"""Mebibytes below which Spark refuses to start an executor (1.5 times the 300 MiB that it reserves)."""
+MOST_HOSTS = 200
+"""Addresses 127.0.x.10 to .209."""
+LEAST_FREE = 50e6
+"""Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
+JAVA = 17
+"""The oldest Java that Spark 4 runs on."""
+GRACE = 3.0
+"""Seconds that a worker has to end its executors before its whole tree is killed."""
+
+# Master and workers only shuffle messages: a small heap, no compilation beyond the first tier, one collector thread.
+SMALL_JVM = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-XX:+IgnoreUnrecognizedVMOptions",
+)
+SETTINGS = (
+    "-Dspark.decommission.enabled=true",  # without it SIGPWR would simply kill a worker
+    "-Dspark.storage.decommission.enabled=false",
+    "-Dspark.master.rest.enabled=false",
+    "-Dspark.port.maxRetries=0",  # a port that is taken meanwhile is an error, not another port
+    "-Dspark.deploy.maxExecutorRetries=-1",  # hosts come and go here; lost executors are no reason to end the application
+)
+
+
+def executor_memory(host: HostType) -> int:
+    """Mebibytes of heap for the executor on a host of type `host`: what `spark.executor.memory` should say, with an `m`."""
+    return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """Hosts that are processes on this machine: `Local(host_type="small", max_hosts=6)`.
+
+    host_type: a name in `HOST_TYPES`, or a `HostType` (its `slots` are tasks at once, its `cores` a CPU quota, its `memory`
+    is divided between the executor's heap and everything else). min_hosts, max_hosts: how many may be leased at a time.
+    cores_each: a CPU quota instead of the type's. network: a link for each host (needs root; hosts then see only each
+    other, the master and the driver).
+
+    Raises CloudError for an unknown type, for numbers of hosts that make no sense and for a host too small for an executor.
+    """
+
+    host_type: HostType | str = "small"
+    max_hosts: int = 6
+    min_hosts: int = 1
+    cores_each: float | None = None
+    network: Link | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.host_type, str) and self.host_type not in HOST_TYPES:
+            raise CloudError(f"no host type is called {self.host_type!r} here; known: {', '.join(HOST_TYPES)}")
+        if self.min_hosts < 1:
+            raise CloudError(f"min_hosts is {self.min_hosts}: a dataflow needs at least one host")
+        if self.max_hosts < self.min_hosts:
+            raise CloudError(f"max_hosts is {self.max_hosts}, fewer than min_hosts, which is {self.min_hosts}")
+        if self.max_hosts > MOST_HOSTS:
+            raise CloudError(f"max_hosts is {self.max_hosts}: one machine has addresses for {MOST_HOSTS}")
+        if executor_memory(self.type) < LEAST_HEAP:
+            least = LEAST_HEAP * 2**20 / HEAP_SHARE / 1e6
+            raise CloudError(f"host type {self.type.name!r} has {self.type.memory:g} MB: an executor needs {least:.0f} MB")
+
+    @property
+    def type(self) -> HostType:
+        """The host type that is leased, with `cores_each` in it."""
+        named = HOST_TYPES[self.host_type] if isinstance(self.host_type, str) else self.host_type
+        if self.cores_each is None:
+            return named
+        return replace(named, cores=self.cores_each)
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """The `java` that Spark will run on: of JAVA_HOME where that is set, else the first on PATH.
+
+    Raises EnvironmentProblem where there is none or it is older than Java 17.
+    """
+    home = environment.get("JAVA_HOME")
+    advice = f"Spark needs Java {JAVA} or newer: install one (Debian, Ubuntu: openjdk-17-jre-headless) or set JAVA_HOME"
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            raise EnvironmentProblem(f"JAVA_HOME is {home}, but there is no {java}; {advice}")
+    else:
+        found = shutil.which("java", path=environment.get("PATH", ""))
+        if found is None:
+            raise EnvironmentProblem(f"no Java: neither JAVA_HOME nor PATH leads to one; {advice}")
+        java = Path(found).resolve()
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None:
+        raise EnvironmentProblem(f"{java} does not say which version it is; {advice}")
+    if int(version[1]) < JAVA:
+        raise EnvironmentProblem(f"{java} is Java {version[1]}; {advice}")
+    return java
+
+
+class LocalCluster:
+    """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
+
+    `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
+    `start`. Hosts have names of the caller's choice. A method given a name that was never leased raises CloudError.
+    """
+
+    def __init__(self, local: Local, folder: Path, ports: range | None = None) -> None:
+        self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
+        self.run = secrets.token_hex(4)
+        self._hosts: dict[str, int] = {}
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start the master and return its URL once it answers.
+
+        Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
+        """
+        java = find_java()
+        self._check_folder()
+        self._claim_addresses()
+        self._java = str(java)
+        self._environment = _environment(java)
+        self._open_supervisor()
+        try:
+            self._start_master()
+        except BaseException:
+            self.close()
+            raise
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """What a session calls its master: `spark://127.0.x.1:PORT`."""
+        return f"spark://{self.driver_address}:{self._port}"
+
+    @property
+    def page(self) -> str:
+        """Address of the master's web page; `page + "json/"` is the same for programs."""
+        return f"http://{self.driver_address}:{self._page_port}/"
+
+    @property
+    def driver_address(self) -> str:
+        """The address at which hosts reach this machine: what `spark.driver.host` and its `bindAddress` must be."""
+        return self._address
+
+    @property
+    def executor_memory_mb(self) -> int:
+        """What `spark.executor.memory` should be, in mebibytes (Spark's `m`)."""
+        return executor_memory(self.local.type)
+
+    @property
+    def confinement(self) -> str:
+        """One sentence on how hosts are held to their cores and links, or why they are not."""
+        return self._confinement
+
+    def lease(self, host: str, type: HostType | None = None) -> None:
+        """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
+
+        A name already leased is not leased again. Raises CloudError above `max_hosts`.
+        """
+        if host in self._hosts:
+            return
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
+            raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
+        type = type or self.local.type
+        alive = sum(state["alive"] for name, state in self._ask("status").items() if name in self._hosts)
+        if alive >= self.local.max_hosts:
+            raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
+        number = 10 + len(self._hosts) % MOST_HOSTS
+        self._hosts[host] = number
+        scratch = self.folder / "scratch" / host
+        scratch.mkdir(parents=True, exist_ok=True)
+        work = self.folder / "work" / host
+        work.mkdir(parents=True, exist_ok=True)
+        self._ask(
+            "spawn",
+            name=host,
+            command=[
+                self._java, *SMALL_JVM, *SETTINGS, "-cp", _classpath(), "org.apache.spark.deploy.worker.Worker",
+                "--host", self.address(host), "--port", "0", "--webui-port", "0",
+                "--cores", str(type.slots), "--memory", f"{executor_memory(type)}m", "--work-dir", str(work), self.url,
+            ],
+            environment={
+                **self._environment, "SPARK_LOCAL_IP": self.address(host), "SPARK_LOCAL_DIRS": str(scratch),
+            },
+            log=str(self.log(host)),
+            scratch=[str(scratch)],
+            index=number,
+        )  # fmt: skip
+
+    def address(self, host: str) -> str:
+        """The host's own address: what executors on it are called by."""
+        return f"{self.driver_address.rpartition('.')[0]}.{self._number_of(host)}"
+
+    def log(self, host: str) -> Path:
+        """What the host's worker writes; `master` for the master."""
+        return self.folder / f"{host}.log"
+
+    def alive(self, host: str) -> bool:
+        """Whether the host's worker process runs; also while it starts, and False for good once it is gone."""
+        self._number_of(host)
+        return bool(self._ask("status")[host]["alive"])
+
+    def failure(self, host: str) -> str:
+        """Why a host is not alive, as far as is known: the end of its worker's log; empty while it is alive."""
+        self._number_of(host)
+        return self._failure(host)
+
+    def confine(self, host: str, cores: float | None) -> None:
+        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts."""
+        self._number_of(host)
+        self._ask("confine", name=host, cores=cores)
+
+    def cpu_seconds(self, host: str) -> float | None:
+        """CPU time that all of the host has used so far, ended processes included; None where it is not known."""
+        self._number_of(host)
+        seconds: float | None = self._ask("cpu", name=host)
+        return seconds
+
+    def memory(self, host: str) -> float | None:
+        """Megabytes that the host's processes hold now; None once it is gone."""
+        self._number_of(host)
+        megabytes: float | None = self._ask("memory", name=host)
+        return megabytes
+
+    def decommission(self, host: str) -> None:
+        """Let the host finish what it runs and take nothing new; its worker ends once its executors are gone."""
+        self._number_of(host)
+        self._ask("decommission", name=host)
+
+    def terminate(self, host: str) -> None:
+        """End the host: SIGTERM to its worker, after 3 s SIGKILL to all that is left of it. Returns at once."""
+        self._number_of(host)
+        self._ask("end", name=host, grace=GRACE)
+
+    def kill(self, host: str) -> None:
+        """SIGKILL to every process of the host, as if its plug had been pulled."""
+        self._number_of(host)
+        self._ask("end", name=host, grace=0.0)
+
+    def close(self) -> None:
+        """End everything and return when nothing is left; may be called twice, and before `start`."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is None:
+            return
+        with contextlib.suppress(OSError):
+            _request(self._socket, self._replies, {"do": "finish", "grace": GRACE})
+        self._replies.close()
+        self._socket.close()
+        supervisor.wait()
+        self._claim.close()
+
+    def __enter__(self) -> "LocalCluster":
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    # Starting.
+
+    def _check_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / "supervisor.log"
+            probe.write_bytes(b"")
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            raise EnvironmentProblem(f"the cluster's folder {self.folder} cannot be written: {error.strerror}") from None
+        if free < LEAST_FREE:
+            raise EnvironmentProblem(
+                f"the disk of the cluster's folder {self.folder} is full: "
+                f"{free / 1e6:.0f} MB free, {LEAST_FREE / 1e6:.0f} MB needed"
+            )
+
+    def _claim_addresses(self) -> None:
+        """Take a number x for addresses 127.0.x.* that no other run on this machine has while this process lives."""
+        first = zlib.crc32(str(self.folder).encode())
+        for attempt in range(254):
+            self._number = 1 + (first + attempt) % 254
+            self._claim = socket.socket(socket.AF_UNIX)
+            try:
+                # An abstract name: the kernel takes it back when its holder is gone, however that came about.
+                self._claim.bind(f"\0elastream-127.0.{self._number}")
+                return
+            except OSError:
+                self._claim.close()
+        raise EnvironmentProblem("254 local clusters run on this machine already; no loopback addresses are left")
+
+    def _open_supervisor(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs, open(self.folder / "supervisor.log", "wb") as log:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-m", "elastream.spark.supervisor", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._replies = self._socket.makefile("rb")
+        link = asdict(self.local.network) if self.local.network else None
+        about = self._ask("open", run=self.run, number=self._number, link=link)
+        self._address: str = about["address"] or f"127.0.{self._number}.1"
+        self._confinement: str = about["confinement"]
+
+    def _start_master(self) -> None:
+        self._port, self._page_port = self._free_ports()
+        self._ask(
+            "spawn",
+            name="master",
+            command=[
+                self._java, *SMALL_JVM, *SETTINGS, "-cp", _classpath(), "org.apache.spark.deploy.master.Master",
+                "--host", self.driver_address, "--port", str(self._port), "--webui-port", str(self._page_port),
+            ],
+            environment={**self._environment, "SPARK_LOCAL_IP": self.driver_address},
+            log=str(self.log("master")),
+            scratch=[],
+            index=None,
+        )  # fmt: skip
+        # A worker that finds no master tries again only after 5 to 15 s, so no host is leased before the master listens;
+        # its web page is the last that it opens.
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((self.driver_address, self._page_port), 1.0):
+                return
+            if failure := self._failure("master"):
+                raise EnvironmentProblem(failure)
+            time.sleep(0.05)
+
+    def _free_ports(self) -> tuple[int, int]:
+        """The two ports asked for, or two free ones; raises EnvironmentProblem naming the one that is in use."""
+        wanted = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
+        with contextlib.ExitStack() as held:
+            found = []
+            for port in wanted:
+                probe = held.enter_context(socket.socket())
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((self.driver_address, port))
+                except OSError as error:
+                    what = f"port {port} on {self.driver_address}, asked for by the Spark master,"
+                    raise EnvironmentProblem(f"{what} cannot be had: {error.strerror}") from None
+                found.append(probe.getsockname()[1])
+        return found[0], found[1]
+
+    # Asking.
+
+    def _number_of(self, host: str) -> int:
+        if host not in self._hosts:
+            raise CloudError(f"no host called {host!r} was leased here")
+        return self._hosts[host]
+
+    def _failure(self, name: str) -> str:
+        state = self._ask("status")[name]
+        if state["alive"]:
+            return ""
+        what = "the Spark master" if name == "master" else f"the worker of host {name!r}"
+        how = "is gone" if state["exit"] is None else f"ended with status {state['exit']}"
+        with contextlib.suppress(OSError):
+            lines = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
+            if lines:
+                return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(lines[-12:])
+        return f"{what} {how} and left no log"
+
+    def _ask(self, wanted: str, **arguments: Any) -> Any:
+        if self._supervisor is None:
+            raise CloudError("the local cluster is not running: it was closed, or never started")
+        return _request(self._socket, self._replies, {"do": wanted, **arguments})
+
+
+def _request(connection: socket.socket, replies: Any, request: dict[str, Any]) -> Any:
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    line = replies.readline()
+    if not line:
+        raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it; see supervisor.log")
+    reply = json.loads(line)
+    if "error" in reply:
+        raise EnvironmentProblem(f"the local cluster could not {request['do']}: {reply['error']}")
+    return reply["value"]
+
+
+def _spark_home() -> Path:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise EnvironmentProblem("the package pyspark is not installed")
+    return Path(found.origin).parent
+
+
+def _classpath() -> str:
+    return f"{_spark_home() / 'jars'}/*"
+
+
+def _environment(java: Path) -> dict[str, str]:
+    """This process's environment, less what would make Spark listen elsewhere, plus what its own scripts would set."""
+    home = _spark_home()
+    core = next((home / "jars").glob("spark-core_*.jar"), None)
+    if core is None:
+        raise EnvironmentProblem(f"pyspark's jars are missing from {home / 'jars'}; install pyspark anew")
+    inherited = {
+        k: v for k, v in os.environ.items() if k not in ("SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR")
+    }
+    return {
+        **inherited,
+        "JAVA_HOME": str(java.parent.parent),
+        "SPARK_HOME": str(home),
+        "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
+    }
