@@ -1,0 +1,312 @@
+"""A plan while it is drawn up: where instances stand, what hosts have left, and the actions so far.
+
+VISP's two policies (`btu`, `queue_threshold`) change the same working copy step by step, so that each step sees what the
+steps before it took. What to change is theirs to decide; that no host is filled beyond its cores and memory is kept here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.observation import Context, Floats, Metric, Observation
+
+__all__ = ["Draft", "Unit", "cheapest_type", "scaling_units"]
+
+# Needs are sums of decimal fractions: a host that fits exactly must not be refused for rounding's sake.
+TOLERANCE = 1e-9
+
+TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What is scaled as one: the operators of one stage (a single operator where nothing is fused).
+
+    name: the operator that `SetParallelism` names. scalable: whether the plant can change its number of instances.
+    cores: of the most demanding operator, for operators of one instance take turns. memory: megabytes of all together.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    cores: float
+    memory: float
+    scalable: bool
+
+
+def scaling_units(context: Context) -> tuple[Unit, ...]:
+    """Every stage of the dataflow as a unit, in topological order."""
+    units = []
+    for stage in context.layout.stages:
+        members = [context.graph.by_name[name] for name in stage.operators]
+        scalable = [name for name in stage.operators if name in context.scalable]
+        units.append(
+            Unit(
+                scalable[0] if scalable else stage.name,
+                stage.operators,
+                max(operator.cores for operator in members),
+                sum(operator.memory for operator in members),
+                bool(scalable),
+            )
+        )
+    return tuple(units)
+
+
+def holds(type: HostType, unit: Unit) -> bool:
+    """Whether an empty host of `type` has room for one instance of `unit`."""
+    return type.cores >= unit.cores - TOLERANCE and type.memory >= unit.memory - TOLERANCE
+
+
+def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> HostType | None:
+    """The type with the least price per core and second that holds an instance of `unit`; None where none does.
+
+    only: name of the one type to consider; None: all.
+    """
+    fitting = [type for type in context.host_types.values() if only in (None, type.name) and holds(type, unit)]
+    return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
+
+
+class Draft:
+    """The working copy. Arrays are by host, in the order of `hosts`: leases that take instances, oldest first.
+
+    Hosts that are leased and not ready yet take instances too: those start as soon as the host does. Instances that the
+    plant does not place (Spark's source partitions) weigh on all hosts alike. A task of a unit that is not scalable (a
+    state partition) weighs what its operator was seen to use, where that is known: its number says nothing about need.
+    """
+
+    def __init__(self, observation: Observation) -> None:
+        self.observation = observation
+        self.units = scaling_units(observation.context)
+        self.by_name = {unit.name: unit for unit in self.units}
+        self.actions: list[Action] = []
+        self._unit_of = {name: unit for unit in self.units for name in unit.operators}
+        self.instances = {unit.name: self._observed_instances(unit) for unit in self.units}
+        self.leases: dict[str, Lease] = {
+            host: lease for host, lease in observation.leases.items() if lease.state in TAKES_INSTANCES
+        }
+        self.hosts: list[str] = list(self.leases)
+        self._row = {host: row for row, host in enumerate(self.hosts)}
+        self.cores: Floats = np.array([lease.type.cores for lease in self.leases.values()], dtype=np.float64)
+        self.memory: Floats = np.array([lease.type.memory for lease in self.leases.values()], dtype=np.float64)
+        self.free_cores: Floats = self.cores.copy()
+        self.free_memory: Floats = self.memory.copy()
+        self.closed: NDArray[np.bool_] = np.zeros(len(self.hosts), dtype=np.bool_)
+        self.ready: NDArray[np.bool_] = np.array(
+            [lease.state is HostState.RUNNING for lease in self.leases.values()], dtype=np.bool_
+        )
+        self.received: set[str] = set()
+        self._needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
+        self._images: dict[str, set[str]] = {}
+        self._leased = 0
+        self._undo: list[Callable[[], object]] = []
+        self._take_observed()
+
+    @property
+    def scalable(self) -> tuple[Unit, ...]:
+        """Units whose number of instances can be changed."""
+        return tuple(unit for unit in self.units if unit.scalable)
+
+    @property
+    def may_lease(self) -> bool:
+        """Whether one more host is allowed."""
+        return len(self.observation.leases) + self._leased < self.observation.context.max_hosts
+
+    @property
+    def open_hosts(self) -> int:
+        """Hosts that run and may be given instances."""
+        return int((self.ready & ~self.closed).sum())
+
+    def unit_of(self, task: TaskId) -> Unit:
+        """The unit that `task` is an instance of."""
+        return self._unit_of[task.operator]
+
+    def tasks_on(self, host: str) -> tuple[TaskId, ...]:
+        """Instances that stand on `host` in this draft and were observed (new ones have no identity yet)."""
+        return tuple(self._tasks.get(host, ()))
+
+    def cached(self, unit: Unit) -> NDArray[np.bool_]:
+        """By host: whether it has every image that an instance of `unit` needs."""
+        needed = set(unit.operators)
+        images = self.observation.images
+        return np.array(
+            [needed <= (self._images.get(host, set()) | images.get(host, frozenset())) for host in self.hosts],
+            dtype=np.bool_,
+        )
+
+    def feasibility(self, unit: Unit) -> Floats:
+        """By host: how many instances of `unit` it has room for (a fraction), below 1 where not even one fits."""
+        cores, memory = self.needs(unit)
+        everywhere = np.full(len(self.hosts), np.inf)
+        room = np.minimum(
+            self.free_cores / cores if cores > 0 else everywhere, self.free_memory / memory if memory > 0 else everywhere
+        )
+        room = np.where(np.abs(room - 1) < TOLERANCE, 1.0, room)
+        return np.where(self.closed, 0.0, room)
+
+    def needs(self, unit: Unit) -> tuple[float, float]:
+        """(cores, megabytes) that one instance of `unit` takes of its host."""
+        return self._needs[unit.name]
+
+    def mark(self) -> int:
+        """A point that `rollback` can return to."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Undo every change since `mark`: a simulated plan turned out not to be feasible."""
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def close(self, host: str) -> None:
+        """Let nothing more be put on `host`."""
+        row = self._row[host]
+        self.closed[row] = True
+        self._undo.append(lambda: self.closed.__setitem__(row, False))
+
+    def add(self, unit: Unit, host: str, why: str) -> None:
+        """One more instance of `unit`, on `host`."""
+        self._occupy(unit, host)
+        self._set(unit, self.instances[unit.name] + 1, why, on=(host,))
+
+    def remove(self, task: TaskId, why: str) -> None:
+        """One instance fewer: `task`."""
+        unit = self.unit_of(task)
+        self._vacate(task, unit)
+        self._set(unit, self.instances[unit.name] - 1, why, without=(task,))
+
+    def remove_any(self, unit: Unit, why: str) -> None:
+        """One instance of `unit` fewer, where the plant does not say where they stand."""
+        self._set(unit, self.instances[unit.name] - 1, why)
+
+    def move(self, task: TaskId, host: str, why: str) -> None:
+        """`task` to another host."""
+        unit = self.unit_of(task)
+        self._vacate(task, unit)
+        self._occupy(unit, host)
+        self._tasks.setdefault(host, []).append(task)
+        self._host_of[task] = host
+        self._undo.append(lambda: self._tasks[host].remove(task))
+        self._do(MoveTask(task, host, why=why))
+
+    def do(self, action: Action) -> None:
+        """Append an action that changes no instance."""
+        self._do(action)
+
+    def lease(self, type: HostType, why: str) -> str:
+        """A new host of `type`, empty; returns its name. Not undone by `rollback`."""
+        host = self.observation.host_name(self._leased)
+        self._leased += 1
+        self.leases[host] = Lease(host, type, self.observation.time)
+        self._row[host] = len(self.hosts)
+        self.hosts.append(host)
+        self.cores = np.append(self.cores, type.cores)
+        self.memory = np.append(self.memory, type.memory)
+        self.free_cores = np.append(self.free_cores, type.cores)
+        self.free_memory = np.append(self.free_memory, type.memory)
+        self.closed = np.append(self.closed, False)
+        self.ready = np.append(self.ready, False)
+        self.actions.append(LeaseHost(host, type.name, type.region, why=why))
+        return host
+
+    def placements(self, unit: Unit) -> tuple[tuple[TaskId, str], ...]:
+        """(instance, host) of every observed instance of `unit`, in the order of hosts."""
+        return tuple(
+            (task, host)
+            for host in self.hosts
+            for task in self._tasks.get(host, ())
+            if self._unit_of[task.operator] is unit
+        )
+
+    def value(self, unit: Unit, metric: Metric) -> float:
+        """Sum of a unit's known values of `metric`, NaN where none is known."""
+        values = np.array([self.observation.operators.value(name, metric) for name in unit.operators])
+        known = values[~np.isnan(values)]
+        return float(known.sum()) if len(known) else float("nan")
+
+    def _observed_instances(self, unit: Unit) -> int:
+        """Instances of a unit as last seen: of the operator it is scaled by, else of any of its operators; 0 unknown."""
+        operators = self.observation.operators
+        for name in (unit.name, *unit.operators):
+            if (seen := operators.reading(name, Metric.PARALLELISM).value) is not None:
+                return round(seen)
+        return 0
+
+    @cached_property
+    def _tasks(self) -> dict[str, list[TaskId]]:
+        """Observed tasks by host, draining hosts included. Made only when asked for: most rounds touch none of them."""
+        names = tuple(self.observation.leases)
+        found: dict[str, list[TaskId]] = {}
+        for task, row in zip(self.observation.tasks.tasks, self.observation.tasks.host.tolist(), strict=True):
+            if row >= 0:
+                found.setdefault(names[row], []).append(task)
+        return found
+
+    @cached_property
+    def _host_of(self) -> dict[TaskId, str]:
+        return {task: host for host, held in self._tasks.items() for task in held}
+
+    def _take_observed(self) -> None:
+        """Occupy hosts with the tasks observed there, and with an equal share of instances placed nowhere."""
+        tasks, operators = self.observation.tasks, self.observation.operators.ids
+        placed_rows = tasks.operator[tasks.host >= 0]
+        by_operator = dict(zip(operators, np.bincount(placed_rows, minlength=len(operators)).tolist(), strict=True))
+        placed = {unit.name: sum(by_operator.get(name, 0) for name in unit.operators) for unit in self.units}
+        if not self.hosts:
+            return
+        self._needs = {unit.name: self._observed_needs(unit, placed[unit.name]) for unit in self.units}
+        by_row = np.array([self._needs[self._unit_of[name].name] for name in operators]).reshape(-1, 2)
+        row_of_lease = np.array([self._row.get(host, -1) for host in self.observation.leases], dtype=np.int64)
+        on = np.where(tasks.host >= 0, row_of_lease[tasks.host], -1)
+        here = on >= 0
+        self.free_cores -= np.bincount(on[here], by_row[tasks.operator[here], 0], len(self.hosts))
+        self.free_memory -= np.bincount(on[here], by_row[tasks.operator[here], 1], len(self.hosts))
+        for unit in self.scalable:
+            elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
+            self.free_cores -= elsewhere * unit.cores / len(self.hosts)
+            self.free_memory -= elsewhere * unit.memory / len(self.hosts)
+
+    def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
+        """What one task takes: its need as declared, or what a task of fixed number was seen to use."""
+        busy = self.value(unit, Metric.BUSY_CORES)
+        if unit.scalable or tasks == 0 or np.isnan(busy):
+            return unit.cores, unit.memory
+        return busy / tasks, unit.memory / tasks
+
+    def _do(self, action: Action) -> None:
+        self.actions.append(action)
+        self._undo.append(self.actions.pop)
+
+    def _set(
+        self, unit: Unit, instances: int, why: str, on: tuple[str, ...] = (), without: tuple[TaskId, ...] = ()
+    ) -> None:
+        before = self.instances[unit.name]
+        self.instances[unit.name] = instances
+        self._undo.append(lambda: self.instances.__setitem__(unit.name, before))
+        self._do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
+
+    def _take(self, unit: Unit, row: int, sign: float) -> None:
+        cores, memory = self._needs[unit.name]
+        self.free_cores[row] -= sign * cores
+        self.free_memory[row] -= sign * memory
+
+    def _occupy(self, unit: Unit, host: str) -> None:
+        row, cached = self._row[host], self._images.setdefault(host, set())
+        fetched = set(unit.operators) - cached
+        self._take(unit, row, 1)
+        cached |= fetched
+        if host not in self.received:
+            self.received.add(host)
+            self._undo.append(lambda: self.received.discard(host))
+        self._undo += [lambda: self._take(unit, row, -1), lambda: cached.difference_update(fetched)]
+
+    def _vacate(self, task: TaskId, unit: Unit) -> None:
+        host = self._host_of[task]
+        place = self._tasks[host].index(task)
+        self._tasks[host].remove(task)
+        self._undo += [lambda: self._tasks[host].insert(place, task), lambda: self._host_of.__setitem__(task, host)]
+        if (row := self._row.get(host)) is not None:
+            self._take(unit, row, -1)
+            self._undo.append(lambda: self._take(unit, row, 1))
