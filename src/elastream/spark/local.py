@@ -6,6 +6,7 @@ type where the machine allows (`confinement.py`). Sessions, executors and tasks 
 """
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -358,14 +359,19 @@ class LocalCluster:
             scratch=[],
             index=None,
         )  # fmt: skip
-        # A worker that finds no master tries again only after 5 to 15 s, so no host is leased before the master listens;
-        # its web page is the last that it opens.
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((self.driver_address, self._page_port), 1.0):
-                return
+        # A worker that finds no master, or one that does not lead yet, tries again only after 5 to 15 s.
+        while self._master_status() != "ALIVE":
             if failure := self._failure("master"):
                 raise EnvironmentProblem(failure)
             time.sleep(0.05)
+
+    def _master_status(self) -> str:
+        """What the master says of itself: ALIVE once it takes workers; empty while it says nothing."""
+        page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
+        with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            page.request("GET", "/json/")
+            return str(json.loads(page.getresponse().read())["status"])
+        return ""
 
     def _free_ports(self) -> tuple[int, int]:
         """The two ports asked for, or two free ones; raises EnvironmentProblem naming the one that is in use."""
