@@ -1,0 +1,100 @@
+"""Recorded loads: what is read exactly, and what is refused by file and line."""
+
+import gzip
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from elastream.model.errors import InputError
+from elastream.workload import counts, trace
+
+RATES = Path(__file__).parents[3] / "shared" / "data" / "rates"
+
+
+def written(folder: Path, text: str, name: str = "load.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_counts_with_times_are_played_at_their_interval(tmp_path: Path) -> None:
+    load = trace(written(tmp_path, "time,count\n2024-01-01 00:00:00,3\n2024-01-01 00:01:00,7\n2024-01-01 00:02:00,0\n"))
+    assert load.seconds == 180
+    assert [load.count(t) for t in (60, 120, 180)] == [3, 10, 10]
+
+
+def test_counts_without_times_need_an_interval(tmp_path: Path) -> None:
+    path = written(tmp_path, "3\n7\n")
+    assert trace(path, "10s").count(20) == 10
+    with pytest.raises(InputError, match="give the interval"):
+        trace(path)
+
+
+def test_an_interval_given_replaces_the_recorded_one(tmp_path: Path) -> None:
+    load = trace(written(tmp_path, "0,30\n60,60\n"), "1s")
+    assert (load.seconds, load.rate(0.5), load.count(2)) == (2, 30, 90)
+
+
+def test_gzipped_traces_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "load.csv.gz"
+    path.write_bytes(gzip.compress(b"0,3\n1,7\n"))
+    assert trace(path).count(2) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no count"),
+        ("time,count\n", "holds no count"),
+        ("0,3\n60,-1\n", "line 2: a count of -1 records"),
+        ("0,3\n60,nan\n", "line 2: a count of nan records"),
+        ("0,3\n60,many\n", "line 2: '60,many' is not a time and a count"),
+        ("t,n\n0,3\n\nnoon,4\n", "line 4: 'noon,4' is not a time and a count"),
+        ("0,3\n60,4\n240,5\n300,6\n360,6\n", "line 3: a gap, 2 intervals of 60 s before it"),
+        ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, where 60 s is usual"),
+        ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: -30 s after"),
+        ("0,3\n0,4\n", "do not grow"),
+        ("0,3\n4\n", "does not say how long"),
+    ],
+)
+def test_a_damaged_trace_is_refused_naming_file_and_line(tmp_path: Path, text: str, says: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as refused:
+        trace(path)
+    assert says in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+def test_a_missing_file_and_a_false_gzip_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file"):
+        trace(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="gzipped"):
+        trace(written(tmp_path, "0,1\n", "plain.csv.gz"))
+
+
+def test_gaps_can_be_held_or_left_empty(tmp_path: Path) -> None:
+    path = written(tmp_path, "0,3\n60,4\n180,5\n240,5\n")
+    assert trace(path, gaps="hold").count(1e9) == 3 + 4 + 4 + 5 + 5
+    assert trace(path, gaps="empty").count(1e9) == 3 + 4 + 5 + 5
+
+
+@pytest.mark.skipif(not RATES.exists(), reason="no recorded rates in ../shared/data/rates")
+@pytest.mark.parametrize(
+    ("name", "interval", "lines", "records"),
+    [
+        ("nab_elb_requests_5min.csv", 300, 4032, 249_327),
+        ("worldcup98_requests_per_minute.csv.gz", 60, 125_300, 1_352_804_107),
+    ],
+)
+def test_real_traces_have_gaps_and_every_request_in_them_is_counted(
+    name: str, interval: int, lines: int, records: int
+) -> None:
+    with pytest.raises(InputError, match="gap"):
+        trace(RATES / name)
+    load = trace(RATES / name, gaps="empty")
+    assert load.count(load.seconds) == records
+    assert len(load.pieces) > lines
+    edges = [interval * k for k in range(len(load.pieces) + 1)]
+    steps = counts(load, edges)
+    assert [b - a for a, b in pairwise(steps)] == [piece.total for piece in load.pieces]
