@@ -1,0 +1,358 @@
+"""What `model/plant.py` promises, as tests that every plant takes.
+
+A plant's tests say `TestFake = conformance_suite(PlantCase("fake", FakePlant))` in a test module of their own.
+"""
+
+import string
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastream.control.progress import in_force
+from elastream.model.action import (
+    KINDS,
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)
+from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation
+from elastream.model.plant import Plant
+
+
+@dataclass(frozen=True)
+class PlantCase:
+    """A plant to be held to the contract.
+
+    make: a running plant with at least one host that takes tasks, or that will within `settle` seconds. settle: seconds on
+    its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
+    generated plans it is given. shared: whether all tests but the last use one plant, because starting one takes long.
+    """
+
+    name: str
+    make: Callable[[], Plant]
+    settle: float = 60.0
+    step: float = 1.0
+    examples: int = 60
+    shared: bool = False
+
+
+def advance(plant: Plant, seconds: float) -> Observation:
+    """Let `seconds` pass on the plant's clock."""
+    plant.clock.sleep_until(plant.clock.now() + seconds)
+    return plant.observe()
+
+
+def wait_for(plant: Plant, case: PlantCase, holds: Callable[[Observation], bool]) -> Observation:
+    """Observe each step until `holds`; the last observation where it did not within `settle` seconds."""
+    until = plant.clock.now() + case.settle
+    observation = plant.observe()
+    while not holds(observation) and plant.clock.now() < until:
+        observation = advance(plant, case.step)
+    return observation
+
+
+def ready(plant: Plant, case: PlantCase) -> Observation:
+    """Two observations with a host that takes tasks, so that rates over a period can be known."""
+    wait_for(plant, case, lambda observation: bool(observation.usable))
+    return advance(plant, case.step)
+
+
+def any_action(context: Context) -> st.SearchStrategy[Action]:
+    """Any action of the closed set, about half of its names known to the plant and half nonsense.
+
+    Drawn from the context alone, not from what a plant has come to: hypothesis wants the same choices again on a replay.
+    """
+    nonsense = st.text(string.ascii_letters + " #/.", max_size=8)
+    hosts = st.sampled_from([f"h{number}" for number in range(1, 7)]) | nonsense
+    operators = st.sampled_from(context.graph.order) | nonsense
+    alternates = [a.name for operator in context.graph.operators for a in operator.alternates]
+    targets = [target for each in context.graph.choices.values() for target in each]
+    tasks = st.builds(TaskId, operators, st.integers(-1, 40))
+    return st.one_of(
+        st.builds(SwitchAlternate, operators, st.sampled_from(alternates or [""]) | nonsense),
+        st.builds(SwitchEdge, st.sampled_from([*context.graph.choices, "x"]), st.sampled_from([*targets, "x"])),
+        st.builds(
+            SetParallelism,
+            operators,
+            st.integers(-1, 4),
+            st.lists(hosts, max_size=2).map(tuple),
+            st.lists(tasks, max_size=2).map(tuple),
+        ),
+        st.builds(MoveTask, tasks, hosts),
+        st.builds(LeaseHost, hosts, st.sampled_from([*context.host_types]) | nonsense, st.just("local") | nonsense),
+        st.builds(RenewHost, hosts),
+        st.builds(DrainHost, hosts),
+        st.builds(CancelDrain, hosts),
+        st.builds(ReleaseHost, hosts),
+    )
+
+
+def sensible_actions(observation: Observation, kind: str) -> list[Action]:
+    """Actions of `kind` that make sense as things stand, at most two."""
+    context, composition = observation.context, observation.composition
+    found: list[Action] = []
+    match kind:
+        case "SwitchAlternate":
+            found = [
+                SwitchAlternate(o.name, a.name)
+                for o in context.graph.operators
+                for a in o.alternates
+                if composition.alternates.get(o.name) != a.name
+            ]
+        case "SwitchEdge":
+            found = [
+                SwitchEdge(choice, target)
+                for choice, targets in context.graph.choices.items()
+                for target in targets
+                if composition.choices.get(choice) != target
+            ]
+        case "SetParallelism":
+            found = [SetParallelism(o, int(composition.parallelism.get(o, 1)) + 1) for o in sorted(context.scalable)]
+        case "MoveTask":
+            hosts = observation.hosts.ids
+            found = [
+                MoveTask(task, other)
+                for task, row in zip(observation.tasks.tasks, observation.tasks.host.tolist(), strict=True)
+                for other in observation.usable
+                if hosts[row] != other
+            ]
+        case "LeaseHost":
+            found = [LeaseHost(observation.host_name(), kind) for kind in list(context.host_types)[:1]]
+        case "RenewHost":
+            found = [RenewHost(host) for host in observation.usable]
+        case "DrainHost":
+            found = [DrainHost(observation.usable[-1])]
+        case "CancelDrain":
+            found = [CancelDrain(host) for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
+        case "ReleaseHost":
+            found = [ReleaseHost(host) for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
+    return found[:2]
+
+
+def chosen(composition: Composition) -> tuple[dict[str, str], dict[str, str], dict[str, int]]:
+    """What a composition composes, its version apart."""
+    return dict(composition.alternates), dict(composition.choices), dict(composition.parallelism)
+
+
+def check_frame(frame: Frame) -> None:
+    for metric in frame.metrics:
+        column = frame.column(metric)
+        assert not (column < 0).any(), f"{metric} is negative: {column}"
+        assert not np.isinf(column).any(), f"{metric} is infinite: unknown is NaN"
+
+
+def check_observation(plant: Plant, observation: Observation) -> None:
+    """All that must hold of any observation at any time."""
+    assert observation.time <= plant.clock.now()
+    for frame in (observation.application, observation.operators, observation.hosts, observation.links):
+        check_frame(frame)
+    assert set(observation.operators.ids) == set(observation.context.graph.by_name)
+    assert observation.hosts.ids == tuple(observation.leases), "a row per active lease, in the order of the leases"
+    assert all(lease.active for lease in observation.leases.values())
+    tasks = observation.tasks
+    assert ((tasks.host >= 0) & (tasks.host < len(observation.hosts))).all(), "a task lies on a host that is not leased"
+    assert ((tasks.operator >= 0) & (tasks.operator < len(observation.operators))).all()
+    assert len(set(tasks.tasks)) == len(tasks), "a task stands twice"
+    assert all(earlier.time < observation.time for earlier in observation.history)
+    unknown = set(Metric) - set(observation.operators.metrics)
+    assert all(np.isnan(observation.operators.column(metric)).all() for metric in unknown)
+    names = {lease.host for lease in plant.ledger}
+    assert set(observation.leases) <= names, "a host that is not in the ledger is used"
+    assert not {observation.host_name(), observation.host_name(1)} & names
+    check_ledger(plant)
+
+
+def check_ledger(plant: Plant) -> None:
+    ledger = plant.ledger
+    assert len({lease.host for lease in ledger}) == len(ledger), "a host stands twice in the ledger"
+    assert [lease.since for lease in ledger] == sorted(lease.since for lease in ledger)
+    for lease in ledger:
+        states = [state for _, state in lease.history]
+        assert lease.history[0] == (lease.since, HostState.REQUESTED)
+        assert all(after in TRANSITIONS[before] for before, after in pairwise(states)), states
+        assert [at for at, _ in lease.history] == sorted(at for at, _ in lease.history)
+        assert (lease.until is None) == lease.active, f"{lease.host} is {lease.state} and ended at {lease.until}"
+
+
+def check_outcome(action: Action, outcome: Outcome) -> None:
+    assert isinstance(outcome, Outcome)
+    assert outcome.action == action
+    assert outcome.succeeded or outcome.reason, f"{outcome.status} without a reason: {action}"
+
+
+def conformance_suite(case: PlantCase) -> type:
+    """The contract as a class of tests for the plant in `case`; assign it to a name that starts with `Test`."""
+
+    class Conformance:
+        @pytest.fixture(scope="class")
+        @classmethod
+        def shared(cls) -> Iterator[Plant | None]:
+            plant = case.make() if case.shared else None
+            yield plant
+            if plant is not None:
+                plant.close()
+
+        @contextmanager
+        def plant(self, shared: Plant | None) -> Iterator[Plant]:
+            plant = shared or case.make()
+            ready(plant, case)
+            try:
+                yield plant
+            finally:
+                if shared is None:
+                    plant.close()
+
+        def test_what_is_observed_is_consistent_while_time_passes(self, shared):
+            with self.plant(shared) as plant:
+                times = []
+                for _ in range(5):
+                    observation = advance(plant, case.step)
+                    check_observation(plant, observation)
+                    times.append(observation.time)
+                assert times == sorted(set(times))
+                assert len({observation.context.graph.name, plant.context.graph.name}) == 1
+
+        @pytest.mark.parametrize("kind", KINDS)
+        def test_an_action_that_makes_sense_comes_into_force(self, shared, kind):
+            with self.plant(shared) as plant:
+                if kind not in plant.context.capabilities:
+                    pytest.skip(f"this plant has no {kind}")
+                observation = self.prepared(plant, kind)
+                actions = sensible_actions(observation, kind)
+                if not actions:
+                    pytest.skip(f"this dataflow gives no occasion for {kind}")
+                for action in actions:
+                    outcome = plant.apply(action)
+                    check_outcome(action, outcome)
+                    assert outcome.succeeded, outcome
+                    if outcome.status is Status.DONE:
+                        assert in_force(action, advance(plant, case.step)), f"{action} is said to be done"
+                    else:
+                        after = wait_for(plant, case, lambda o, a=action: in_force(a, o))
+                        assert in_force(action, after), f"{action} was accepted and is not in force"
+                    check_observation(plant, plant.observe())
+
+        def prepared(self, plant: Plant, kind: str) -> Observation:
+            """An observation that gives occasion for an action of `kind`: a second host, or one that is being drained."""
+            observation = plant.observe()
+            if kind in ("MoveTask", "DrainHost", "CancelDrain", "ReleaseHost") and len(observation.usable) < 2:
+                plant.apply(LeaseHost(observation.host_name(), next(iter(plant.context.host_types))))
+                observation = wait_for(plant, case, lambda o: len(o.usable) > 1)
+            if kind in ("CancelDrain", "ReleaseHost"):
+                drain = DrainHost(observation.usable[-1])
+                plant.apply(drain)
+                observation = wait_for(plant, case, lambda o: in_force(drain, o) and not holds_tasks(o, drain.host))
+            return observation
+
+        @settings(
+            max_examples=case.examples,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],
+        )
+        @given(data=st.data())
+        def test_no_action_makes_a_plant_raise_and_twice_is_once(self, shared, data):
+            with self.plant(shared) as plant:
+                plan = data.draw(st.lists(st.tuples(any_action(plant.context), st.booleans()), min_size=1, max_size=6))
+                for action, pause in plan:
+                    first = plant.apply(action)
+                    check_outcome(action, first)
+                    before = plant.observe()
+                    hosts = [lease.host for lease in plant.ledger]
+                    second = plant.apply(action)
+                    check_outcome(action, second)
+                    assert not first.succeeded or second.succeeded, f"first {first}, then {second}"
+                    assert [lease.host for lease in plant.ledger] == hosts
+                    observation = plant.observe()
+                    if first.status is Status.DONE:
+                        assert chosen(observation.composition) == chosen(before.composition)
+                    check_observation(plant, advance(plant, case.step) if pause else observation)
+
+        def test_what_names_nothing_is_refused_with_a_reason_and_changes_nothing(self, shared):
+            with self.plant(shared) as plant:
+                before = plant.observe()
+                for action in (
+                    SwitchAlternate("no such operator", "x"),
+                    SwitchEdge("no such choice", "x"),
+                    SetParallelism("no such operator", 2),
+                    MoveTask(TaskId("no such operator", 0), before.usable[0]),
+                    LeaseHost(before.host_name(), "no such type"),
+                    RenewHost("no such host"),
+                    DrainHost("no such host"),
+                    CancelDrain("no such host"),
+                    ReleaseHost("no such host"),
+                ):
+                    outcome = plant.apply(action)
+                    check_outcome(action, outcome)
+                    assert not outcome.succeeded, outcome
+                after = plant.observe()
+                assert tuple(after.leases) == tuple(before.leases)
+                assert chosen(after.composition) == chosen(before.composition)
+
+        def test_a_lease_is_in_the_ledger_and_paid_from_the_moment_it_is_asked_for(self, shared):
+            with self.plant(shared) as plant:
+                observation = plant.observe()
+                kind = next(iter(plant.context.host_types))
+                host = observation.host_name()
+                asked = plant.clock.now()
+                assert plant.apply(LeaseHost(host, kind)).succeeded
+                lease = next(lease for lease in plant.ledger if lease.host == host)
+                assert lease.state in ACTIVE
+                assert asked <= lease.since <= plant.clock.now()
+                assert lease.cost(lease.since) == lease.type.price * lease.type.billing.units(0.0)
+                up = wait_for(plant, case, lambda o: host in o.usable)
+                assert host in up.usable
+                assert plant.apply(ReleaseHost(host)).succeeded or plant.apply(DrainHost(host)).succeeded
+                wait_for(plant, case, lambda o: not holds_tasks(o, host))
+                plant.apply(ReleaseHost(host))
+                gone = wait_for(plant, case, lambda o: host not in o.leases)
+                assert host not in gone.leases
+                assert host in {lease.host for lease in plant.ledger}, "an ended lease stays in the ledger"
+
+        def test_the_last_host_that_holds_tasks_is_not_given_up(self, shared):
+            with self.plant(shared) as plant:
+                observation = plant.observe()
+                for host in list(observation.leases):
+                    plant.apply(ReleaseHost(host))
+                    observation = advance(plant, case.step)
+                    check_observation(plant, observation)
+                assert not len(observation.tasks) or observation.leases
+
+        def test_a_closed_plant_holds_no_host_and_may_be_closed_again(self):
+            plant = case.make()
+            ready(plant, case)
+            plant.apply(LeaseHost(plant.observe().host_name(), next(iter(plant.context.host_types))))
+            plant.close()
+            plant.close()
+            assert [lease for lease in plant.ledger if lease.active] == []
+            check_ledger(plant)
+            outcome = plant.apply(LeaseHost("h999", next(iter(plant.context.host_types))))
+            check_outcome(outcome.action, outcome)
+            assert not outcome.succeeded
+            assert [lease for lease in plant.ledger if lease.active] == []
+
+    Conformance.__name__ = Conformance.__qualname__ = f"Test{case.name.capitalize()}Plant"
+    return Conformance
+
+
+def holds_tasks(observation: Observation, host: str) -> bool:
+    row = observation.hosts.rows.get(host, -1)
+    return row >= 0 and bool((observation.tasks.host == row).any())
