@@ -1,1 +1,24 @@
-"""The simulated plant: the same Plant as Spark, in simulated time."""
+"""The simulated plant: the same dataflow, actions and observations as on an engine, in simulated time.
+
+`make_plant` builds one; `Settings` holds every constant with its source. What a policy should do is left to `planning`,
+and driving the loop to `control`.
+"""
+
+from elastream.simulation.arrivals import Emissions, emissions
+from elastream.simulation.plant import SimulatedPlant, make_plant
+from elastream.simulation.result import Result, drive
+from elastream.simulation.settings import Assumption, Fault, Link, Service, Settings
+
+__all__ = [
+    "Assumption",
+    "Emissions",
+    "Fault",
+    "Link",
+    "Result",
+    "Service",
+    "Settings",
+    "SimulatedPlant",
+    "drive",
+    "emissions",
+    "make_plant",
+]

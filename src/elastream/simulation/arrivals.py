@@ -1,0 +1,103 @@
+"""Records on their way into the simulated sources: arrays of (time, count), from patterns or from counts an interval.
+
+An array keeps the inner loop free of Python calls, and lets a trace of counts, a pattern and exact arrival times be one
+thing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.errors import InputError
+from elastream.model.observation import Floats
+
+__all__ = ["Emissions", "Load", "emissions"]
+
+
+@dataclass(frozen=True)
+class Emissions:
+    """`counts[k]` records from `times[k]` on, spread evenly over `span` seconds (0: all at once).
+
+    times: float64, not falling. counts: int64, not negative. Raises InputError otherwise.
+    """
+
+    times: Floats
+    counts: NDArray[np.int64]
+    span: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.times.shape != self.counts.shape or self.times.ndim != 1:
+            raise InputError(f"a load has {self.times.size} times and {self.counts.size} counts")
+        if self.counts.size and self.counts.min() < 0:
+            raise InputError(f"a load has a negative count ({self.counts.min()} at entry {int(self.counts.argmin())})")
+        if np.isnan(self.times).any() or (np.diff(self.times) < 0).any():
+            raise InputError("the times of a load are unknown in places or fall")
+
+    @property
+    def total(self) -> int:
+        """Records in all."""
+        return int(self.counts.sum())
+
+    @property
+    def end(self) -> float:
+        """When the last record has arrived; 0 for an empty load."""
+        return float(self.times[-1] + self.span) if self.times.size else 0.0
+
+    @classmethod
+    def every(cls, interval: float, counts: ArrayLike, *, spread: bool = False) -> "Emissions":
+        """`counts[k]` records at time `k * interval`: at once, or spread over the interval.
+
+        Raises InputError for an interval not above 0 and for counts that are unknown, negative or not whole.
+        """
+        given = np.asarray(counts, dtype=np.float64)
+        if not interval > 0:
+            raise InputError(f"a load has an interval of {interval:g} s; it must be above 0")
+        if np.isnan(given).any():
+            raise InputError(f"a load has a gap: the count of interval {int(np.isnan(given).argmax())} is unknown")
+        if (given != np.floor(given)).any():
+            raise InputError("a load has a count that is not a whole number")
+        return cls(np.arange(given.size, dtype=np.float64) * interval, given.astype(np.int64), interval if spread else 0.0)
+
+    @classmethod
+    def at(cls, times: ArrayLike) -> "Emissions":
+        """One record at each of `times`."""
+        given = np.sort(np.asarray(times, dtype=np.float64))
+        return cls(given, np.ones(given.size, dtype=np.int64))
+
+
+Load = ArrivalPattern | Emissions
+
+
+def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emissions:
+    """`load` as emissions: a pattern is cut into steps of `step` seconds, its records spread evenly over each.
+
+    `until` bounds a pattern that never ends; raises InputError for one without a bound.
+    """
+    if isinstance(load, Emissions):
+        return load
+    seconds = min(load.seconds, until)
+    if not math.isfinite(seconds):
+        raise InputError("a load that never ends cannot be simulated without a limit: give the run a length")
+    edges = np.arange(math.ceil(seconds / step - 1e-9) + 1, dtype=np.float64) * step
+    edges[-1] = seconds
+    due = np.fromiter((load.count(float(time)) for time in edges), dtype=np.int64, count=edges.size)
+    return Emissions(edges[:-1], np.diff(due), step)
+
+
+def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
+    """Arrival time of every record of these emissions, sorted. Spread records stand in the middle of their share."""
+    starts = np.repeat(times, counts)
+    if span == 0.0 or starts.size == 0:
+        return starts
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    within = (np.arange(starts.size) - first + 0.5) / np.repeat(counts, counts)
+    return np.sort(starts + within * span)
+
+
+def merged(loads: Sequence[Emissions]) -> float:
+    """When the last of several loads has ended."""
+    return max((load.end for load in loads), default=0.0)

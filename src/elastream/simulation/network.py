@@ -1,0 +1,185 @@
+"""The dataflow in motion: sources, stations and sinks, and what travels between them.
+
+A window of time is worked off in topological order, each operator after all that feed it.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Delivery, Edge, Kind, Operator
+from elastream.model.observation import Composition
+from elastream.model.stages import Layout
+from elastream.simulation.arrivals import Emissions, Load, emissions, items
+from elastream.simulation.pool import Pool
+from elastream.simulation.serving import paced
+from elastream.simulation.settings import Settings
+from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, joined
+
+__all__ = ["Network"]
+
+
+class Source:
+    """Gives the records of a load out as time passes."""
+
+    def __init__(self, load: Emissions) -> None:
+        self.load = load
+        self.next = 0
+        self.ready = NOTHING
+        self.offered = 0.0
+
+    def until(self, end: float) -> Flow:
+        """Records that arrive before `end` and were not given out yet."""
+        stop = int(np.searchsorted(self.load.times, end, side="left"))
+        if stop > self.next:
+            times = items(self.load.times[self.next : stop], self.load.counts[self.next : stop], self.load.span)
+            self.ready = joined([self.ready, Flow(times, times, np.ones(times.size))])
+            self.next = stop
+        flow, self.ready = self.ready.before(end)
+        self.offered += flow.total
+        return flow
+
+    @property
+    def left(self) -> int:
+        """Records not given out yet."""
+        return int(self.load.counts[self.next :].sum()) + self.ready.times.size
+
+
+class Network:
+    """All queues of a dataflow. `stations` are its operators between sources and sinks, in topological order."""
+
+    def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
+        self.graph = layout.graph
+        self.settings = settings
+        self.sources = {source.name: Source(_load(source, loads, seconds)) for source in self.graph.sources}
+        self.stations = tuple(
+            self._station(self.graph.by_name[name], stream, settings, seed)
+            for stream, name in enumerate(self.graph.order)
+            if self.graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
+        )
+        self.by_name = {station.name: station for station in self.stations}
+        self.latencies: list[Flow] = []
+        self.committed = 0.0
+        self.dealt = dict.fromkeys(self.graph.by_name, 0)
+        self.link_free: dict[Edge, float] = {}
+        self.ports = {
+            edge: (number if edge.target in settings.joins else 0)
+            for name in self.graph.order
+            for number, edge in enumerate(self.graph.inputs[name])
+        }
+        self.live: dict[str, list[Edge]] = {}
+        self.delays: dict[Edge, tuple[float, float]] = {}
+        self.compose(Composition.default(self.graph))
+
+    def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
+        limit = operator.max_duration if operator.max_duration is not None else math.inf
+        inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
+        limits = np.array(settings.factors) * limit
+        return ItemStation(operator, stream, settings.service(operator.name), inputs, limits, seed)
+
+    def compose(self, composition: Composition) -> None:
+        """Work under this composition from now on."""
+        for station in self.stations:
+            alternate = station.operator.alternate(composition.alternates[station.name])
+            cost = alternate.cost if alternate.cost is not None else station.service.cost
+            if cost is None:
+                raise DataflowError(
+                    f"operator {station.name!r} gives no cost for {alternate.name!r}; "
+                    "the simulation needs core-seconds a record"
+                )
+            station.work = cost
+            station.selectivity = 1.0 if alternate.selectivity is None else alternate.selectivity
+        self.live = {
+            name: [edge for edge in edges if edge.choice is None or composition.choices[edge.choice] == edge.target]
+            for name, edges in self.graph.outputs.items()
+        }
+
+    def advance(self, begin: float, end: float, pool: Pool) -> None:
+        """Everything that happens in [begin, end)."""
+        speeds = pool.speeds(begin)
+        self._measure_links(pool)
+        for name in self.graph.order:
+            if name in self.sources:
+                self._deliver(name, self.sources[name].until(end))
+            elif name in self.by_name:
+                station = self.by_name[name]
+                crew = station.crew
+                operator = station.operator
+                mean = station.work / (operator.cores * np.where(crew.host >= 0, speeds[crew.host], 1.0))
+                station.period.given += len(crew) * (end - begin)
+                self._deliver(name, station.advance(begin, end, mean))
+
+    def _deliver(self, name: str, flow: Flow) -> None:
+        """Send what an operator emits over its live edges."""
+        if not flow.times.size:
+            return
+        edges = self.live[name]
+        dealt = [edge for edge in edges if edge.delivery is Delivery.ROUND_ROBIN]
+        turn = self.dealt[name]
+        if dealt:
+            self.dealt[name] = (turn + flow.times.size) % len(dealt)
+        for edge in edges:
+            part = flow
+            if edge.delivery is Delivery.ROUND_ROBIN:
+                part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
+            if edge.target in self.by_name:
+                self.by_name[edge.target].receive(self._travelled(edge, part), self.ports[edge])
+            else:
+                self.committed += part.total
+                self.latencies.append(Flow(part.times - part.born, part.born, part.counts))
+
+    def _travelled(self, edge: Edge, flow: Flow) -> Flow:
+        """`flow` as it reaches the far end of `edge`."""
+        latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))
+        times = flow.times
+        if gap > 0:
+            times, self.link_free[edge] = paced(times, flow.counts * gap, self.link_free.get(edge, 0.0))
+        return Flow(times + latency, flow.born, flow.counts) if latency or gap else flow
+
+    def _measure_links(self, pool: Pool) -> None:
+        """Mean latency (s) of each edge between operators, and seconds of link an item takes, as instances stand now.
+
+        An item meets any pair of instances of the two operators with equal chance; on one host it travels for free.
+        """
+        settings = self.settings
+        self.delays = {}
+        limited = settings.record_bytes and (settings.links or (pool.bandwidth[: len(pool)] > 0).any())
+        if settings.latency == 0.0 and not settings.links and not limited:
+            return
+        region = pool.region[: len(pool)]
+        latency, per_byte = pool.between_regions()
+        shares, hosts = {}, {}
+        for station in self.stations:
+            placed = station.crew.host[station.crew.host >= 0]
+            shares[station.name] = np.bincount(placed, minlength=len(pool)) / max(1, placed.size)
+            hosts[station.name] = np.bincount(region[np.unique(placed)], minlength=len(latency))
+        by_region = {name: np.bincount(region, share, minlength=len(latency)) for name, share in shares.items()}
+        for station in self.stations:
+            for edge in self.live[station.name]:
+                if edge.target not in shares:
+                    continue
+                pairs = np.outer(by_region[edge.source], by_region[edge.target])
+                same_host = shares[edge.source] * shares[edge.target]
+                pairs[np.diag_indices_from(pairs)] -= np.bincount(region, same_host, minlength=len(latency))
+                size = settings.record_bytes.get(edge.source, 0.0)
+                gap = size * float((pairs * per_byte / np.maximum(1, hosts[edge.target])).sum())
+                self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to come or to do; what a join has no partner for does not count."""
+        return not any(source.left for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
+
+
+def share(flow: Flow, first: int, of: int) -> Flow:
+    """Every `of`-th item from item `first` on."""
+    return Flow(*(column[first::of] for column in flow))
+
+
+def _load(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
+    load = loads.get(source.name) or getattr(source.endpoint, "load", None)
+    if load is None:
+        raise DataflowError(f"source {source.name!r} has no load: the simulation needs to know when records arrive")
+    return emissions(load, until=seconds)

@@ -1,0 +1,448 @@
+"""The simulated plant: a dataflow on leased hosts, in simulated time, behind the same seam as an engine.
+
+This module carries out actions and lets time pass; queues are in `stations`, hosts in `pool`, what is reported in
+`watching` and `result`. Lost work is done again (at least once), and an instance whose host is lost starts elsewhere as
+soon as a host has room.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elastream.model.action import (
+    KINDS,
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)  # fmt: skip
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.errors import CloudError, DataflowError
+from elastream.model.observation import Composition, Context, Observation
+from elastream.model.stages import Layout
+from elastream.simulation.arrivals import Load
+from elastream.simulation.network import Network
+from elastream.simulation.pool import Event, Pool
+from elastream.simulation.result import Result, result_of
+from elastream.simulation.settings import Settings
+from elastream.simulation.stations import Station
+from elastream.simulation.watching import Watch
+
+__all__ = ["SimulatedClock", "SimulatedPlant", "make_plant"]
+
+
+class SimulatedClock:
+    """Time that passes when somebody waits for it."""
+
+    def __init__(self, plant: "SimulatedPlant") -> None:
+        self._plant = plant
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return self._plant.time
+
+    def sleep_until(self, time: float) -> None:
+        """Simulate up to `time`."""
+        self._plant.advance(time)
+
+
+class SimulatedPlant:
+    """See `make_plant`. Implements `model.plant.Plant`."""
+
+    def __init__(self, context: Context, network: Network, pool: Pool, settings: Settings) -> None:
+        self.context = context
+        self.settings = settings
+        self.network = network
+        self.pool = pool
+        self.time = 0.0
+        self.clock = SimulatedClock(self)
+        self.composition = Composition.default(context.graph)
+        self.watch = Watch(context, network, pool, settings)
+        self.migrations = 0
+        self.early_releases = 0
+        self.upscalings = 0
+        self.downscalings = 0
+        self.shortfall: list[Station] = []
+        self._column = {station.name: column for column, station in enumerate(network.stations)}
+
+    @property
+    def ledger(self) -> Sequence[Lease]:
+        """Every lease of the run, ended ones too."""
+        return self.pool.leases
+
+    @property
+    def finished(self) -> bool:
+        """Whether the load has ended and every queue is empty."""
+        return self.network.empty
+
+    def observe(self) -> Observation:
+        """What is known now: rates and durations of the last whole monitoring period, everything else as it stands."""
+        return self.watch.observation(self.time, self.composition)
+
+    def result(self) -> Result:
+        """What the run has come to so far."""
+        return result_of(self)
+
+    def close(self) -> None:
+        """Release every host."""
+        for row in self.pool.active:
+            if self.pool.leases[row].state is not HostState.RELEASING:
+                self.pool.to(int(row), HostState.RELEASING, self.time)
+        while self.pool.next_event < math.inf:
+            time = self.pool.next_event
+            event = self.pool.due(time)
+            if event is not None and event.state is HostState.RELEASED:
+                self.pool.to(event.row, HostState.RELEASED, time)
+
+    def advance(self, until: float) -> None:
+        """Simulate up to `until`; returns at once where that has passed."""
+        while self.time < until:
+            end = min(until, self.watch.next_tick, self.pool.next_event)
+            if end > self.time:
+                self.network.advance(self.time, end, self.pool)
+                self.time = end
+            while (event := self.pool.due(self.time)) is not None:
+                self._happen(event)
+            if self.time >= self.watch.next_tick:
+                self._place_rest()
+                self.watch.tick(self.time)
+
+    def apply(self, action: Action) -> Outcome:
+        """Do one action, or say why not."""
+        match action:
+            case SetParallelism():
+                status, reason = self._set_parallelism(action)
+            case MoveTask():
+                status, reason = self._move(action.task, action.host)
+            case LeaseHost():
+                status, reason = self._lease(action)
+            case RenewHost():
+                status, reason = self._renew(action.host)
+            case DrainHost():
+                status, reason = self._drain(action.host)
+            case CancelDrain():
+                status, reason = self._cancel_drain(action.host)
+            case ReleaseHost():
+                status, reason = self._release(action.host)
+            case SwitchAlternate():
+                status, reason = self._switch_alternate(action)
+            case SwitchEdge():
+                status, reason = self._switch_edge(action)
+        return Outcome(action, status, reason)
+
+    def _happen(self, event: Event) -> None:
+        """A host is up, gone or lost by itself."""
+        pool = self.pool
+        if event.row < 0:
+            row = pool.struck(event)
+            if row is not None:
+                pool.to(row, HostState.LOST, self.time)
+                self._evict(row)
+        elif event.state is HostState.RUNNING:
+            if pool.leases[event.row].state is HostState.STARTING:
+                pool.to(event.row, HostState.RUNNING, self.time)
+        else:
+            pool.to(event.row, event.state, self.time)
+
+    def _evict(self, row: int) -> None:
+        """The host is lost: what its instances had in hand is queued again, and they start elsewhere or wait for room."""
+        for station in self.network.stations:
+            mine = np.flatnonzero(station.crew.host == row)
+            if mine.size:
+                station.dismiss(mine, lost=True)
+                station.crew.host[mine] = -1
+                station.crew.free[mine] = math.inf
+                if station not in self.shortfall:
+                    self.shortfall.append(station)
+        self.pool.clear(row)
+        self._place_rest()
+
+    def _place_rest(self) -> None:
+        """Start instances that lost their host wherever there is room by now."""
+        for station in list(self.shortfall):
+            crew, operator = station.crew, station.operator
+            for i in np.flatnonzero(crew.host < 0):
+                row = self.pool.best(operator.cores, operator.memory)
+                if row is None:
+                    break
+                self._occupy(station, row)
+                crew.host[i] = row
+                crew.free[i] = self._start(station, row)
+            if not (crew.host < 0).any():
+                self.shortfall.remove(station)
+
+    def _occupy(self, station: Station, row: int, sign: int = 1) -> None:
+        self.pool.hold(row, station.operator.cores, station.operator.memory, sign)
+
+    def _start(self, station: Station, row: int) -> float:
+        """When an instance asked for now can take items on that host; its image is cached from now on."""
+        column = self._column[station.name]
+        seconds = self.settings.start_cached
+        if not self.pool.images[row, column]:
+            seconds += station.operator.image / self.settings.registry_bandwidth
+            self.pool.images[row, column] = True
+        return max(self.time, float(self.pool.ready[row])) + seconds
+
+    def _station(self, name: str) -> Station | None:
+        column = self._column.get(name)
+        return None if column is None else self.network.stations[column]
+
+    def _active(self, host: str) -> int | None:
+        row = self.pool.rows.get(host)
+        return row if row is not None and self.pool.leases[row].active else None
+
+    def _set_parallelism(self, action: SetParallelism) -> tuple[Status, str]:
+        station = self._station(action.operator)
+        if station is None:
+            return Status.REFUSED, f"{action.operator!r} is no operator that runs in instances"
+        if action.instances < 1:
+            return Status.REFUSED, f"{action.operator} needs at least one instance"
+        change = action.instances - len(station.crew)
+        if change == 0:
+            return Status.DONE, ""
+        if change < 0:
+            refused = self._shrink(station, -change, action.without)
+        else:
+            refused = self._extend(station, change, action.on)
+        if refused:
+            return Status.REFUSED, refused
+        station.scalings += abs(change)
+        self.upscalings += max(0, change)
+        self.downscalings += max(0, -change)
+        self._recompose(parallelism={**self.composition.parallelism, station.name: len(station.crew)})
+        return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
+
+    def _extend(self, station: Station, count: int, on: Sequence[str]) -> str:
+        """Add `count` instances on these hosts, then wherever is room; all or none. Returns why not, or nothing."""
+        operator, pool = station.operator, self.pool
+        chosen: list[int] = []
+        refused = ""
+        for number in range(count):
+            if number < len(on):
+                row = self._active(on[number])
+                if row is None or not pool.fits(operator.cores, operator.memory)[row]:
+                    refused = f"host {on[number]!r} is not there or has no room for {operator.name}"
+            else:
+                row = pool.best(operator.cores, operator.memory)
+                if row is None:
+                    refused = f"no host has room for another instance of {operator.name}"
+            if refused or row is None:
+                break
+            self._occupy(station, row)
+            chosen.append(row)
+        if refused:
+            for row in chosen:
+                self._occupy(station, row, -1)
+        else:
+            station.crew.add(chosen, [self._start(station, row) for row in chosen])
+        return refused
+
+    def _shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
+        crew = station.crew
+        named = [task.index for task in without if task.operator == station.name][:count]
+        if unknown := [index for index in named if index not in crew.index]:
+            return f"{station.name} has no instance {unknown[0]}"
+        rows = np.flatnonzero(np.isin(crew.index, named))
+        rest = np.setdiff1d(np.arange(len(crew)), rows)
+        rows = np.concatenate([rows, rest[rest.size - (count - rows.size) :]])
+        station.dismiss(rows, lost=False)
+        for row in crew.host[rows]:
+            self._occupy(station, int(row), -1)
+        self.watch.keep_busy(station, rows)
+        crew.remove(rows)
+        return ""
+
+    def _move(self, task: TaskId, host: str) -> tuple[Status, str]:
+        station = self._station(task.operator)
+        rows = np.flatnonzero(station.crew.index == task.index) if station else np.zeros(0)
+        target = self._active(host)
+        if station is None or not rows.size:
+            return Status.REFUSED, f"there is no task {task}"
+        if target is None:
+            return Status.REFUSED, f"host {host!r} is not leased"
+        i = int(rows[0])
+        if station.crew.host[i] == target:
+            return Status.DONE, ""
+        if not self.pool.fits(station.operator.cores, station.operator.memory)[target]:
+            return Status.REFUSED, f"host {host!r} has no room for {task}"
+        self._shift(station, i, target)
+        return Status.ACCEPTED, "the instance is starting there"
+
+    def _shift(self, station: Station, i: int, target: int) -> None:
+        """Stop instance `i` once it has finished what it has in hand, and start it on host row `target`."""
+        crew = station.crew
+        self._occupy(station, int(crew.host[i]), -1)
+        self._occupy(station, target)
+        crew.host[i] = target
+        started = self._start(station, target)
+        crew.free[i] = max(started, crew.finish[i]) if math.isfinite(crew.finish[i]) else started
+        self.migrations += 1
+
+    def _lease(self, action: LeaseHost) -> tuple[Status, str]:
+        if action.host in self.pool.rows:
+            if self._active(action.host) is None:
+                return Status.REFUSED, f"host {action.host!r} has been leased before and is gone"
+            return Status.DONE, ""
+        kind = self.context.host_types.get(action.type)
+        if kind is None:
+            return Status.REFUSED, f"there is no host type {action.type!r}"
+        if len(self.pool.active) >= self.context.max_hosts:
+            return Status.REFUSED, f"{self.context.max_hosts} hosts are leased, as many as are allowed"
+        self.pool.lease(action.host, kind, self.time)
+        return Status.ACCEPTED, "the host is starting"
+
+    def _renew(self, host: str) -> tuple[Status, str]:
+        row = self._active(host)
+        if row is None or self.pool.leases[row].state is HostState.RELEASING:
+            return Status.REFUSED, f"host {host!r} is not leased"
+        self.pool.renewed[host] = self.pool.leases[row].units(self.time)
+        return Status.DONE, ""
+
+    def _drain(self, host: str) -> tuple[Status, str]:
+        row = self._active(host)
+        state = self.pool.leases[row].state if row is not None else None
+        if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
+            return Status.REFUSED, f"host {host!r} is not running"
+        self.pool.to(row, HostState.DRAINING, self.time)
+        left = self._empty(row)
+        return (Status.ACCEPTED, f"{left} instances find no room elsewhere yet") if left else (Status.DONE, "")
+
+    def _empty(self, row: int) -> int:
+        """Move instances off a host as far as others have room; how many remain."""
+        left = 0
+        for station in self.network.stations:
+            for i in np.flatnonzero(station.crew.host == row):
+                target = self.pool.best(station.operator.cores, station.operator.memory, [row])
+                if target is None:
+                    left += 1
+                else:
+                    self._shift(station, int(i), target)
+        return left
+
+    def _cancel_drain(self, host: str) -> tuple[Status, str]:
+        row = self._active(host)
+        state = self.pool.leases[row].state if row is not None else None
+        if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
+            return Status.REFUSED, f"host {host!r} is not draining"
+        self.pool.to(row, HostState.RUNNING, self.time)
+        return Status.DONE, ""
+
+    def _release(self, host: str) -> tuple[Status, str]:
+        row = self.pool.rows.get(host)
+        if row is None:
+            return Status.REFUSED, f"host {host!r} was never leased"
+        lease = self.pool.leases[row]
+        if lease.state in (HostState.RELEASING, HostState.RELEASED, HostState.LOST):
+            return Status.DONE, ""
+        if self.pool.tasks[row] and not self._room_elsewhere(row):
+            return Status.REFUSED, f"no other host has room for what {host!r} holds"
+        self._empty(row)
+        if lease.remaining(self.time) > self.settings.early_margin * lease.type.billing.unit:
+            self.early_releases += 1
+        self.pool.to(row, HostState.RELEASING, self.time)
+        return Status.ACCEPTED, "the host is shutting down"
+
+    def _room_elsewhere(self, row: int) -> bool:
+        """Whether all instances on a host would fit on others, placed as `_empty` places them."""
+        taken: list[tuple[Station, int]] = []
+        fits = True
+        for station in self.network.stations:
+            for _ in range(int((station.crew.host == row).sum())):
+                target = self.pool.best(station.operator.cores, station.operator.memory, [row])
+                if target is None:
+                    fits = False
+                    break
+                self._occupy(station, target)
+                taken.append((station, target))
+        for station, target in taken:
+            self._occupy(station, target, -1)
+        return fits
+
+    def _switch_alternate(self, action: SwitchAlternate) -> tuple[Status, str]:
+        operator = self.context.graph.by_name.get(action.operator)
+        if operator is None or action.alternate not in {alternate.name for alternate in operator.alternates}:
+            return Status.REFUSED, f"operator {action.operator!r} has no alternate {action.alternate!r}"
+        if self.composition.alternates[operator.name] != action.alternate:
+            self._recompose(alternates={**self.composition.alternates, operator.name: action.alternate})
+        return Status.DONE, ""
+
+    def _switch_edge(self, action: SwitchEdge) -> tuple[Status, str]:
+        if action.target not in self.context.graph.choices.get(action.choice, ()):
+            return Status.REFUSED, f"choice {action.choice!r} has no edge to {action.target!r}"
+        if self.composition.choices[action.choice] != action.target:
+            self._recompose(choices={**self.composition.choices, action.choice: action.target})
+        return Status.DONE, ""
+
+    def _recompose(self, **changes: Any) -> None:
+        now = self.composition
+        parts = {"alternates": now.alternates, "choices": now.choices, "parallelism": now.parallelism, **changes}
+        self.composition = Composition(now.version + 1, **parts)
+        self.network.compose(self.composition)
+
+    def staff(self, parallelism: Mapping[str, int]) -> None:
+        """Start the run with these instances, ready at once; raises CloudError where the first hosts have no room."""
+        for station in self.network.stations:
+            count = parallelism.get(station.name, 1)
+            refused = self._extend(station, count, ())
+            if refused:
+                raise CloudError(f"{refused}; the run starts with {count} on {len(self.pool)} hosts")
+            station.crew.free[:] = self.time
+        self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
+
+
+def make_plant(
+    layout: Layout,
+    *,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, Load] | None = None,
+    seed: int = 0,
+    settings: Settings | None = None,
+    hosts: int = 1,
+    parallelism: Mapping[str, int] | None = None,
+    max_hosts: int = 1_000_000,
+    min_hosts: int = 1,
+    target_latency: float | None = None,
+    seconds: float = math.inf,
+) -> SimulatedPlant:
+    """A simulated plant for `layout`, at time 0 with `hosts` hosts of the first type running and all operators staffed.
+
+    loads: by source, over the load that the source itself declares. parallelism: instances to start with, 1 where not
+    given. seconds: where to cut a load that goes on for longer. Raises DataflowError for a source without a load,
+    CloudError for host types none of which can hold an operator or first hosts too small for all of them, InputError
+    for a bad load.
+    """
+    settings = settings or Settings()
+    types = {kind.name: kind for kind in host_types}
+    if not types:
+        raise CloudError("the simulation has no host type to lease")
+    if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
+        raise DataflowError(f"there is a load for {min(unknown)!r}, which is no source of {layout.graph.name!r}")
+    network = Network(layout, loads or {}, settings, seed, seconds)
+    for station in network.stations:
+        operator = station.operator
+        if not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
+            raise CloudError(
+                f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
+                f"no host type is that large ({', '.join(types)})"
+            )
+    context = Context(
+        layout, types, target_latency, max_hosts, min_hosts,
+        frozenset(KINDS), frozenset(station.name for station in network.stations),
+    )  # fmt: skip
+    pool = Pool(types, len(network.stations), settings, seed)
+    for number in range(hosts):
+        pool.lease(f"h{number + 1}", next(iter(types.values())), 0.0, running=True)
+    plant = SimulatedPlant(context, network, pool, settings)
+    plant.staff(parallelism or {})
+    return plant

@@ -1,0 +1,223 @@
+"""The leased hosts of a simulation: what they hold, how fast they are, and their lives from lease to release.
+
+Arrays with a row a host that was ever leased; rows are never used again. The lease itself is the model's, and nothing
+here decides anything.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.observation import Floats
+from elastream.simulation.draws import uniform
+from elastream.simulation.settings import Fault, Settings
+
+__all__ = ["Event", "Pool"]
+
+START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
+"""Streams of random numbers that no operator uses."""
+SLACK = 1e-9
+"""Of a core or a megabyte: what summing fractions may be off by."""
+
+COLUMNS = (
+    "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
+    "bandwidth", "region", "tasks", "open", "up", "images",
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """What happens to a host by itself; `row` is -1 for a fault that picks its host when it strikes."""
+
+    time: float
+    order: int
+    state: HostState
+    row: int
+
+
+class Pool:
+    """Hosts of types `types`, which may hold instances of `operators` operators."""
+
+    def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:
+        self.types = types
+        self.settings = settings
+        self.seed = seed
+        self.leases: list[Lease] = []
+        self.rows: dict[str, int] = {}
+        self.capacity = 0
+        self.cores = self.memory = self.used_cores = self.used_memory = self.speed = self.ready = np.zeros(0)
+        self.since = self.until = self.unit = self.minimum = self.price = np.zeros(0)
+        self.bandwidth = np.zeros(0)
+        self.region: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.region_names: list[str] = []
+        self.tasks: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.open: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self.up: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        self.images: NDArray[np.bool_] = np.zeros((0, operators), dtype=np.bool_)
+        self.events: list[Event] = []
+        self.changes = 0
+        self.renewed: dict[str, int] = {}
+        self._order = 0
+        self._faults: dict[int, Fault] = {}
+        self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
+        for fault in settings.faults:
+            self._faults[self._order] = fault
+            self._schedule(fault.time, HostState.LOST, -1)
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    @property
+    def active(self) -> NDArray[np.int64]:
+        """Rows of hosts that are being paid, in the order they were leased."""
+        if self._active[0] != self.changes:
+            rows = [row for row, lease in enumerate(self.leases) if lease.active]
+            self._active = (self.changes, np.array(rows, dtype=np.int64))
+        return self._active[1]
+
+    def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
+        """Lease a host; its row. `running`: it was there before the run began."""
+        row = len(self.leases)
+        self._grow(row + 1)
+        lease = Lease(name, kind, now).to(HostState.STARTING, now)
+        spread = self.settings.host_start_spread
+        start = kind.start * (1 + spread * (2 * uniform(self.seed, START_STREAM, row) - 1))
+        self.ready[row] = now if running else now + start
+        self.cores[row], self.memory[row] = kind.cores, kind.memory
+        self.speed[row] = kind.speed
+        if kind.region not in self.region_names:
+            self.region_names.append(kind.region)
+        self.region[row] = self.region_names.index(kind.region)
+        self.bandwidth[row] = kind.bandwidth or 0.0
+        self.since[row], self.until[row], self.price[row] = now, math.inf, kind.price
+        self.unit[row], self.minimum[row] = kind.billing.unit, kind.billing.minimum
+        self.open[row] = True
+        self.up[row] = running
+        self.rows[name] = row
+        self.leases.append(lease.to(HostState.RUNNING, now) if running else lease)
+        if not running:
+            self._schedule(self.ready[row], HostState.RUNNING, row)
+        self.changes += 1
+        return row
+
+    def to(self, row: int, state: HostState, now: float) -> None:
+        """Let a host go to `state`; a release ends after the type's `stop` seconds."""
+        self.leases[row] = self.leases[row].to(state, now)
+        self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
+        self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
+        if state is HostState.RELEASING:
+            self._schedule(now + self.leases[row].type.stop, HostState.RELEASED, row)
+        if state in (HostState.RELEASED, HostState.LOST):
+            self.images[row] = False
+            self.until[row] = now
+        self.changes += 1
+
+    def _schedule(self, time: float, state: HostState, row: int) -> None:
+        heapq.heappush(self.events, Event(float(time), self._order, state, row))
+        self._order += 1
+
+    @property
+    def next_event(self) -> float:
+        """When something next happens by itself; inf where nothing will."""
+        return self.events[0].time if self.events else math.inf
+
+    def due(self, now: float) -> Event | None:
+        """Take the next event that is due by `now`, leaving out those overtaken by another end of the host."""
+        while self.events and self.events[0].time <= now:
+            event = heapq.heappop(self.events)
+            if event.row < 0 or self.leases[event.row].active:
+                return event
+        return None
+
+    def struck(self, event: Event) -> int | None:
+        """Row of the host that a fault takes: the one it names, or the one running longest; None where it is not there."""
+        name = self._faults[event.order].host
+        if name is not None:
+            row = self.rows.get(name)
+            return row if row is not None and self.leases[row].active else None
+        return next((int(row) for row in self.active if self.up[row]), None)
+
+    def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
+        """Which hosts take one more instance of that size; shape (hosts,)."""
+        return (
+            self.open[: len(self)]
+            & (self.used_cores[: len(self)] + cores <= self.cores[: len(self)] + SLACK)
+            & (self.used_memory[: len(self)] + memory <= self.memory[: len(self)] + SLACK)
+        )
+
+    def best(self, cores: float, memory: float, without: Sequence[int] = ()) -> int | None:
+        """The host with the largest free share of cores that takes such an instance, running ones first."""
+        fitting = self.fits(cores, memory)
+        fitting[list(without)] = False
+        found = np.flatnonzero(fitting)
+        if not found.size:
+            return None
+        free = 1 - self.used_cores[found] / self.cores[found]
+        return int(found[np.argmax(free + 2.0 * self.up[found])])
+
+    def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
+        """Reserve what an instance needs, or with `sign` -1 give it back."""
+        if row >= 0:
+            self.used_cores[row] += sign * cores
+            self.used_memory[row] += sign * memory
+            self.tasks[row] += sign
+            if self.tasks[row] == 0:
+                self.used_cores[row] = self.used_memory[row] = 0.0  # rounding must not add up over a long run
+
+    def clear(self, row: int) -> None:
+        """A lost host holds nothing."""
+        self.used_cores[row] = self.used_memory[row] = 0.0
+        self.tasks[row] = 0
+
+    def cost(self, now: float) -> float:
+        """Money paid by `now` for all leases: `model.cloud.total_cost`, over arrays."""
+        count = len(self)
+        seconds = np.minimum(self.until[:count], now) - self.since[:count]
+        units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - 1e-9))
+        return float((units * self.price[:count]).sum())
+
+    def between_regions(self) -> tuple[Floats, Floats]:
+        """(latency in s, seconds of one host's link a byte takes) from each region to each; shape (regions, regions).
+
+        Within a region and where no link is given it is the common latency and the slower host type's bandwidth.
+        """
+        count = max(1, len(self.region_names))
+        latency = np.full((count, count), self.settings.latency)
+        slowest = min((t.bandwidth for t in self.types.values() if t.bandwidth is not None), default=math.inf)
+        per_byte = np.full((count, count), 1 / slowest)
+        for (source, target), link in self.settings.links.items():
+            for a, b in ((source, target), (target, source)):
+                if a in self.region_names and b in self.region_names:
+                    i, j = self.region_names.index(a), self.region_names.index(b)
+                    latency[i, j] = link.latency
+                    per_byte[i, j] = 1 / min(slowest, link.bandwidth or math.inf)
+        return latency, per_byte
+
+    def speeds(self, now: float) -> Floats:
+        """Speed of every host's cores at `now`, relative to the standard core; shape (hosts,)."""
+        nominal = self.speed[: len(self)]
+        trace, noise = self.settings.speed_trace, self.settings.speed_noise
+        if trace is None and noise == 0.0:
+            return nominal
+        step = int(now / self.settings.speed_interval + SLACK)
+        if trace is not None:
+            nominal = nominal * trace[np.arange(len(self)) % trace.shape[0], step % trace.shape[1]]
+        if noise > 0:
+            # Uniform with that coefficient of variation, drawn anew each interval, never below a tenth.
+            draws = np.array([uniform(self.seed, SPEED_STREAM + row, step) for row in range(len(self))])
+            nominal = nominal * np.maximum(0.1, 1 + noise * math.sqrt(12) * (draws - 0.5))
+        return nominal
+
+    def _grow(self, size: int) -> None:
+        if size <= self.capacity:
+            return
+        self.capacity = max(64, 2 * size)
+        for name in COLUMNS:
+            old = getattr(self, name)
+            new = np.zeros((self.capacity, *old.shape[1:]), dtype=old.dtype)
+            new[: old.shape[0]] = old
+            setattr(self, name, new)

@@ -1,0 +1,128 @@
+"""What a simulated run came to, in the terms in which VISP reports its own (Tables 3 to 6), and a light-weight runner."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from elastream.model.action import Outcome
+from elastream.model.cloud import HostState
+from elastream.model.observation import Floats
+from elastream.model.plant import Policy
+
+if TYPE_CHECKING:
+    from elastream.simulation.plant import SimulatedPlant
+
+__all__ = ["OperatorResult", "Result", "drive", "result_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorResult:
+    """Items of one operator over a run. within: items done within each factor of its service level."""
+
+    arrived: float
+    done: float
+    emitted: float
+    within: dict[float, float]
+    mean_duration: float
+    queued: float
+    in_service: float
+    scalings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A simulated run in figures; all of them are simulated.
+
+    leases: hosts leased, those of the start included. prolongings: billing time units paid beyond each lease's first.
+    early_releases: hosts given back earlier than the end of a unit (`Settings.early_margin`). upscalings, downscalings:
+    instances added and removed on request. time_to_adapt: mean seconds from an operator's mean duration passing its
+    service level to its return, NaN where that never happened. series: rows of (time, offered records/s, hosts,
+    instances, backlog, compliance), one a monitoring period.
+    """
+
+    seconds: float
+    operators: dict[str, OperatorResult]
+    cost: float
+    leases: int
+    prolongings: int
+    early_releases: int
+    upscalings: int
+    downscalings: int
+    migrations: int
+    time_to_adapt: float
+    host_seconds: float
+    committed: float
+    series: Floats = field(repr=False, compare=False)
+
+    @property
+    def judged(self) -> float:
+        """Items done at operators with a service level."""
+        return sum(each.done for each in self.operators.values() if each.within)
+
+    def late(self, factor: float) -> float:
+        """Items that took longer than `factor` times the service level of their operator."""
+        return sum(each.done - each.within[factor] for each in self.operators.values() if each.within)
+
+    def compliance(self, factor: float = 1.0) -> float:
+        """Fraction of items within `factor` times the service level of their operator; NaN where none is judged."""
+        return 1 - self.late(factor) / self.judged if self.judged else math.nan
+
+    def total_cost(self, factor: float, penalty: float) -> float:
+        """Leases and a penalty for every item late at that factor (VISP: penalty 0.0001)."""
+        return self.cost + penalty * self.late(factor)
+
+
+def result_of(plant: "SimulatedPlant") -> Result:
+    """What the run has come to so far."""
+    now, pool = plant.time, plant.pool
+    operators = {}
+    for station in plant.network.stations:
+        arrived, done, emitted, delay = (
+            getattr(station.total, name) + getattr(station.period, name) for name in ("arrived", "done", "emitted", "delay")
+        )
+        within = station.total.within + station.period.within
+        promised = station.operator.max_duration is not None
+        operators[station.name] = OperatorResult(
+            arrived,
+            done,
+            emitted,
+            dict(zip(plant.settings.factors, within.tolist(), strict=True)) if promised else {},
+            delay / done if done else math.nan,
+            station.queued,
+            station.in_service,
+            station.scalings,
+        )
+    return Result(
+        seconds=now,
+        operators=operators,
+        cost=pool.cost(now),
+        leases=len(pool),
+        prolongings=sum(lease.units(now) - 1 for lease in pool.leases),
+        early_releases=plant.early_releases,
+        upscalings=plant.upscalings,
+        downscalings=plant.downscalings,
+        migrations=plant.migrations,
+        time_to_adapt=float(np.mean(plant.watch.adapted)) if plant.watch.adapted else math.nan,
+        host_seconds=math.fsum(
+            lease.seconds(now) for lease in pool.leases if HostState.RUNNING in {state for _, state in lease.history}
+        ),
+        committed=plant.network.committed,
+        series=np.array(plant.watch.series).reshape(-1, 6),
+    )
+
+
+def drive(plant: "SimulatedPlant", policy: Policy, *, period: float, until: float) -> list[Outcome]:
+    """Let `policy` plan every `period` seconds up to `until`, without the loop's safety; returns what became of its plans.
+
+    For experiments of many runs; `control.Loop` does the same with arbitration, journal and observers.
+    """
+    outcomes = []
+    rounds = round(until / period)
+    for number in range(1, rounds + 1):
+        plant.advance(number * period)
+        if number < rounds:
+            outcomes += [plant.apply(action) for action in policy.plan(plant.observe())]
+    plant.advance(until)
+    return outcomes

@@ -1,0 +1,195 @@
+"""Every constant of the simulator, each with its unit and where it comes from.
+
+A constant is a figure of a paper, a measurement, or an assumption; the assumed ones can be listed and scaled, so that
+an experiment can show which of its conclusions hang on them. Costs and selectivities of operators are no settings: they
+stand in the dataflow's alternates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from elastream.model.errors import InputError
+from elastream.model.observation import Floats
+
+__all__ = ["Assumption", "Distribution", "Fault", "Link", "Service", "Settings", "Travel"]
+
+
+class Distribution(StrEnum):
+    """Shape of a service time around its mean."""
+
+    DETERMINISTIC = "deterministic"
+    LOGNORMAL = "lognormal"
+    EXPONENTIAL = "exponential"
+    EMPIRICAL = "empirical"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How the service time of an operator varies from item to item; its mean is the cost of the alternate that runs.
+
+    variation: coefficient of variation, used by the lognormal alone. samples: measured service times of the empirical
+    distribution, in any unit, because only their ratio to their own mean counts. cost: core-seconds an item where the
+    alternate gives none.
+    """
+
+    distribution: Distribution = Distribution.LOGNORMAL
+    variation: float = 0.2
+    samples: tuple[float, ...] = ()
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.variation < 0:
+            raise InputError(f"a service time varies by {self.variation:g}; it must not be negative")
+        if self.distribution is Distribution.EMPIRICAL and not (
+            self.samples and min(self.samples) >= 0 < max(self.samples)
+        ):
+            raise InputError("an empirical service time needs samples that are not negative, one of them above 0")
+
+    @property
+    def squared_variation(self) -> float:
+        """Squared coefficient of variation."""
+        match self.distribution:
+            case Distribution.DETERMINISTIC:
+                return 0.0
+            case Distribution.EXPONENTIAL:
+                return 1.0
+            case Distribution.LOGNORMAL:
+                return self.variation**2
+            case Distribution.EMPIRICAL:
+                return float(np.var(self.samples) / np.mean(self.samples) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What separates hosts of two regions: seconds one way, and bytes/s that one host's link carries (None: no limit)."""
+
+    latency: float
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """At `time`, `host` is lost without warning; None: the host that has been running longest.
+
+    What the lost instances were working on is queued again in front (at least once: the work done so far is lost, the
+    item is not), and their images are gone with the host.
+    """
+
+    time: float
+    host: str | None = None
+
+
+class Travel(StrEnum):
+    """How items travel through the queues."""
+
+    SINGLE = "single"
+    """Each by itself, its start and finish exact. Work grows with items."""
+    COHORTS = "cohorts"
+    """As counts with an enqueue time. Work grows with time steps; chance alone makes nobody wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A constant that neither a paper nor a measurement gives."""
+
+    name: str
+    value: float
+    unit: str
+    why: str
+
+
+def _given(default: Any, unit: str, source: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "source": source, "assumed": False})
+
+
+def _assumed(default: Any, unit: str, why: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "source": why, "assumed": True})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Constants of a simulated plant; `field.metadata` of each gives unit and source.
+
+    The fields without metadata describe a scenario (service-time shapes by operator, joins, speed trace, faults, links
+    by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
+    operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, 0 where not given.
+    """
+
+    monitor: float = _given(15.0, "s", "VISP, evaluation configuration: queues and usage are recorded every 15 s")
+    start_cached: float = _given(
+        5.0, "s", "VISP, metrics: spawning an instance takes 5-10 s; the lower end, where the image is cached"
+    )
+    registry_bandwidth: float = _assumed(
+        14.0, "MB/s", "fetching the 68-89 MB images of VISP Table 2 fills the rest of its 5-10 s to spawn an instance"
+    )
+    host_start_spread: float = _given(
+        1 / 3, "fraction of HostType.start", "VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s"
+    )
+    variation: float = _assumed(
+        0.2, "coefficient of variation", "VISP gives means only; lognormal, as service times of programs commonly are"
+    )
+    speed_noise: float = _assumed(
+        0.0, "coefficient of variation", "hosts keep their nominal speed unless a speed trace is given"
+    )
+    latency: float = _assumed(0.0005, "s one way", "a round trip of 1 ms between hosts of one data centre")
+    message_overhead: float = _assumed(0.0, "s an item", "time in the messaging system beyond what the cost contains")
+    early_margin: float = _given(
+        0.05, "fraction of a BTU", "VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU"
+    )
+    factors: tuple[float, ...] = _given(
+        (1.0, 2.0, 5.0), "times the service level", "VISP, metrics: real-time, near-real-time, relaxed"
+    )
+    history: int = _assumed(40, "monitoring periods", "ten minutes at VISP's 15 s; policies look at fewer")
+    batch_overhead: float = _given(
+        0.05, "s a micro-batch and stage", "docs/explanation/fusion.md: an Arrow stage on Spark 4.3.0, two shared cores"
+    )
+    cohort_slots: int = _assumed(
+        16, "slots a service time", "finer slots changed compliance on the VISP scenario by less than 0.3 points"
+    )
+    travel: Travel = Travel.SINGLE
+    services: Mapping[str, Service] = field(default_factory=dict)
+    joins: frozenset[str] = frozenset()
+    record_bytes: Mapping[str, float] = field(default_factory=dict)
+    speed_trace: Floats | None = None
+    speed_interval: float = 60.0
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("monitor", "registry_bandwidth", "speed_interval"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
+        for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "host_start_spread"):
+            if getattr(self, name) < 0:
+                raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
+        if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
+            raise InputError("a speed trace must have a row a host and a column an interval, with values above 0")
+
+    def service(self, operator: str) -> Service:
+        """The shape of an operator's service time: its own, or lognormal with the common `variation`."""
+        return self.services.get(operator) or Service(Distribution.LOGNORMAL, self.variation)
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """The assumed constants that are numbers other than 0, so that halving and doubling them means something."""
+        return tuple(
+            Assumption(each.name, float(getattr(self, each.name)), each.metadata["unit"], each.metadata["source"])
+            for each in fields(self)
+            if each.metadata.get("assumed") and getattr(self, each.name) != 0
+        )
+
+    def scaled(self, name: str, factor: float) -> "Settings":
+        """These settings with the assumed constant `name` multiplied by `factor`."""
+        value = getattr(self, name)
+        return replace(self, **{name: type(value)(value * factor)})
+
+    def sources(self) -> Sequence[tuple[str, object, str, str]]:
+        """(name, value, unit, source) of every constant, for reports."""
+        return [
+            (each.name, getattr(self, each.name), each.metadata["unit"], each.metadata["source"])
+            for each in fields(self)
+            if each.metadata
+        ]

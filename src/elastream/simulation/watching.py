@@ -1,0 +1,288 @@
+"""Monitoring of the simulation: counts over each monitoring period, turned into the observation that policies get.
+
+Rates, durations and compliance are those of the last whole period and carry their age; backlogs, hosts, tasks and cost
+are as they stand at the moment of asking.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elastream.model.cloud import Lease
+from elastream.model.observation import Composition, Context, Floats, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.simulation.network import Network
+from elastream.simulation.pool import Pool
+from elastream.simulation.settings import Settings
+from elastream.simulation.stations import Flow, Station, Tally
+
+__all__ = ["Watch", "quantiles"]
+
+PERIODIC = (
+    Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
+    Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
+)  # fmt: skip
+LINKS_UP_TO = 32
+"""Hosts up to which the observation lists every pair of them."""
+
+
+class Watch:
+    """Keeps the figures of the last period and the history of operators."""
+
+    def __init__(self, context: Context, network: Network, pool: Pool, settings: Settings) -> None:
+        self.context = context
+        self.network = network
+        self.pool = pool
+        self.settings = settings
+        self.ticks = 0
+        self.names = tuple(context.graph.by_name)
+        self.rows = {name: row for row, name in enumerate(self.names)}
+        self.columns: dict[Metric, Floats] = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        self.application: dict[Metric, float] = {}
+        self.samples: deque[Sample] = deque(maxlen=settings.history + 1)
+        self.offered = dict.fromkeys(network.sources, 0.0)
+        self.committed = 0.0
+        self.elsewhere: dict[int, float] = {}
+        self.host_busy: Floats = np.zeros(0)
+        self.task_busy: dict[str, Floats] = {}
+        self.slow_since: dict[str, float] = {}
+        self.adapted: list[float] = []
+        self.series: list[tuple[float, ...]] = []
+        self._ages: Mapping[Metric, float] = {}
+        self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
+        self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
+
+    @property
+    def next_tick(self) -> float:
+        """End of the current monitoring period."""
+        return (self.ticks + 1) * self.settings.monitor
+
+    def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
+        """Remember what instances about to be removed worked this period."""
+        station.period.busy += float(station.crew.busy[rows].sum())
+        for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
+            self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
+
+    def tick(self, now: float) -> None:
+        """A monitoring period ends."""
+        period = now - self.ticks * self.settings.monitor
+        self.ticks += 1
+        self.columns = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        busy = np.zeros(len(self.pool))
+        for host, seconds in self.elsewhere.items():
+            busy[host] += seconds
+        self.elsewhere = {}
+        kept = within = 0.0
+        for station in self.network.stations:
+            placed = station.crew.host >= 0
+            np.add.at(busy, station.crew.host[placed], station.crew.busy[placed] * station.operator.cores)
+            station.period.busy += float(station.crew.busy.sum())
+            self.task_busy[station.name] = station.crew.busy / period
+            station.crew.busy = np.zeros(len(station.crew))
+            if station.operator.max_duration is not None:
+                kept, within = kept + station.period.done, within + station.period.within[0]
+                self._note_delay(station, now)
+            self._take(station, period)
+            station.total.add(station.period)
+            station.period = Tally(np.zeros(station.limits.size))
+            station.durations = []
+        self.host_busy = busy / period
+        self._take_sources(period)
+        self._take_application(period, kept, within)
+        self.samples.append(Sample(now, self._operators()))
+
+    def _take(self, station: Station, period: float) -> None:
+        row, tally = self.rows[station.name], station.period
+        columns = self.columns
+        columns[Metric.ARRIVAL_RATE][row] = tally.arrived / period
+        columns[Metric.PROCESSED_RATE][row] = tally.done / period
+        columns[Metric.EMITTED_RATE][row] = tally.emitted / period
+        columns[Metric.BUSY_CORES][row] = tally.busy * station.operator.cores / period
+        if tally.given > 0:
+            columns[Metric.UTILISATION][row] = tally.busy / tally.given
+        if tally.done > 0:
+            columns[Metric.DURATION][row] = tally.delay / tally.done
+            columns[Metric.SERVICE_TIME][row] = tally.busy * station.operator.cores / tally.done
+            middle, late = quantiles(station.durations, (0.5, 0.99))
+            columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
+            if station.operator.max_duration is not None:
+                columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.done
+
+    def _note_delay(self, station: Station, now: float) -> None:
+        """Time to adapt: from the first period whose mean duration is over the service level to the first back within."""
+        if station.period.done > 0:
+            if station.period.delay / station.period.done > station.limit:
+                self.slow_since.setdefault(station.name, now)
+            elif (since := self.slow_since.pop(station.name, None)) is not None:
+                self.adapted.append(now - since)
+
+    def _take_sources(self, period: float) -> None:
+        for name, source in self.network.sources.items():
+            came = source.offered - self.offered[name]
+            self.offered[name] = source.offered
+            for metric in (Metric.ARRIVAL_RATE, Metric.EMITTED_RATE):
+                self.columns[metric][self.rows[name]] = came / period
+
+    def _take_application(self, period: float, kept: float, within: float) -> None:
+        network = self.network
+        offered = sum(self.columns[Metric.ARRIVAL_RATE][self.rows[name]] for name in network.sources)
+        self.application = {
+            Metric.ARRIVAL_RATE: offered,
+            Metric.THROUGHPUT: (network.committed - self.committed) / period,
+        }
+        self.committed = network.committed
+        if network.latencies:
+            middle, late = quantiles(network.latencies, (0.5, 0.99))
+            whole = joined_latencies(network.latencies)
+            self.application |= {
+                Metric.LATENCY: float(np.average(whole.times, weights=whole.counts)),
+                Metric.LATENCY_P50: middle,
+                Metric.LATENCY_P99: late,
+            }
+            target = self.context.target_latency
+            if target is not None:
+                self.application[Metric.COMPLIANCE] = float(whole.counts[whole.times <= target].sum() / whole.counts.sum())
+            network.latencies = []
+        if kept > 0 and self.context.target_latency is None:
+            self.application[Metric.COMPLIANCE] = within / kept
+        self.series.append(
+            (
+                self.ticks * self.settings.monitor,
+                offered,
+                float(len(self.pool.active)),
+                float(sum(len(station.crew) for station in network.stations)),
+                sum(station.queued for station in network.stations),
+                self.application.get(Metric.COMPLIANCE, np.nan),
+            )
+        )
+
+    def _operators(self) -> Frame:
+        values: dict[Metric, Floats] = dict(self.columns)
+        for metric in (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS):
+            values[metric] = np.full(len(self.names), np.nan)
+        for station in self.network.stations:
+            row = self.rows[station.name]
+            values[Metric.BACKLOG][row] = station.queued
+            values[Metric.PARALLELISM][row] = len(station.crew)
+            values[Metric.SCALINGS][row] = station.scalings
+        return Frame(self.names, values, self._ages)
+
+    def observation(self, now: float, composition: Composition) -> Observation:
+        """What a policy sees at `now`."""
+        age = now - self.ticks * self.settings.monitor
+        self._ages = dict.fromkeys(PERIODIC, age)
+        leases, hosts = self._lease_frame()
+        return Observation(
+            time=now,
+            context=self.context,
+            operators=self._operators(),
+            application=Frame(
+                (self.context.graph.name,),
+                {metric: [value] for metric, value in {**self.application, Metric.COST: self.pool.cost(now)}.items()},
+                dict.fromkeys(self.application, age),
+            ),
+            hosts=self._host_frame(hosts, now),
+            tasks=self._task_frame(),
+            links=self._links(hosts),
+            leases=leases,
+            composition=composition,
+            images=self._image_sets(),
+            history=tuple(self.samples)[:-1],
+            next_host=self._next_host(),
+        )
+
+    def _next_host(self) -> int:
+        number = len(self.pool) + 1
+        while f"h{number}" in self.pool.rows:
+            number += 1
+        return number
+
+    def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
+        if self._leases[0] != self.pool.changes:
+            leases = {lease.host: lease for lease in (self.pool.leases[row] for row in self.pool.active)}
+            self._leases = (self.pool.changes, leases, tuple(leases))
+        return self._leases[1], self._leases[2]
+
+    def _host_frame(self, names: tuple[str, ...], now: float) -> Frame:
+        pool, active = self.pool, self.pool.active
+        busy = np.zeros(len(pool))
+        busy[: self.host_busy.size] = self.host_busy
+        cpu = busy[active] / pool.cores[active]
+        unknown = ~pool.up[active] | (np.arange(len(pool)) >= self.host_busy.size)[active]
+        return Frame(
+            names,
+            {
+                Metric.CPU: np.where(unknown, np.nan, np.minimum(cpu, 1.0)),
+                Metric.MEMORY: pool.used_memory[active].copy(),
+                Metric.TASKS: pool.tasks[active].astype(np.float64),
+                Metric.SPEED: np.where(pool.up[active], pool.speeds(now)[active], np.nan),
+            },
+            {Metric.CPU: now - self.ticks * self.settings.monitor},
+        )
+
+    def _task_frame(self) -> TaskFrame:
+        stations = self.network.stations
+        counts = [len(station.crew) for station in stations]
+        # Row of a host among the active ones; the extra last entry is for tasks placed nowhere.
+        rank = np.full(len(self.pool) + 1, -1, dtype=np.int64)
+        rank[self.pool.active] = np.arange(self.pool.active.size)
+        busy = [
+            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
+            for s, n in zip(stations, counts, strict=True)
+        ]
+        return TaskFrame(
+            np.repeat([self.rows[station.name] for station in stations], counts),
+            np.concatenate([station.crew.index for station in stations]),
+            rank[np.concatenate([station.crew.host for station in stations])],
+            self.names,
+            {
+                Metric.UTILISATION: np.concatenate(busy),
+                Metric.MEMORY: np.repeat([station.operator.memory for station in stations], counts),
+            },
+        )
+
+    def _links(self, hosts: Sequence[str]) -> Frame:
+        if not 1 < len(hosts) <= LINKS_UP_TO:
+            return Frame()
+        latency, per_byte = self.pool.between_regions()
+        region = [self.pool.region[self.pool.rows[host]] for host in hosts]
+        pairs = [(i, j) for i in range(len(hosts)) for j in range(len(hosts)) if i != j]
+        slow = np.array([per_byte[region[i], region[j]] for i, j in pairs])
+        return Frame(
+            [f"{hosts[i]}>{hosts[j]}" for i, j in pairs],
+            {
+                Metric.NETWORK_LATENCY: [latency[region[i], region[j]] for i, j in pairs],
+                Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.inf), where=slow > 0),
+            },
+        )
+
+    def _image_sets(self) -> Mapping[str, frozenset[str]]:
+        pool = self.pool
+        held = pool.images[: len(pool)]
+        version = pool.changes * 1_000_000 + int(held.sum())
+        if self._images[0] != version:
+            names = np.array([station.name for station in self.network.stations])
+            known: dict[bytes, frozenset[str]] = {}
+            sets = {}
+            for row in pool.active:
+                key = held[row].tobytes()
+                if key not in known:
+                    known[key] = frozenset(names[held[row]].tolist())
+                sets[pool.leases[row].host] = known[key]
+            self._images = (version, sets)
+        return self._images[1]
+
+
+def joined_latencies(latencies: Sequence[Flow]) -> Flow:
+    """All durations of a period as one flow: `times` holds the durations, `counts` their weights."""
+    return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
+
+
+def quantiles(durations: Sequence[Flow], wanted: Sequence[float]) -> list[float]:
+    """Quantiles of durations (`times`) weighted by `counts`: the smallest that so much of the weight does not exceed."""
+    whole = joined_latencies(durations)
+    order = np.argsort(whole.times, kind="stable")
+    weight = np.cumsum(whole.counts[order])
+    at = np.searchsorted(weight, np.asarray(wanted) * weight[-1] * (1 - 1e-12), side="left")
+    return [float(value) for value in whole.times[order][np.minimum(at, order.size - 1)]]
