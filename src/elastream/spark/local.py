@@ -8,18 +8,15 @@ type where the machine allows (`confinement.py`). Sessions, executors and tasks 
 import contextlib
 import http.client
 import json
-import os
 import re
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
-from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,8 +24,10 @@ from typing import Any
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.spark.confinement import Link
+from elastream.spark.jvm import daemon_command, daemon_environment, find_java
+from elastream.spark.supervisor import Connection
 
-__all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory", "find_java"]
+__all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory"]
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
 
@@ -44,26 +43,10 @@ MOST_HOSTS = 200
 """Addresses 127.0.x.10 to .209."""
 LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
-JAVA = 17
-"""The oldest Java that Spark 4 runs on."""
+MASTER = "master"
+"""What the supervisor and the log file call the master; no host can have this name."""
 GRACE = 3.0
 """Seconds that a worker has to end its executors before its whole tree is killed."""
-
-# Master and workers only shuffle messages: a small heap, no compilation beyond the first tier, one collector thread.
-SMALL_JVM = (
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    "-XX:+IgnoreUnrecognizedVMOptions",
-)
-SETTINGS = (
-    "-Dspark.decommission.enabled=true",  # without it SIGPWR would simply kill a worker
-    "-Dspark.storage.decommission.enabled=false",
-    "-Dspark.master.rest.enabled=false",
-    "-Dspark.port.maxRetries=0",  # a port that is taken meanwhile is an error, not another port
-    "-Dspark.deploy.maxExecutorRetries=-1",  # hosts come and go here; lost executors are no reason to end the application
-)
 
 
 def executor_memory(host: HostType) -> int:
@@ -111,31 +94,6 @@ class Local:
         return replace(named, cores=self.cores_each)
 
 
-def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The `java` that Spark will run on: of JAVA_HOME where that is set, else the first on PATH.
-
-    Raises EnvironmentProblem where there is none or it is older than Java 17.
-    """
-    home = environment.get("JAVA_HOME")
-    advice = f"Spark needs Java {JAVA} or newer: install one (Debian, Ubuntu: openjdk-17-jre-headless) or set JAVA_HOME"
-    if home:
-        java = Path(home) / "bin" / "java"
-        if not os.access(java, os.X_OK):
-            raise EnvironmentProblem(f"JAVA_HOME is {home}, but there is no {java}; {advice}")
-    else:
-        found = shutil.which("java", path=environment.get("PATH", ""))
-        if found is None:
-            raise EnvironmentProblem(f"no Java: neither JAVA_HOME nor PATH leads to one; {advice}")
-        java = Path(found).resolve()
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    if version is None:
-        raise EnvironmentProblem(f"{java} does not say which version it is; {advice}")
-    if int(version[1]) < JAVA:
-        raise EnvironmentProblem(f"{java} is Java {version[1]}; {advice}")
-    return java
-
-
 class LocalCluster:
     """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
 
@@ -147,18 +105,16 @@ class LocalCluster:
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
         self.run = secrets.token_hex(4)
         self._hosts: dict[str, int] = {}
-        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._supervisor: Connection | None = None
 
     def start(self) -> str:
         """Start the master and return its URL once it answers.
 
         Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
         """
-        java = find_java()
+        self._java = find_java()
         self._check_folder()
         self._claim_addresses()
-        self._java = str(java)
-        self._environment = _environment(java)
         self._open_supervisor()
         try:
             self._start_master()
@@ -199,33 +155,39 @@ class LocalCluster:
         """
         if host in self._hosts:
             return
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
+        if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
         type = type or self.local.type
-        alive = sum(state["alive"] for name, state in self._ask("status").items() if name in self._hosts)
-        if alive >= self.local.max_hosts:
+        running = {name for name, state in self._ask("status").items() if name != MASTER and not state["gone"]}
+        if len(running) >= self.local.max_hosts:
             raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
-        number = 10 + len(self._hosts) % MOST_HOSTS
-        self._hosts[host] = number
-        scratch = self.folder / "scratch" / host
-        scratch.mkdir(parents=True, exist_ok=True)
-        work = self.folder / "work" / host
-        work.mkdir(parents=True, exist_ok=True)
+        number = self._hosts[host] = self._free_number(running)
+        scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
+        for folder in (scratch, work):
+            folder.mkdir(parents=True, exist_ok=True)
+        arguments = {
+            "--host": self.address(host),
+            "--port": "0",
+            "--webui-port": "0",
+            "--cores": str(type.slots),
+            "--memory": f"{executor_memory(type)}m",
+            "--work-dir": str(work),
+        }
         self._ask(
             "spawn",
             name=host,
-            command=[
-                self._java, *SMALL_JVM, *SETTINGS, "-cp", _classpath(), "org.apache.spark.deploy.worker.Worker",
-                "--host", self.address(host), "--port", "0", "--webui-port", "0",
-                "--cores", str(type.slots), "--memory", f"{executor_memory(type)}m", "--work-dir", str(work), self.url,
-            ],
-            environment={
-                **self._environment, "SPARK_LOCAL_IP": self.address(host), "SPARK_LOCAL_DIRS": str(scratch),
-            },
+            command=daemon_command(self._java, "worker.Worker", *chain.from_iterable(arguments.items()), self.url),
+            environment={**daemon_environment(self.address(host)), "SPARK_LOCAL_DIRS": str(scratch)},
             log=str(self.log(host)),
             scratch=[str(scratch)],
             index=number,
-        )  # fmt: skip
+        )
+
+    def _free_number(self, running: Set[str]) -> int:
+        """Last part of a host's address: the next in turn that no running host has."""
+        taken = {self._hosts[name] for name in running}
+        turns = (10 + (len(self._hosts) + step) % MOST_HOSTS for step in range(MOST_HOSTS))
+        return next(number for number in turns if number not in taken)
 
     def address(self, host: str) -> str:
         """The host's own address: what executors on it are called by."""
@@ -282,11 +244,7 @@ class LocalCluster:
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is None:
             return
-        with contextlib.suppress(OSError):
-            _request(self._socket, self._replies, {"do": "finish", "grace": GRACE})
-        self._replies.close()
-        self._socket.close()
-        supervisor.wait()
+        supervisor.close(GRACE)
         self._claim.close()
 
     def __enter__(self) -> "LocalCluster":
@@ -329,17 +287,7 @@ class LocalCluster:
         raise EnvironmentProblem("254 local clusters run on this machine already; no loopback addresses are left")
 
     def _open_supervisor(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs, open(self.folder / "supervisor.log", "wb") as log:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "elastream.spark.supervisor", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._replies = self._socket.makefile("rb")
+        self._supervisor = Connection(self.folder / "supervisor.log")
         link = asdict(self.local.network) if self.local.network else None
         about = self._ask("open", run=self.run, number=self._number, link=link)
         self._address: str = about["address"] or f"127.0.{self._number}.1"
@@ -347,21 +295,19 @@ class LocalCluster:
 
     def _start_master(self) -> None:
         self._port, self._page_port = self._free_ports()
+        arguments = {"--host": self.driver_address, "--port": str(self._port), "--webui-port": str(self._page_port)}
         self._ask(
             "spawn",
-            name="master",
-            command=[
-                self._java, *SMALL_JVM, *SETTINGS, "-cp", _classpath(), "org.apache.spark.deploy.master.Master",
-                "--host", self.driver_address, "--port", str(self._port), "--webui-port", str(self._page_port),
-            ],
-            environment={**self._environment, "SPARK_LOCAL_IP": self.driver_address},
-            log=str(self.log("master")),
+            name=MASTER,
+            command=daemon_command(self._java, "master.Master", *chain.from_iterable(arguments.items())),
+            environment=daemon_environment(self.driver_address),
+            log=str(self.log(MASTER)),
             scratch=[],
             index=None,
-        )  # fmt: skip
+        )
         # A worker that finds no master, or one that does not lead yet, tries again only after 5 to 15 s.
         while self._master_status() != "ALIVE":
-            if failure := self._failure("master"):
+            if failure := self._failure(MASTER):
                 raise EnvironmentProblem(failure)
             time.sleep(0.05)
 
@@ -400,7 +346,7 @@ class LocalCluster:
         state = self._ask("status")[name]
         if state["alive"]:
             return ""
-        what = "the Spark master" if name == "master" else f"the worker of host {name!r}"
+        what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
         how = "is gone" if state["exit"] is None else f"ended with status {state['exit']}"
         with contextlib.suppress(OSError):
             lines = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
@@ -411,43 +357,4 @@ class LocalCluster:
     def _ask(self, wanted: str, **arguments: Any) -> Any:
         if self._supervisor is None:
             raise CloudError("the local cluster is not running: it was closed, or never started")
-        return _request(self._socket, self._replies, {"do": wanted, **arguments})
-
-
-def _request(connection: socket.socket, replies: Any, request: dict[str, Any]) -> Any:
-    connection.sendall(json.dumps(request).encode() + b"\n")
-    line = replies.readline()
-    if not line:
-        raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it; see supervisor.log")
-    reply = json.loads(line)
-    if "error" in reply:
-        raise EnvironmentProblem(f"the local cluster could not {request['do']}: {reply['error']}")
-    return reply["value"]
-
-
-def _spark_home() -> Path:
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise EnvironmentProblem("the package pyspark is not installed")
-    return Path(found.origin).parent
-
-
-def _classpath() -> str:
-    return f"{_spark_home() / 'jars'}/*"
-
-
-def _environment(java: Path) -> dict[str, str]:
-    """This process's environment, less what would make Spark listen elsewhere, plus what its own scripts would set."""
-    home = _spark_home()
-    core = next((home / "jars").glob("spark-core_*.jar"), None)
-    if core is None:
-        raise EnvironmentProblem(f"pyspark's jars are missing from {home / 'jars'}; install pyspark anew")
-    inherited = {
-        k: v for k, v in os.environ.items() if k not in ("SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR")
-    }
-    return {
-        **inherited,
-        "JAVA_HOME": str(java.parent.parent),
-        "SPARK_HOME": str(home),
-        "SPARK_SCALA_VERSION": core.name.removeprefix("spark-core_").partition("-")[0],
-    }
+        return self._supervisor.ask(wanted, **arguments)

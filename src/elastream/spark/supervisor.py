@@ -2,7 +2,8 @@
 
 One small process (`python -m elastream.spark.supervisor FD`) in a session of its own. The driver sends it requests, one
 JSON object a line, over a socket; when that socket ends, or the driver is no longer its parent, it kills all it ever
-started and removes what it made. It knows commands, environments and hosts, but nothing of Spark, and imports little.
+started and removes what it made. `Connection` is the driver's side of it. It knows commands, environments and hosts, but
+nothing of Spark, and imports little.
 
 Processes are found again by three marks: their control group, where there are any; the environment variable
 `ELASTREAM_HOST`, which executors and Python workers inherit (the pyspark daemon leaves its process group); and being
@@ -19,15 +20,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from elastream.model.errors import EnvironmentProblem
 from elastream.spark.confinement import Cgroups, Link, Network, find_cgroups, kill
 
-__all__ = ["TAG", "Supervisor", "main", "tagged"]
+__all__ = ["TAG", "Connection", "Supervisor", "main", "tagged"]
 
 TAG = "ELASTREAM_HOST"
 """Environment variable that every process of a host carries: `<run>/<host>`."""
@@ -158,10 +161,15 @@ class Supervisor:
         return process.pid
 
     def status(self) -> dict[str, Any]:
-        """By name: whether its first process runs, and the status it ended with."""
+        """By name: whether its first process runs, the status it ended with, and whether all behind it is cleared up."""
         self.reap()
         return {
-            child.name: {"alive": child.exit is None and not child.killed, "exit": child.exit, "pid": child.pid}
+            child.name: {
+                "alive": child.exit is None and not child.killed,
+                "exit": child.exit,
+                "gone": child.gone,
+                "pid": child.pid,
+            }
             for child in self.children.values()
         }
 
@@ -310,6 +318,50 @@ def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], f
                     return
                 *lines, pending = (pending + arrived).split(b"\n")
                 yield from lines
+
+
+class Connection:
+    """A supervisor and the driver's end of its socket; what it says of itself goes to the file `log`. For several threads.
+
+    Python opens descriptors so that programs which the driver starts do not inherit them: the socket ends with the driver.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        self._replies = self._socket.makefile("rb")
+        with theirs, open(log, "wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "elastream.spark.supervisor", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+
+    def ask(self, wanted: str, **arguments: Any) -> Any:
+        """The answer to a request: a method of `Supervisor` and its arguments; raises EnvironmentProblem where it fails."""
+        try:
+            with self._lock:
+                self._socket.sendall(json.dumps({"do": wanted, **arguments}).encode() + b"\n")
+                line = self._replies.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise EnvironmentProblem(f"the local cluster could not {wanted}: {reply['error']}")
+        return reply["value"]
+
+    def close(self, grace: float) -> None:
+        """End everything within `grace` seconds, by force after that, and return when nothing is left."""
+        with contextlib.suppress(EnvironmentProblem):
+            self.ask("finish", grace=grace)
+        self._replies.close()
+        self._socket.close()
+        self.process.wait()
 
 
 def main(descriptor: int) -> None:
