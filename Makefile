@@ -22,7 +22,8 @@ test: setup check
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -p elastream
+	$(BIN)/mypy --strict -p elastream.model -p elastream.planning -p elastream.control -p elastream.workload
 	$(BIN)/lint-imports
 
 unit: setup

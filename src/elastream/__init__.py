@@ -1,3 +1,57 @@
-"""Elastream keeps PySpark streaming pipelines inside their service level at the lowest cost."""
+"""Keeps PySpark streaming pipelines inside their service level at the lowest cost, without restarting a query.
+
+    from elastream import Dataflow, Local, Threshold, parquet, ramp, run, text_files
+
+Names are imported when first used: a program that only simulates never loads Spark.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastream.api.run import RunResult, run
+    from elastream.model.cloud import Billing, HostType
+    from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
+    from elastream.model.errors import ElastreamError
+    from elastream.model.flow import Dataflow
+    from elastream.model.graph import Alternate, Graph
+    from elastream.planning.btu import Btu
+    from elastream.planning.queue_threshold import QueueThreshold
+    from elastream.planning.static import Static
+    from elastream.planning.threshold import Threshold
+    from elastream.spark.confinement import Link
+    from elastream.spark.local import Local
+    from elastream.spark.sinks import latest
+    from elastream.workload import constant, ramp, random_walk, sine, steps, trace
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "elastream.api.run": ("RunResult", "run"),
+    "elastream.model.cloud": ("Billing", "HostType"),
+    "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),
+    "elastream.model.errors": ("ElastreamError",),
+    "elastream.model.flow": ("Dataflow",),
+    "elastream.model.graph": ("Alternate", "Graph"),
+    "elastream.planning.btu": ("Btu",),
+    "elastream.planning.queue_threshold": ("QueueThreshold",),
+    "elastream.planning.static": ("Static",),
+    "elastream.planning.threshold": ("Threshold",),
+    "elastream.spark.confinement": ("Link",),
+    "elastream.spark.local": ("Local",),
+    "elastream.spark.sinks": ("latest",),
+    "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*sorted(_HOME_OF), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'elastream' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

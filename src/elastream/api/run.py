@@ -89,8 +89,8 @@ def run(
             ending = _drive(plant, policy, directory, watching, options, duration(monitor), duration(period), stop)
         finally:
             plant.close()
-    if plant.failure:
-        raise ElastreamError(plant.failure)
+    if ending.status == "failed":
+        raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root)
 
 
@@ -119,6 +119,7 @@ def _drive(
         journal=Journal(directory.journal),
         observe_only=options.observe_only,
         limit=options.limit,
+        facts=plant.facts,
         header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
     )
     stop.then(loop.stop, plant.clock.wake)

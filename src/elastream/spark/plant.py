@@ -118,7 +118,6 @@ class SparkPlant:
         self._committed = -1
         self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
         self._steward.start()
-        self.failure = ""
 
     @property
     def context(self) -> Context:
@@ -129,6 +128,16 @@ class SparkPlant:
     def clock(self) -> RunClock:
         """Time of the run."""
         return self._clock
+
+    @property
+    def confinement(self) -> str:
+        """One sentence on how hosts are held to their type."""
+        return self._cluster.confinement
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The provider, for tests and benchmarks."""
+        return self._cluster
 
     @property
     def spark(self) -> Any:
@@ -223,6 +232,16 @@ class SparkPlant:
         # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
         self._cluster.close()
         _quietly(self._spark.stop)
+
+    def facts(self) -> Mapping[str, float | str]:
+        """Figures of the whole run for its ending."""
+        return {
+            "batches": self._telemetry.batches,
+            "records": self._telemetry.rows,
+            "longest batch": self._telemetry.longest,
+            "moves": len(self._placing.landed),
+            "query runs": len({each.query.runId for each in self._running}),
+        }
 
     def wait_idle(self, limit: float = 30.0) -> bool:
         """Wait until no batch is under way and none is due; whether it came to that within `limit` seconds."""
@@ -497,6 +516,7 @@ def start_plant(
         for host in first:
             cluster.lease(host, cloud.type)
         wanted = settings_for(
+            driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,
             executor_cores=cloud.type.slots,
             state_partitions=partitions,

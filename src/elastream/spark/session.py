@@ -5,6 +5,8 @@ second and not for half a minute; no limit on executors lost, because releasing 
 """
 
 import os
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,19 +22,31 @@ LOCALITY_WAIT = "1s"
 """How long a task waits for the executor that holds its state. A lost executor costs at most this once per batch; below
 half a second, tasks of an unevenly loaded stage start to run away from their state."""
 
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {file}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+"""
+"""Spark's own log goes to the run's folder: the terminal is for the live view, and hosts that leave make Spark talk."""
+
 
 def settings_for(
     *,
+    driver_address: str,
     executor_memory: float,
     executor_cores: int,
     state_partitions: int,
     ports: range | None = None,
     packages: Sequence[str] = (),
 ) -> Mapping[str, str]:
-    """Spark settings of an elastic session; `executor_memory` in megabytes, `ports` for driver and block manager."""
+    """Spark settings of an elastic session; `executor_memory` in mebibytes, `ports` for driver and block manager."""
     settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": driver_address,
+        "spark.driver.bindAddress": driver_address,
         "spark.driver.memory": "1g",
         "spark.executor.memory": f"{executor_memory:.0f}m",
         "spark.executor.cores": str(executor_cores),
@@ -48,7 +62,6 @@ def settings_for(
         "spark.sql.adaptive.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
         **session_settings(),
@@ -71,14 +84,28 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     """
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
+    # Workers run the interpreter of the driver, and find the modules that lie beside the user's program.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(master).appName(name)
-    places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "scratch")}
+    logging = folder / "driver-log4j2.properties"
+    logging.write_text(LOGGING.format(file=folder / "driver.log"))
+    places = {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),
+    }
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {str(error).splitlines()[0]}") from error
-    spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _own_modules() -> list[str]:
+    """Entries of the module path that the interpreter does not bring by itself: the user's program and its neighbours."""
+    brought = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return [entry for entry in dict.fromkeys(sys.path) if entry and Path(entry).is_dir() and not entry.startswith(brought)]

@@ -27,7 +27,7 @@ def warm_up(spark: SparkSession, executor: Executor) -> float:
     context.setLocalProperty("spark.scheduler.pool", "warm-up")
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
-        touched = _pinned(spark, executor).mapInArrow(_touch, "id bigint, word string")
+        touched = _pinned(spark, executor).mapInArrow(_touch, "word string")
         touched.write.format("noop").mode("overwrite").save()
     finally:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
@@ -37,23 +37,17 @@ def warm_up(spark: SparkSession, executor: Executor) -> float:
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
     """One row a slot, each in a partition of its own that prefers `executor`."""
-    jvm: Any = spark._jvm
-    preferred = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
-    rows = [
-        jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(_array(spark, slot)), preferred)
-        for slot in range(executor.slots)
-    ]
-    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
-    rdd = spark.sparkContext._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), tag)
-    schema = spark._jsparkSession.range(0).schema()
-    return DataFrame(spark._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
-
-
-def _array(spark: SparkSession, slot: int) -> Any:
     gateway: Any = spark.sparkContext._gateway
-    values = gateway.new_array(gateway.jvm.java.lang.Object, 1)
-    values[0] = gateway.jvm.java.lang.Long(slot)
-    return values
+    jvm = gateway.jvm
+    preferred = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
+    value = gateway.new_array(jvm.java.lang.Object, 1)
+    value[0] = "warm"  # text, because the gateway would turn a boxed long into an int on its way
+    row = jvm.org.apache.spark.sql.RowFactory.create(value)
+    rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(row, preferred) for _ in range(executor.slots)])
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
+    rdd = spark.sparkContext._jsc.sc().makeRDD(rows, tag)
+    schema = spark._jsparkSession.sql("select 'warm' as word").schema()
+    return DataFrame(spark._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
 
 
 def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,7 +55,5 @@ def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     import elastream.spark.fused  # noqa: F401
 
-    for batch in batches:
-        start = batch.column(0)[0].as_py()
-        ids = pa.array(range(start, start + ROWS), pa.int64())
-        yield pa.record_batch([ids, pa.array([str(i % 10) for i in range(ROWS)])], names=["id", "word"])
+    for _ in batches:
+        yield pa.record_batch([pa.array([f"word {number}" for number in range(ROWS)])], names=["word"])

@@ -1,0 +1,185 @@
+"""One life of a dataflow on a real cluster: hosts come, go, and are shot, and every record is counted once."""
+
+import json
+import shutil
+import signal
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from elastream import Dataflow, HostType, Local, constant, latest, parquet, records
+from elastream.model.action import (
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    TaskId,
+)
+from elastream.model.cloud import HostState
+from elastream.model.observation import Metric
+from elastream.spark.directory import RunDirectory
+from elastream.spark.plant import start_plant
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
+LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
+
+
+def words_of(line):
+    return line.split()
+
+
+def letters_of(line):
+    return [word for word in line.split() if word.isalpha()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plant")
+
+
+@pytest.fixture(scope="module")
+def plant(folder):
+    flow = Dataflow("letters")
+    lines = flow.source(records([{"value": line} for line in LINES], "value string"), load=constant("500/s"))
+    words = lines.flat_map({"words": words_of, "letters": letters_of}, returns="word string", name="split")
+    words.key_by("word").count().sink(parquet(folder / "out"))
+    directory = RunDirectory.create(folder / "runs", "letters")
+    plant = start_plant(flow.graph, Local(TINY, max_hosts=3), directory, target_latency=2.0, state_partitions=4)
+    yield plant
+    plant.close()
+
+
+def observed(plant, condition, limit=90.0):
+    """The first observation that meets `condition`; fails with the last one seen."""
+    until = time.monotonic() + limit
+    while True:
+        observation = plant.observe()
+        if condition(observation):
+            return observation
+        if time.monotonic() > until:
+            pytest.fail(f"never came true: {observation}")
+        time.sleep(0.2)
+
+
+def state(plant, host):
+    return plant.hosts.leases[host].state
+
+
+def tasks_on(observation, host):
+    return observation.hosts.value(host, Metric.TASKS)
+
+
+def batches_more(plant, count):
+    target = plant.telemetry.batches + count
+    observed(plant, lambda _: plant.telemetry.batches >= target)
+
+
+def in_the_middle_of_a_batch(plant):
+    while not plant.running[0].query.status["isTriggerActive"]:
+        time.sleep(0.002)
+
+
+def executor_process(plant, host):
+    address = plant.hosts.address(host)
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if any("CoarseGrainedExecutorBackend" in part for part in line) and address in line:
+            return process
+    return None
+
+
+def test_what_runs_is_observed_and_what_was_not_measured_is_unknown(plant):
+    seen = observed(
+        plant, lambda o: o.latency(Metric.LATENCY_P99).known and o.operators.reading("split", Metric.SERVICE_TIME).known
+    )
+    assert seen.operators.value("source", Metric.ARRIVAL_RATE) == pytest.approx(500)
+    assert seen.operators.value("split", Metric.EMITTED_RATE) == pytest.approx(
+        3 * seen.operators.value("split", Metric.PROCESSED_RATE)
+    )
+    assert not seen.operators.reading("sink", Metric.SERVICE_TIME).known
+    assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4), "h1") == 4
+
+
+def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
+    run = plant.running[0].query.runId
+    assert plant.apply(LeaseHost("h2", "tiny")).status is Status.ACCEPTED
+    assert plant.apply(LeaseHost("h2", "tiny")).status is Status.DONE
+    observed(plant, lambda o: state(plant, "h2") is HostState.RUNNING)
+    assert plant.apply(SetParallelism("source", 2)).status is Status.DONE
+    for index in (0, 1):
+        assert plant.apply(MoveTask(TaskId("count", index), "h2")).status is Status.ACCEPTED
+    observed(plant, lambda o: not plant.placing.wanted())
+    assert tasks_on(plant.observe(), "h2") == 2
+    assert plant.apply(MoveTask(TaskId("count", 0), "h2")).status is Status.DONE
+    assert plant.running[0].query.runId == run
+
+
+def test_an_alternate_is_switched_without_restart(plant):
+    run = plant.running[0].query.runId
+    assert plant.apply(SwitchAlternate("split", "letters")).status is Status.DONE
+    rate = Metric.EMITTED_RATE
+    observed(plant, lambda o: o.operators.value("split", rate) < 2.2 * o.operators.value("split", Metric.PROCESSED_RATE))
+    plant.apply(SwitchAlternate("split", "words"))
+    assert plant.running[0].query.runId == run
+
+
+def test_an_executor_killed_in_mid_batch_is_replaced(plant):
+    in_the_middle_of_a_batch(plant)
+    executor_process(plant, "h2").send_signal(signal.SIGKILL)
+    batches_more(plant, 3)
+    observed(plant, lambda o: plant.hosts.executor("h2") is not None)
+    assert state(plant, "h2") is HostState.RUNNING
+
+
+def test_a_host_killed_in_mid_batch_is_lost_and_the_stream_goes_on(plant):
+    in_the_middle_of_a_batch(plant)
+    plant.cluster.kill("h2")
+    observed(plant, lambda o: "h2" not in o.leases)
+    assert state(plant, "h2") is HostState.LOST
+    batches_more(plant, 3)
+    assert tasks_on(observed(plant, lambda o: len(o.tasks) == 4 and not plant.placing.wanted()), "h1") == 4
+
+
+def test_a_drained_host_gives_up_its_state_and_is_released(plant):
+    plant.apply(LeaseHost("h3", "tiny"))
+    observed(plant, lambda o: state(plant, "h3") is HostState.RUNNING)
+    plant.apply(MoveTask(TaskId("count", 3), "h3"))
+    observed(plant, lambda o: tasks_on(o, "h3") == 1 and not plant.placing.wanted())
+    assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
+    assert plant.apply(CancelDrain("h3")).status is Status.DONE
+    assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
+    observed(plant, lambda o: tasks_on(o, "h3") == 0 and not plant.placing.wanted())
+    assert plant.apply(ReleaseHost("h3")).status is Status.ACCEPTED
+    observed(plant, lambda o: state(plant, "h3") is HostState.RELEASED)
+    batches_more(plant, 2)
+
+
+def test_the_last_host_is_not_given_away(plant):
+    for action in (DrainHost("h1"), ReleaseHost("h1")):
+        outcome = plant.apply(action)
+        assert outcome.status is Status.REFUSED
+        assert "only host" in outcome.reason
+
+
+def test_after_all_of_it_every_record_was_counted_once_by_one_query_run(plant, folder):
+    query, checkpoint = plant.running[0].query, plant.running[0].checkpoint
+    assert query.isActive
+    assert plant.facts()["query runs"] == 1
+    query.stop()
+    committed = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    for unfinished in (folder / "out").glob("batch=*"):
+        if int(unfinished.name.removeprefix("batch=")) > committed:
+            shutil.rmtree(unfinished)
+    taken = json.loads((checkpoint / "offsets" / str(committed)).read_text().splitlines()[2])["n"]
+    counted = latest(folder / "out").set_index("word")["count"].to_dict()
+    # The other alternate leaves numbers out, letters are counted under both.
+    expected = Counter(word for number in range(taken) for word in letters_of(LINES[number % len(LINES)]))
+    assert {word: count for word, count in counted.items() if word.isalpha()} == expected
