@@ -312,6 +312,10 @@ class Network:
         """Name of the namespace of host number `index`."""
         return f"{self.bridge}-{index}"
 
+    def device(self, index: int) -> str:
+        """Name of this machine's end of the link of host number `index`; the other end is `eth0` in the namespace."""
+        return f"es{self.number}-{index}"
+
     def open(self) -> "Network":
         """Make the bridge and find out what it can do; raises OSError saying what could not be done."""
         for command in ("ip", "tc", "nsenter"):
@@ -340,7 +344,7 @@ class Network:
 
     def add(self, index: int, link: Link) -> None:
         """Make the namespace of host number `index`, limited by `link` in both directions; raises OSError."""
-        name, device = self.namespace(index), f"es{self.number}-{index}"
+        name, device = self.namespace(index), self.device(index)
         _run("ip", "netns", "add", name)
         _run("ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", name)
         _run("ip", "link", "set", device, "master", self.bridge, "up")
