@@ -1,0 +1,199 @@
+"""Starts the query of a segment on its sinks and durable edges, and reads durable edges back on their other side.
+
+One flow of results that only grow goes into Spark's own sink. Several flows, or results that change, go through one
+`foreachBatch`, each into its part; how a single batch is written is left to `sinks`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.types import StructType
+
+from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Edge, Graph, Operator
+from elastream.spark.composition import latest_batch
+from elastream.spark.directory import RunDirectory
+from elastream.spark.fused import EXIT
+from elastream.spark.sinks import (
+    as_messages,
+    begin_appending,
+    begin_change_log,
+    collect_batch,
+    forget_collected,
+    write_batch,
+    write_changes,
+)
+
+__all__ = ["Outflow", "first_line", "read_edge", "selected", "start_writing"]
+
+SHORTEST_BATCH = "100 milliseconds"
+"""A batch begins when the one before has ended, but not sooner than this: an idle query then polls its source ten times a
+second, and a batch of a few records does not begin just to be followed by another."""
+
+
+@dataclass(frozen=True)
+class Outflow:
+    """Records on their way out of a region, to a sink, a keyed operator or a durable edge.
+
+    exit: which rows of `frame` they are, where it holds several flows. natives: column expressions on the way.
+    """
+
+    target: Operator | Edge
+    frame: DataFrame
+    exit: int | None = None
+    natives: tuple[Operator, ...] = ()
+
+    def part(self, frame: DataFrame) -> DataFrame:
+        """The records of this flow in `frame`, which is the whole stream or one batch of it."""
+        if self.exit is not None:
+            frame = frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
+        return selected(frame, self.natives)
+
+
+def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] = ()) -> DataFrame:
+    """`frame` after native column expressions; columns in `keep` stay. Raises DataflowError where one is wrong."""
+    for operator in natives:
+        columns = operator.alternates[0].function
+        try:
+            frame = frame.select(*(F.expr(sql).alias(name) for name, sql in columns.items()), *keep)
+        except (AnalysisException, ParseException) as error:
+            raise DataflowError(f"the column expressions of {operator.name!r} are wrong: {first_line(error)}") from None
+    return frame
+
+
+def first_line(error: BaseException) -> str:
+    """What Spark says, without the plan below it."""
+    return str(error).splitlines()[0]
+
+
+# -- durable edges -----------------------------------------------------------------------------------------------------
+
+
+def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType, directory: RunDirectory) -> DataFrame:
+    """The records that the query upstream writes to `edge`, as they come."""
+    if edge.durable == "kafka":
+        topic = _edge_topic(graph, edge)
+        options = {**topic.options, "kafka.bootstrap.servers": topic.servers, "subscribe": topic.topic}
+        messages = spark.readStream.format("kafka").options(**options).option("startingOffsets", "earliest").load()
+        return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
+    path = directory.edge(edge.source, edge.target)
+    path.mkdir(parents=True, exist_ok=True)
+    # Files of a batch may lie in a folder of their own, whose name is no column.
+    return spark.readStream.schema(schema).option("recursiveFileLookup", "true").parquet(str(path))
+
+
+def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
+    """The topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink."""
+    for operator in graph.operators:
+        if isinstance(operator.endpoint, KafkaTopic):
+            topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
+            return KafkaTopic(topic, operator.endpoint.servers, {})
+    raise DataflowError(
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of the "
+        "dataflow says where Kafka's servers are"
+    )
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------------
+
+
+def start_writing(
+    graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory
+) -> StreamingQuery:
+    """Start the query called `name` that writes `flows`, which share one frame; `key` is not empty where rows are changes.
+
+    Raises EnvironmentProblem where a sink cannot be written, DataflowError for a sink that writes nothing.
+    """
+    checkpoint = directory.checkpoint(name)
+    fresh = latest_batch(checkpoint) < 0
+    targets: dict[Operator | Edge, list[Outflow]] = {}
+    for flow in flows:
+        targets.setdefault(flow.target, []).append(flow)
+    sinks = {target: _destination(graph, target, directory) for target in targets}
+    for target, sink in sinks.items():
+        _begin(sink, key if isinstance(target, Operator) else (), fresh)
+    frame = flows[0].frame
+    (first, *others) = flows
+    if not others and not key and not isinstance(sinks[first.target], Collected):
+        writer = _native_writer(first.part(frame), sinks[first.target], checkpoint)
+    else:
+        writers = [
+            (group, _batch_writer(sinks[target], key if isinstance(target, Operator) else ()))
+            for target, group in targets.items()
+        ]
+        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
+    return (
+        writer.queryName(f"{graph.name}.{name}")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=SHORTEST_BATCH)
+        .start()
+    )
+
+
+def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
+    if isinstance(target, Edge):
+        if target.durable == "kafka":
+            return _edge_topic(graph, target)
+        return ParquetSink(str(directory.edge(target.source, target.target)))
+    if target.endpoint is None:
+        raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
+    sink: SinkSpec = target.endpoint
+    return sink
+
+
+def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
+    match sink:
+        case ParquetSink(path) if key:
+            begin_change_log(Path(path), key, fresh)
+        case ParquetSink(path):
+            begin_appending(Path(path), fresh)
+        case Collected(name) if fresh:
+            forget_collected(name)
+
+
+def _native_writer(frame: DataFrame, sink: SinkSpec, checkpoint: Path) -> DataStreamWriter:
+    if isinstance(sink, ParquetSink):
+        return frame.writeStream.outputMode("append").format("parquet").option("path", sink.path)
+    assert isinstance(sink, KafkaTopic)
+    options = {**sink.options, "kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
+    return as_messages(frame, ()).writeStream.outputMode("append").format("kafka").options(**options)
+
+
+BatchWriter = Callable[[DataFrame, int], None]
+
+
+def _batch_writer(sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
+    """Writes one batch into `sink`; rows are changes where there is a `key`."""
+    match sink:
+        case ParquetSink(path):
+            write = write_changes if key else write_batch
+            return lambda frame, batch: write(frame, Path(path), batch)
+        case Collected(name):
+            return lambda frame, batch: collect_batch(frame, name, batch)
+        case KafkaTopic():
+            options = {**sink.options, "kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
+            return lambda frame, _: as_messages(frame, key).write.format("kafka").options(**options).save()
+
+
+def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:
+    def write(frame: DataFrame, batch: int) -> None:
+        # Each part is a job of its own; without persist each would run the walk again.
+        several = sum(len(group) for group, _ in writers) > 1
+        whole = frame.persist() if several else frame
+        try:
+            for group, writer in writers:
+                rows = group[0].part(whole)
+                for flow in group[1:]:
+                    rows = rows.unionByName(flow.part(whole))
+                writer(rows, batch)
+        finally:
+            if several:
+                whole.unpersist()
+
+    return write

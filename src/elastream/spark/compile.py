@@ -1,0 +1,315 @@
+"""Turns a dataflow into running Structured Streaming queries, one a segment, and switches their composition live.
+
+A segment becomes: sources, one fused walk, at most one keyed operator, one fused walk behind it, sinks. What a walk holds is
+wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Edge, Graph, Kind, Operator
+from elastream.model.observation import Composition
+from elastream.model.stages import Layout, Segment, Stage
+from elastream.spark.channels import Outflow, first_line, read_edge, selected, start_writing
+from elastream.spark.composition import (
+    COLUMN,
+    CompositionCodec,
+    CompositionLog,
+    latest_batch,
+    wanted_file,
+    write_wanted,
+)
+from elastream.spark.directory import RunDirectory
+from elastream.spark.failures import explain_failure
+from elastream.spark.fused import ENTRY, Carrier, stage_function, tagged_schema
+from elastream.spark.keyed import keyed_frame, schema_from
+from elastream.spark.meter import Meter
+from elastream.spark.regions import Inlet, Region, region, wire
+from elastream.spark.shipping import pickled
+
+__all__ = ["RunningSegment", "explain_failure", "session_settings", "start_queries", "switch"]
+
+
+@dataclass(frozen=True)
+class RunningSegment:
+    """A segment and the query that runs it.
+
+    checkpoint, control: its folders. own_source: whether a source of it is ours, so that its offsets carry the composition.
+    keyed: its keyed operators, by name. meter: counts of all segments together. sources: those of ours, by name.
+    """
+
+    segment: Segment
+    query: StreamingQuery
+    checkpoint: Path
+    control: Path
+    own_source: bool
+    keyed: tuple[str, ...]
+    meter: Meter
+    codec: CompositionCodec
+    sources: tuple[str, ...]
+
+
+def session_settings() -> Mapping[str, str]:
+    """Spark settings that compiled queries need from the session that they run in."""
+    return {
+        # About 40 ms less for every crossing into Python.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+        # State as files of changes: a partition that moves loads from the checkpoint, and commits stay small.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # State partitions are the unit that moves between hosts: nothing may merge them.
+        "spark.sql.adaptive.enabled": "false",
+    }
+
+
+def start_queries(
+    spark: SparkSession,
+    layout: Layout,
+    directory: RunDirectory,
+    composition: Composition,
+    *,
+    state_partitions: int,
+    batch_seconds: float,
+) -> tuple[RunningSegment, ...]:
+    """Start one query a segment under `composition`, upstream ones first.
+
+    state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
+    should last at most. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written;
+    nothing is left running then.
+    """
+    codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
+    codec.encode(composition)
+    edges: dict[Edge, StructType] = {}
+    running: list[RunningSegment] = []
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    # A query takes the width of its shuffles from the session at its start, and keeps it.
+    spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
+    try:
+        for segment in layout.segments:
+            compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
+            running.append(compiler.start(edges))
+    except BaseException as error:
+        for each in running:
+            each.query.stop()
+        if isinstance(error, AnalysisException | ParseException):
+            raise DataflowError(f"dataflow {layout.graph.name!r}: {first_line(error)}") from error
+        raise
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    return tuple(running)
+
+
+def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
+    """Let `composition` hold from one of the next batches on, in every segment; nothing is restarted.
+
+    Segments with a source of ours take it with their next batch; others two batches after the newest one planned.
+    """
+    for each in running:
+        code = each.codec.encode(composition)
+        if each.own_source:
+            write_wanted(wanted_file(each.control), composition.version, code, _partitions(each.sources, composition))
+        elif each.codec.size > 1 and _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
+            _log(each.control).switch(each.checkpoint, composition.version, code)
+
+
+def _log(control: Path) -> CompositionLog:
+    return CompositionLog(control / "composition")
+
+
+def _partitions(sources: Sequence[str], composition: Composition) -> int:
+    return max((composition.parallelism.get(name, 1) for name in sources), default=1)
+
+
+class _Compiler:
+    """Compiles one segment. `start` is all that others call."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        graph: Graph,
+        segment: Segment,
+        directory: RunDirectory,
+        codec: CompositionCodec,
+        meter: Meter,
+        composition: Composition,
+        batch_seconds: float,
+    ) -> None:
+        self.spark, self.graph, self.segment, self.directory = spark, graph, segment, directory
+        self.codec, self.meter, self.composition, self.batch_seconds = codec, meter, composition, batch_seconds
+        self.checkpoint, self.control = directory.checkpoint(segment.name), directory.control(segment.name)
+        members = [graph.operator(name) for name in segment.operators]
+        self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
+        self.keyed = [operator for operator in members if operator.kind is Kind.KEYED]
+        self.shaped = [operator for operator in self.sources if getattr(operator.endpoint, "load", None) is not None]
+
+    def start(self, edges: dict[Edge, StructType]) -> RunningSegment:
+        """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""
+        self._announce()
+        first, behind = self._stages()
+        flows = self._region_flows(first, self._inlet_frames(first, edges))
+        if self.keyed:
+            (operator,) = self.keyed
+            flows = self._behind(operator, behind, flows)
+        for flow in flows:
+            if isinstance(flow.target, Edge):
+                edges[flow.target] = flow.part(flow.frame).schema
+        key = self.keyed[0].key if self.keyed else ()
+        query = start_writing(self.graph, self.segment.name, flows, key, self.directory)
+        return RunningSegment(
+            self.segment,
+            query,
+            self.checkpoint,
+            self.control,
+            bool(self.shaped),
+            tuple(operator.name for operator in self.keyed),
+            self.meter,
+            self.codec,
+            tuple(operator.name for operator in self.shaped),
+        )
+
+    # -- what holds ----------------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        """Say which composition the first batch runs under, before there is a query."""
+        code, version = self.codec.encode(self.composition), self.composition.version
+        if self.shaped:
+            names = [operator.name for operator in self.shaped]
+            write_wanted(wanted_file(self.control), version, code, _partitions(names, self.composition))
+        elif self.codec.size > 1:
+            _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+
+    def _carrier(self, stamped: bool) -> Carrier:
+        """How the code reaches a stage: on the records of a single source of ours, else through the log of the batches."""
+        if self.codec.size == 1:
+            return Carrier()
+        if stamped:
+            return Carrier(stamped=True)
+        return Carrier(offsets=self.checkpoint) if self.shaped else Carrier(log=_log(self.control).directory)
+
+    def _stages(self) -> tuple[Stage, Stage | None]:
+        """The stage that records enter by, and the one behind the keyed operator."""
+        keyed = [stage for stage in self.segment.stages if stage.keyed]
+        entering = [stage for stage in self.segment.stages if not stage.keyed]
+        if len(self.keyed) > 1:
+            names = " and ".join(repr(operator.name) for operator in self.keyed)
+            raise DataflowError(
+                f"dataflow {self.graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of one "
+                "exactly: put a durable edge before all but one of them"
+            )
+        if len(entering) > 1 or (keyed and set(keyed[0].operators) & {o.name for o in self.sources}):
+            raise DataflowError(
+                f"dataflow {self.graph.name!r}: records reach {self.segment.name!r}'s query before and behind its keyed "
+                "operator: put a durable edge between"
+            )
+        behind = keyed[0] if keyed else None
+        if entering:
+            return entering[0], behind
+        # The keyed operator reads a durable edge: what stands before it is an empty stage.
+        return Stage(self.segment.name, self.segment.name, (), keyed=False), behind
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    def _inlet_frames(self, stage: Stage, edges: Mapping[Edge, StructType]) -> dict[str, DataFrame]:
+        frames = {}
+        for source in self.sources:
+            frames[source.name] = self._open(source)
+        for edge in self.segment.inputs:
+            frames[edge.source] = read_edge(self.spark, self.graph, edge, edges[edge], self.directory)
+        return frames
+
+    def _open(self, source: Operator) -> DataFrame:
+        from elastream.spark.sources import open_source
+
+        if source.endpoint is None:
+            raise DataflowError(f"source {source.name!r} reads nothing; it can only be simulated")
+        partitions = _partitions([source.name], self.composition)
+        return open_source(
+            self.spark, source, control=self.control, partitions=partitions, batch_seconds=self.batch_seconds
+        )
+
+    def _region_flows(self, stage: Stage, frames: Mapping[str, DataFrame]) -> list[Outflow]:
+        members = set(stage.operators) | {operator.name for operator in self.keyed}
+        inputs = [edge for edge in self.segment.inputs if edge.target in members]
+        part = region(self.graph, stage.operators, inputs)
+        return self._walked(part, stage.name, [frames[inlet.origin] for inlet in part.inlets])
+
+    def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
+        assert stage is not None
+        if len(flows) != 1:
+            others = " and ".join(repr(_name(flow.target)) for flow in flows if flow.target is not operator)
+            raise DataflowError(
+                f"dataflow {self.graph.name!r}: besides the keyed operator {operator.name!r}, one query would feed {others}: "
+                f"put a durable edge before {operator.name!r}"
+            )
+        (flow,) = flows
+        counted = keyed_frame(
+            flow.part(flow.frame), operator, self.segment.name, self.codec, self._carrier(False), self.meter
+        )
+        part = region(self.graph, stage.operators, ())
+        return self._walked(part, operator.name, [counted])
+
+    def _walked(self, part: Region, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
+        """The flows out of a region whose inlets are `frames`."""
+        stamped = len(frames) == 1 and COLUMN in frames[0].columns
+        carrier = self._carrier(stamped)
+        frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
+        if part.plain:
+            (outlet,) = part.outlets
+            return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
+        arriving = [_arrow(frame.drop(COLUMN).schema) for frame in frames]
+        walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
+        shipped = pickled(walk, f"dataflow {self.graph.name!r}")
+        into = frames[0] if len(frames) == 1 else _together(frames)
+        several = len(walk.exits) > 1
+        schema = tagged_schema(walk.exits) if several else walk.exits[0].schema
+        out = into.mapInArrow(stage_function(shipped, carrier, self.meter.sink), from_arrow_schema(schema))
+        return [
+            Outflow(outlet.target, out, number if several else None, outlet.natives)
+            for number, outlet in enumerate(part.outlets)
+        ]
+
+
+def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
+    """`frame` after the native part of an inlet; with `keep`, the composition stays on the records."""
+    return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
+
+
+def _together(frames: Sequence[DataFrame]) -> DataFrame:
+    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's."""
+    schemas = [frame.drop(COLUMN).schema for frame in frames]
+    tagged = []
+    for number, frame in enumerate(frames):
+        columns = [F.lit(number).alias(ENTRY)]
+        for other, schema in enumerate(schemas):
+            empty = F.lit(None).cast(schema)
+            columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
+        tagged.append(frame.select(*columns))
+    result = tagged[0]
+    for frame in tagged[1:]:
+        result = result.unionAll(frame)
+    return result
+
+
+def _schema_of(ddl: str) -> pa.Schema:
+    return _arrow(schema_from(ddl, "what an operator returns"))
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    return to_arrow_schema(schema)
+
+
+def _name(target: Operator | Edge) -> str:
+    return target.target if isinstance(target, Edge) else target.name

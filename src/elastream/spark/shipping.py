@@ -1,0 +1,56 @@
+"""Pickles users' functions such that a worker needs no module of theirs.
+
+PySpark pickles by value only what stands in `__main__`; a helper module beside the user's script, or a script that runs under
+another name, would be missing on every host. So modules that are not installed are pickled by value too.
+"""
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from pyspark import cloudpickle
+
+from elastream.model.errors import DataflowError
+
+__all__ = ["pickled"]
+
+
+def pickled(value: object, what: str) -> bytes:
+    """`value` as bytes that a worker can load; raises DataflowError, naming `what`, where it holds something that cannot travel."""
+    with _local_modules_by_value():
+        try:
+            return cloudpickle.dumps(value)
+        except Exception as error:
+            raise DataflowError(
+                f"{what} cannot be sent to the workers: {str(error).splitlines()[0]} (a function must not hold an open file, "
+                "a lock or a session; open what it needs inside of it)"
+            ) from error
+
+
+@contextmanager
+def _local_modules_by_value() -> Iterator[None]:
+    by_value = cloudpickle.list_registry_pickle_by_value()
+    local = [module for module in list(sys.modules.values()) if _is_local(module) and module.__name__ not in by_value]
+    for module in local:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in local:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_local(module: ModuleType) -> bool:
+    """Whether `module` is a file of the user's own: neither installed nor part of Python nor of this package."""
+    file = getattr(module, "__file__", None)
+    name = getattr(module, "__name__", "__main__")
+    if not file or name == "__main__" or name.partition(".")[0] == __package__.partition(".")[0]:
+        return False
+    # A script that `runpy` executes is in sys.modules only while it runs, and a registered name must be there.
+    return sys.modules.get(name) is module and not any(Path(file).is_relative_to(place) for place in _INSTALLED)
+
+
+_INSTALLED = tuple({Path(path) for path in (*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix) if path})
