@@ -1,0 +1,221 @@
+"""The records that a shaped load draws from: read once, frozen beside the checkpoint, mapped into every worker.
+
+A load replays by record number, so the records must not change while a run lasts, even if the user's files do: they are
+stored as one Arrow file that workers map into memory, which also makes a batch a few slices. When which record is due is
+left to `sources`.
+"""
+
+import codecs
+import glob
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from elastream.model.endpoints import Files, Records, TextFiles
+from elastream.model.errors import EnvironmentProblem, InputError
+
+__all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "slices"]
+
+ROWS = 10_000
+"""Rows of a batch handed to Spark, its own default for Arrow batches."""
+
+ORIGIN = b"elastream.origin"
+BLOCK = 1 << 20
+READABLE = ("parquet", "json", "csv")
+
+RecordFiles = TextFiles | Files
+
+
+def input_files(path: str) -> tuple[Path, ...]:
+    """Files that `path` (a file, a folder or a glob) names, sorted; names that begin with `.` or `_` are left out, as in Spark.
+
+    Raises InputError where there is nothing, or nothing but empty files.
+    """
+    place = Path(path).expanduser()
+    if place.is_file():
+        found = [place]
+    elif place.is_dir():
+        found = [child for child in place.iterdir() if child.is_file() and child.name[0] not in "._"]
+        if not found:
+            raise InputError(f"the folder {path} holds no file")
+    else:
+        found = [Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file()]
+        if not found:
+            raise InputError(f"no file matches {path}" if glob.has_magic(path) else f"there is no file or folder {path}")
+    if not any(file.stat().st_size for file in found):
+        raise InputError(f"{path} is empty")
+    return tuple(sorted(found))
+
+
+def check_text(file: Path) -> None:
+    """Raise InputError, naming the byte, where `file` is not UTF-8 text or cannot be read."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    position = 0
+    try:
+        with _opened(file) as stream:
+            while block := stream.read(BLOCK):
+                position -= len(decoder.getstate()[0])
+                decoder.decode(block)
+                position = stream.tell()
+            position -= len(decoder.getstate()[0])
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(file, position + error.start, error) from None
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def check_files(spec: Files) -> None:
+    """Raise InputError where the format is unknown or, for parquet, a file is none."""
+    if spec.format not in READABLE:
+        raise InputError(f"{spec.path}: the format {spec.format!r} is not one of {', '.join(READABLE)}")
+    for file in input_files(spec.path):
+        if spec.format == "parquet":
+            try:
+                pa.parquet.read_schema(file)
+            except (pa.ArrowException, OSError) as error:
+                raise InputError(f"{file} is not a parquet file: {_first_line(error)}") from None
+
+
+def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Table:
+    """All records of `spec`, files in sorted order, in the Arrow `schema`; shape (records, columns), at least one record.
+
+    Raises InputError, naming file or column, for what cannot be read so.
+    """
+    match spec:
+        case TextFiles(path):
+            table = pa.concat_tables([_lines(file, schema) for file in input_files(path)])
+        case Files(path):
+            table = pa.concat_tables([_rows(file, spec.format, schema) for file in input_files(path)])
+        case Records(rows):
+            unknown = sorted({column for row in rows for column in row} - set(schema.names))
+            if unknown:
+                raise InputError(f"records have a column {unknown[0]!r}, which is not in their schema ({spec.schema})")
+            try:
+                table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+            except (pa.ArrowException, TypeError) as error:
+                raise InputError(f"records do not fit their schema ({spec.schema}): {_first_line(error)}") from None
+    if not table.num_rows:
+        raise InputError(f"{getattr(spec, 'path', 'the list of records')} holds no record")
+    return table
+
+
+def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> None:
+    """Store the records of `spec` in `file`, once: a run that goes on finds them as they were when it began.
+
+    Raises InputError where `file` was made from another input, EnvironmentProblem where it cannot be written.
+    """
+    origin = _origin(spec)
+    if file.exists():
+        made_from = (pa.ipc.open_file(pa.memory_map(str(file))).schema.metadata or {}).get(ORIGIN, b"").decode()
+        if made_from != origin:
+            raise InputError(f"this run began with the input {made_from}; it cannot go on with {origin}")
+        return
+    table = read_records(spec, schema).replace_schema_metadata({ORIGIN: origin.encode()})
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with pa.ipc.new_file(str(temporary), table.schema) as out:
+            out.write_table(table.combine_chunks(), max_chunksize=ROWS)
+        os.replace(temporary, file)
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot write {file}: {error.strerror or error}") from None
+
+
+def frozen(file: Path) -> pa.Table:
+    """The records in `file`, mapped into memory; opened once a process."""
+    status = file.stat()
+    return _mapped(str(file), status.st_mtime_ns, status.st_size)
+
+
+def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Records `first` to `last` (exclusive) of the endless repetition of `table`, in batches of at most 10,000 rows."""
+    size = table.num_rows
+    short = table.combine_chunks().to_batches()[0] if size < ROWS else None
+    while first < last:
+        if short is not None:
+            rows = min(last - first, ROWS)
+            yield short.take(pa.array((first + np.arange(rows)) % size))
+        else:
+            begin = first % size
+            rows = min(last - first, ROWS, size - begin)
+            yield from table.slice(begin, rows).to_batches()
+        first += rows
+
+
+@lru_cache(maxsize=4)
+def _mapped(path: str, modified: int, size: int) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(path)).read_all()
+
+
+def _opened(file: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(file, "rb")) if file.suffix == ".gz" else file.open("rb")
+
+
+def _lines(file: Path, schema: pa.Schema) -> pa.Table:
+    """Lines that are not blank, split where Spark's text source splits them."""
+    try:
+        with _opened(file) as stream:
+            content = stream.read()
+        text = content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(file, error.start, error) from None
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from None
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return pa.table([pa.array([line for line in lines if line.strip()], schema.field(0).type)], schema=schema)
+
+
+def _rows(file: Path, format: str, schema: pa.Schema) -> pa.Table:
+    # Times in text seldom name a zone; they are read as they stand and taken as UTC.
+    plain = pa.schema([(f.name, pa.timestamp("us") if pa.types.is_timestamp(f.type) else f.type) for f in schema])
+    try:
+        match format:
+            case "parquet":
+                table = pa.parquet.read_table(file, columns=schema.names, partitioning=None)
+            case "json":
+                options = pa.json.ParseOptions(explicit_schema=plain, unexpected_field_behavior="ignore")
+                table = pa.json.read_json(file, parse_options=options)
+            case _:
+                table = pa.csv.read_csv(
+                    file,
+                    convert_options=pa.csv.ConvertOptions(
+                        column_types=plain, include_columns=schema.names, strings_can_be_null=True
+                    ),
+                )
+        missing = [name for name in schema.names if name not in table.column_names]
+        if missing:
+            raise InputError(f"{file} has no column {missing[0]!r}")
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise InputError(f"{file} cannot be read as {format} with these columns: {_first_line(error)}") from None
+
+
+def _origin(spec: TextFiles | Files | Records) -> str:
+    match spec:
+        case TextFiles(path):
+            return f"text {Path(path).resolve()}"
+        case Files(path, schema, format):
+            return f"{format} {Path(path).resolve()} ({schema})"
+        case Records(rows, schema):
+            digest = hashlib.sha256(json.dumps([dict(row) for row in rows], default=repr).encode()).hexdigest()
+            return f"records {digest[:12]} ({schema})"
+
+
+def _not_utf8(file: Path, position: int, error: UnicodeDecodeError) -> InputError:
+    return InputError(f"{file} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x} ({error.reason})")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")

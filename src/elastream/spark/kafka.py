@@ -1,0 +1,54 @@
+"""Kafka through Spark's own connector: which package it is, and what a `KafkaTopic` means in its options.
+
+The connector does not come with PySpark; Spark fetches it when a session starts with `spark.jars.packages`. Reading and
+writing themselves are Spark's.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from elastream.model.endpoints import KafkaTopic
+from elastream.model.errors import InputError
+
+__all__ = ["check_topic", "kafka_package", "kafka_settings", "sink_options", "source_options"]
+
+SCALA = "2.13"
+
+
+def kafka_package(version: str = pyspark.__version__) -> str:
+    """Maven coordinate of Spark's Kafka connector: `group:artifact:version`."""
+    return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{version}"
+
+
+def kafka_settings(package: str | None = None) -> Mapping[str, str]:
+    """Settings of a session that reads or writes Kafka; jars are kept in the user's cache folder and fetched once."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return {"spark.jars.packages": package or kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
+
+
+def source_options(topic: KafkaTopic) -> Mapping[str, str]:
+    """Options of `readStream.format("kafka")`: from the earliest record on, unless `topic.options` says otherwise."""
+    return {
+        "kafka.bootstrap.servers": topic.servers,
+        "subscribe": topic.topic,
+        "startingOffsets": "earliest",
+        **topic.options,
+    }
+
+
+def sink_options(topic: KafkaTopic) -> Mapping[str, str]:
+    """Options of `writeStream.format("kafka")`."""
+    return {"kafka.bootstrap.servers": topic.servers, "topic": topic.topic, **topic.options}
+
+
+def check_topic(topic: KafkaTopic) -> None:
+    """Raise InputError for a topic without a name, or servers that are not `host:port[,host:port...]`."""
+    if not topic.topic:
+        raise InputError(f"a Kafka topic at {topic.servers} has no name")
+    for server in topic.servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InputError(f"Kafka topic {topic.topic!r}: {server!r} is not host:port")
