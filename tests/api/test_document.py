@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -209,6 +209,7 @@ def dataflows(draw: st.DrawFn) -> tuple[dict[str, object], Dataflow]:
     return {"dataflow": "random", "operators": operators}, flow
 
 
+@settings(deadline=None)
 @given(dataflows())
 def test_a_graph_written_as_yaml_equals_the_one_built_in_python(
     tmp_path_factory: pytest.TempPathFactory, both: tuple[dict[str, object], Dataflow]

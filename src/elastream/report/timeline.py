@@ -1,0 +1,334 @@
+"""The run on one time axis: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
+
+Made as plain data in Plotly's own notation - no drawing here - so that what the page shows can be compared with the
+recording value by value. Colours of text and rules are the page's affair, those of the lines work on light and dark.
+"""
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from elastream.control.recording import Recording
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    RenewHost,
+    describe,
+)
+from elastream.model.cloud import HostState
+from elastream.model.decision import Decision
+from elastream.model.observation import Floats, Metric
+from elastream.model.wording import clock, quantities
+
+__all__ = ["ORIGIN", "PALETTE", "timeline"]
+
+Json: TypeAlias = dict[str, Any]
+
+ORIGIN = 946_684_800_000
+"""Time 0 of a run on the page's axis, in milliseconds: a date axis labels minutes and seconds well at every zoom, but takes
+small numbers for years."""
+
+PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#7a8b2f", "#5c6f82", "#b0703c")
+"""Lines told apart on white and on near-black, with the commoner colour deficiencies too."""
+
+ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
+"""Pixels: height of a panel, space between two, height of the strip of decisions, margins."""
+
+MARKED_LINES = 80
+"""Decisions about hosts are drawn through all panels up to this many; more would hide what they explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve; `dash` and `fill` in Plotly's words."""
+
+    name: str
+    values: Floats
+    colour: str
+    shape: str = "linear"
+    width: float = 1.6
+    dash: str = "solid"
+    fill: str | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves over one y axis."""
+
+    title: str
+    lines: tuple[Line, ...]
+    level: tuple[str, float] | None = None
+    options: Json = field(default_factory=dict)
+
+
+def timeline(recording: Recording) -> Json:
+    """Plotly figure `{"data": [...], "layout": {...}}`; x is milliseconds after `ORIGIN`, unknown is null."""
+    panels = [panel for panel in _panels(recording) if any(_any_known(line.values) for line in panel.lines)]
+    marks = _marks(recording.decisions)
+    height = TOP + BOTTOM + (STRIP + GAP) * bool(marks) + len(panels) * ROW + (len(panels) - 1) * GAP
+    inner = height - TOP - BOTTOM
+    end = max([recording.end, *recording.times[-1:]], default=1.0)
+    data: list[Json] = []
+    layout: Json = {
+        "height": height,
+        "margin": {"l": 56, "r": 16, "t": TOP, "b": BOTTOM},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "inherit", "size": 12},
+        "showlegend": False,
+        "hovermode": "x unified",
+        "hoversubplots": "axis",
+        "hoverlabel": {"align": "left", "font": {"size": 12}},
+        "annotations": [],
+        "shapes": [],
+        "xaxis": {
+            "type": "date",
+            "range": [_x(0.0), _x(end)],
+            "tickformat": "%-H:%M:%S" if end >= 3600 else "%-M:%S",
+            "hoverformat": "%-H:%M:%S after the start" if end >= 3600 else "%-M:%S after the start",
+            "showgrid": True,
+            "zeroline": False,
+            "ticks": "outside",
+            "tickcolor": "rgba(0,0,0,0)",
+            "title": {"text": "time since the start", "standoff": 8},
+        },
+    }
+    top = float(inner)
+    if marks:
+        _add_strip(data, layout, marks, 1, (top - STRIP) / inner, 1.0)
+        top -= STRIP + GAP
+    for number, panel in enumerate(panels, start=1 + bool(marks)):
+        _add_panel(data, layout, panel, recording.times, number, (top - ROW) / inner, top / inner, end)
+        top -= ROW + GAP
+    layout["xaxis"]["anchor"] = _axis("y", len(panels) + bool(marks))
+    return {"data": data, "layout": layout}
+
+
+def _panels(recording: Recording) -> Iterable[Panel]:
+    blue, orange, green, _, red, *_ = PALETTE
+    offered = recording.application(Metric.ARRIVAL_RATE)
+    if not _any_known(offered):
+        offered = _sum(recording, _sources(recording), Metric.ARRIVAL_RATE)
+    processed = recording.application(Metric.THROUGHPUT)
+    load = (Line("offered", offered, orange, unit="/s"), Line("processed", processed, blue, unit="/s"))
+    yield Panel("Load, records/s", load)
+    yield Panel("Backlog, records", (Line("waiting", _backlog(recording), red, fill="tozeroy"),))
+    target = recording.header.target_latency
+    latency = (
+        Line("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
+        Line("p50", recording.application(Metric.LATENCY_P50), blue, unit=" s"),
+    )
+    yield Panel("Latency, s", latency, None if target is None else ("target", target))
+    stages = [
+        Line(str(stage["name"]), recording.parallelism(stage["name"]), PALETTE[number % len(PALETTE)], "hv")
+        for number, stage in enumerate(recording.header.stages)
+    ]
+    yield Panel("Parallelism, instances by stage", tuple(line for line in stages if _any_known(line.values)))
+    counts = recording.host_count()
+    leased = sum(counts.values(), start=0 * recording.times)
+    hosts = (
+        Line("ready", counts[HostState.RUNNING], green, "hv", fill="tozeroy"),
+        Line("leased", leased, orange, "hv", fill="tonexty"),
+    )
+    yield Panel("Hosts", hosts, options={"dtick": 1} if max(leased, default=0) <= 6 else {})
+    yield Panel("Cost so far", (Line("paid", recording.cost(), PALETTE[3], "hv"),))
+
+
+def _sources(recording: Recording) -> list[str]:
+    return [operator["name"] for operator in recording.header.operators if operator["kind"] == "source"]
+
+
+def _backlog(recording: Recording) -> Floats:
+    whole = recording.application(Metric.BACKLOG)
+    return whole if _any_known(whole) else _sum(recording, _sources(recording), Metric.BACKLOG)
+
+
+def _sum(recording: Recording, operators: Sequence[str], metric: Metric) -> Floats:
+    """Over several operators; unknown where one of them is."""
+    return sum((recording.operator(name, metric) for name in operators), start=0 * recording.times)
+
+
+def _any_known(values: Floats) -> bool:
+    return any(not math.isnan(value) for value in values)
+
+
+def _x(time: float) -> int:
+    return ORIGIN + round(time * 1000)
+
+
+def _axis(letter: str, number: int) -> str:
+    return letter if number == 1 else f"{letter}{number}"
+
+
+def _add_panel(
+    data: list[Json], layout: Json, panel: Panel, times: Floats, number: int, low: float, high: float, end: float
+) -> None:
+    axis = _axis("y", number)
+    x = [_x(time) for time in times.tolist()]
+    data += [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": line.name,
+            "x": x,
+            "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in line.values.tolist()],
+            "xaxis": "x",
+            "yaxis": axis,
+            "line": {"color": line.colour, "width": line.width, "shape": line.shape, "dash": line.dash},
+            "hovertemplate": f"%{{y:,.4~g}}{line.unit}",
+            **({"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}),
+        }
+        for line in panel.lines
+    ]
+    layout[f"yaxis{axis[1:]}"] = {
+        "domain": [low, high],
+        "anchor": "x",
+        "rangemode": "tozero",
+        "zeroline": False,
+        "nticks": 5,
+        "tickformat": "~s" if max(max(_finite(line.values), default=0) for line in panel.lines) >= 10_000 else "",
+        "fixedrange": True,
+        **panel.options,
+    }
+    named = [f"<span style='color:{line.colour}'>{html.escape(line.name)}</span>" for line in panel.lines]
+    if panel.level is not None:
+        label, value = panel.level
+        named.append(f"<span style='color:#8a8f98'>{label} {value:g} s</span>")
+        level = {"type": "line", "xref": "x", "x0": _x(0.0), "x1": _x(end), "yref": axis, "y0": value, "y1": value}
+        layout["shapes"].append({**level, "line": {"color": "#8a8f98", "width": 1.2, "dash": "dash"}})
+    _add_title(layout, panel.title, named, high)
+
+
+def _add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None:
+    layout["annotations"].append(
+        {
+            "text": f"<b>{title}</b>   {'   '.join(named)}",
+            "xref": "paper",
+            "yref": "paper",
+            "x": 0,
+            "y": y,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "showarrow": False,
+            "align": "left",
+            "font": {"size": 12.5},
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A decision as it is marked: its lane from the top, symbol and colour, and what hovering says."""
+
+    decision: Decision
+    lane: str
+    symbol: str
+    colour: str
+    text: str
+
+
+def _marks(decisions: Iterable[Decision]) -> list[Mark]:
+    """One mark for each decision and kind of thing that it did, or wanted to do and could not."""
+    found = []
+    for decision in decisions:
+        kinds: dict[tuple[str, str, str], list[str]] = {}
+        for outcome in decision.outcomes:
+            kinds.setdefault(_look(outcome), []).append(_outcome_text(outcome))
+        for proposal in decision.proposals:
+            if proposal.refused:
+                text = f"{describe(proposal.action)}: refused, {proposal.refused}"
+                kinds.setdefault(REFUSED, []).append(text)
+        for (lane, symbol, colour), texts in kinds.items():
+            head = f"<b>round {decision.round} at {clock(decision.time)}</b>"
+            seen = f"<i>seen: {html.escape(quantities(decision.seen))}</i>" if decision.seen else ""
+            text = "<br>".join(filter(None, [head, *(html.escape(each) for each in texts), seen]))
+            found.append(Mark(decision, lane, symbol, colour, text))
+    return found
+
+
+LEASED = ("hosts", "triangle-up", PALETTE[2])
+GIVEN_BACK = ("hosts", "triangle-down", PALETTE[1])
+KEPT = ("hosts", "circle", PALETTE[6])
+PLACED = ("tasks", "diamond", PALETTE[0])
+SWITCHED = ("dataflow", "square", PALETTE[3])
+REFUSED = ("not done", "x-thin-open", PALETTE[4])
+LEGEND = "▲ leased  ▼ given back  ◆ moved  ■ switched or scaled  ✕ not done"
+LANES = ("hosts", "tasks", "dataflow", "not done")
+
+
+def _look(outcome: Outcome) -> tuple[str, str, str]:
+    action: Action = outcome.action
+    if not outcome.succeeded:
+        return REFUSED
+    match action:
+        case LeaseHost():
+            return LEASED
+        case DrainHost() | ReleaseHost():
+            return GIVEN_BACK
+        case CancelDrain() | RenewHost():
+            return KEPT
+        case MoveTask():
+            return PLACED
+        case _:
+            return SWITCHED
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    why = f" - {outcome.action.why}" if outcome.action.why else ""
+    became = "" if outcome.succeeded else f": {outcome.status.value}, {outcome.reason}"
+    return f"{describe(outcome.action)}{why}{became}"
+
+
+def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:
+    axis = _axis("y", number)
+    lanes = [lane for lane in LANES if any(mark.lane == lane for mark in marks)]
+    for lane in lanes:
+        here = [mark for mark in marks if mark.lane == lane]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": lane,
+                "x": [_x(mark.decision.time) for mark in here],
+                "y": [lane] * len(here),
+                "xaxis": "x",
+                "yaxis": axis,
+                "customdata": [mark.decision.round for mark in here],
+                "text": [mark.text for mark in here],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "symbol": [mark.symbol for mark in here],
+                    "color": [mark.colour for mark in here],
+                    "size": 9,
+                    "line": {"width": 1.6, "color": [mark.colour for mark in here]},
+                },
+            }
+        )
+    layout[f"yaxis{axis[1:]}"] = {
+        "domain": [low, high],
+        "anchor": "x",
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": lanes[::-1],
+        "range": [-0.6, len(lanes) - 0.4],
+        "zeroline": False,
+        "fixedrange": True,
+    }
+    _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{LEGEND}</span>"], high)
+    hosts = [mark for mark in marks if mark.lane == "hosts"]
+    for mark in hosts if len(hosts) <= MARKED_LINES else ():
+        time = _x(mark.decision.time)
+        line = {"type": "line", "xref": "x", "x0": time, "x1": time, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+        layout["shapes"].append({**line, "line": {"color": mark.colour, "width": 1, "dash": "dot"}, "opacity": 0.55})
+
+
+def _finite(values: Floats) -> list[float]:
+    return [value for value in values.tolist() if math.isfinite(value)]

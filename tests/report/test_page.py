@@ -1,0 +1,158 @@
+"""The report is one file that holds the run: its figures, every decision, every lease, every operator."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from elastream.control.recording import Collector, Ending, Header, Recorder, Recording
+from elastream.control.summary import summarise
+from elastream.model.action import describe
+from elastream.model.decision import Decision
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.wording import amount, duration_text
+from elastream.report import write_report
+from elastream.report.page import cards, render
+from elastream.report.timeline import timeline
+from example_run import example_header, example_recording, play
+
+
+class Text(HTMLParser):
+    """Text of a page, row by row of its tables, and everything it would load from elsewhere."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[str] = []
+        self.loaded: list[str] = []
+        self.headings: list[str] = []
+        self._heading = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._heading = tag in ("h1", "title") or (self._heading and tag == "span")
+        if tag == "tr":
+            self.rows.append("")
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("h1", "title"):
+            self._heading = False
+
+    def handle_data(self, data: str) -> None:
+        if self._heading:
+            self.headings.append(data)
+        if self.rows:
+            self.rows[-1] += " " + data.strip()
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return example_recording()
+
+
+@pytest.fixture(scope="module")
+def page(recording: Recording) -> str:
+    return render(recording)
+
+
+@pytest.fixture(scope="module")
+def text(page: str) -> Text:
+    return Text(page)
+
+
+def test_the_figure_in_the_page_is_the_figure_of_the_recording(recording: Recording, page: str) -> None:
+    embedded = re.search(r'<script type="application/json" id="timeline-data">(.*?)</script>', page, re.DOTALL)
+    assert embedded is not None
+    assert json.loads(embedded.group(1)) == timeline(recording)
+
+
+def test_nothing_is_loaded_from_elsewhere(text: Text) -> None:
+    assert text.loaded == []
+
+
+def test_every_acting_decision_has_a_row_that_says_what_and_why(recording: Recording, text: Text) -> None:
+    for decision in recording.decisions:
+        if not (decision.proposals or decision.outcomes):
+            continue
+        (row,) = [row for row in text.rows if re.match(rf"\s*\S+\s+{decision.round}\s", row)]
+        for outcome in decision.outcomes:
+            assert describe(outcome.action) in row
+            assert outcome.action.why in row
+            assert outcome.reason in row
+        for proposal in decision.proposals:
+            assert proposal.refused in row
+        for name in decision.predicted:
+            assert name.replace("_", " ") in row
+
+
+def test_rounds_with_nothing_to_do_are_told_together_and_none_is_left_out(recording: Recording, text: Text) -> None:
+    told: set[int] = set()
+    for row in text.rows:
+        times_and_rounds = re.match(r"\s*[\d:]+(?: – [\d:]+)?\s+(\d+)(?: – (\d+))?\s", row)
+        if times_and_rounds:
+            first, last = times_and_rounds.groups()
+            told |= set(range(int(first), int(last or first) + 1))
+    assert told == {decision.round for decision in recording.decisions}
+
+
+def test_every_lease_and_operator_has_a_row(recording: Recording, text: Text) -> None:
+    for lease in recording.hosts:
+        (row,) = [row for row in text.rows if re.match(rf"\s*{lease.host}\s+small\s", row)]
+        assert f" {lease.units(recording.end)} " in row
+    for name in recording.operators:
+        assert any(re.match(rf"\s*{name}\s", row) for row in text.rows)
+
+
+def test_what_was_not_measured_is_a_dash(text: Text) -> None:
+    (row,) = [row for row in text.rows if re.match(r"\s*lines\s+source", row)]
+    assert row.split()[-3:] == ["–", "–", "–"]
+
+
+def test_the_cards_say_what_the_summary_says(recording: Recording) -> None:
+    summary = summarise(recording)
+    shown = {card.label: card for card in cards(summary, recording)}
+    assert shown["records processed"].value == amount(summary.records)
+    assert shown["latency, 99th percentile"].value == duration_text(summary.latency_p99)
+    assert shown["latency, 99th percentile"].good is (summary.latency_p99 <= 2.0)
+    assert shown["hosts at most"].value == "6"
+
+
+@pytest.mark.parametrize(("plant", "said"), [("simulated", True), ("spark", False)])
+def test_only_a_simulated_run_says_so_in_title_and_heading(plant: str, said: bool) -> None:
+    headings = Text(render(example_recording(plant=plant))).headings
+    assert len(headings) >= 2
+    assert any("simulated" in heading for heading in headings[:1]) is said
+    assert any("simulated" in heading for heading in headings[1:]) is said
+
+
+def test_text_from_a_run_cannot_become_markup() -> None:
+    sly = "</script><script>alert(1)</script>"
+    collector = Collector()
+    collector.started(Header(sly, sly, operators=(), environment={sly: sly}))
+    collector.decided(Decision(1, 1.0, "p", note=sly))
+    collector.ended(Ending("failed", 2.0, sly))
+    page = render(collector.recording)
+    assert sly not in page
+    assert html.escape(sly) in page
+
+
+def test_a_run_that_died_is_reported_as_far_as_it_went(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "recording.jsonl")
+    play(recorder, end=False)
+    path = write_report(Recording.read(tmp_path), tmp_path / "deep" / "report.html")
+    assert "the recording breaks off" in path.read_text()
+
+
+def test_a_run_of_which_only_the_header_is_known_can_be_reported() -> None:
+    collector = Collector()
+    collector.started(example_header())
+    assert "No planning round was recorded" in render(collector.recording)
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path, recording: Recording) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match=r"^the report .*file/report\.html cannot be written: "):
+        write_report(recording, tmp_path / "file" / "report.html")

@@ -1,0 +1,118 @@
+"""The figure of a report holds what the recording holds, and every decision that did or wanted something."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.control.recording import Collector, Header, Recording
+from elastream.model.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
+from elastream.model.cloud import HostState
+from elastream.model.decision import Decision, Proposal
+from elastream.model.observation import Metric
+from elastream.report.timeline import ORIGIN, timeline
+from example_run import example_recording
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return example_recording()
+
+
+@pytest.fixture(scope="module")
+def figure(recording: Recording) -> dict[str, Any]:
+    return timeline(recording)
+
+
+def curve(figure: dict[str, Any], name: str) -> list[float]:
+    (found,) = [trace for trace in figure["data"] if trace["name"] == name]
+    return [math.nan if value is None else value for value in found["y"]]
+
+
+def test_every_curve_is_the_recorded_series(recording: Recording, figure: dict[str, Any]) -> None:
+    counts = recording.host_count()
+    expected = {
+        "offered": recording.application(Metric.ARRIVAL_RATE),
+        "processed": recording.application(Metric.THROUGHPUT),
+        "waiting": recording.application(Metric.BACKLOG),
+        "p50": recording.application(Metric.LATENCY_P50),
+        "p99": recording.application(Metric.LATENCY_P99),
+        "lines": recording.parallelism("lines"),
+        "count": recording.parallelism("count"),
+        "ready": counts[HostState.RUNNING],
+        "leased": sum(counts.values()),
+        "paid": recording.cost(),
+    }
+    for name, values in expected.items():
+        assert curve(figure, name) == pytest.approx(values.tolist(), rel=1e-5, nan_ok=True), name
+
+
+def test_all_curves_stand_on_one_time_axis(recording: Recording, figure: dict[str, Any]) -> None:
+    lines = [trace for trace in figure["data"] if trace["mode"] == "lines"]
+    assert {trace["xaxis"] for trace in lines} == {"x"}
+    for trace in lines:
+        assert [(x - ORIGIN) / 1000 for x in trace["x"]] == recording.times.tolist()
+
+
+def test_what_was_never_measured_is_null_and_not_zero(figure: dict[str, Any]) -> None:
+    (p99,) = [trace for trace in figure["data"] if trace["name"] == "p99"]
+    assert p99["y"][:5] == [None] * 5
+    assert 0 not in p99["y"]
+
+
+def test_a_metric_that_nobody_knew_has_no_panel() -> None:
+    bare = Recording(Header("bare", "none"))
+    assert timeline(bare)["data"] == []
+
+
+def test_the_target_latency_is_drawn_where_there_is_one() -> None:
+    dashed = [s["y0"] for s in timeline(example_recording())["layout"]["shapes"] if s["line"]["dash"] == "dash"]
+    assert dashed == [2.0]
+    without = timeline(example_recording(target_latency=None))["layout"]["shapes"]
+    assert [s for s in without if s["line"]["dash"] == "dash"] == []
+
+
+def test_every_decision_that_acted_or_was_refused_is_marked_at_its_time(
+    recording: Recording, figure: dict[str, Any]
+) -> None:
+    marked = {
+        (round_, (x - ORIGIN) / 1000)
+        for trace in figure["data"]
+        if trace["mode"] == "markers"
+        for round_, x in zip(trace["customdata"], trace["x"], strict=True)
+    }
+    assert marked == {(d.round, d.time) for d in recording.decisions if d.proposals or d.outcomes}
+
+
+def test_hovering_a_mark_says_what_was_done_and_why() -> None:
+    lease = Outcome(LeaseHost("h2", "small", why="load > 70% & rising"), Status.ACCEPTED)
+    move = Outcome(MoveTask(TaskId("count", 3), "h2", why="h2 is empty"), Status.DONE)
+    switch = Outcome(SwitchAlternate("detect", "coarse", why="it is cheaper"), Status.DONE)
+    failed = Outcome(ReleaseHost("h1", why="idle"), Status.FAILED, "it does not answer")
+    refused = Proposal(LeaseHost("h3", "small"), "infrastructure", "the most hosts allowed")
+    decision = Decision(7, 61.0, "p", {"utilisation": 0.75, "backlog": math.nan}, (refused,), (lease, move, switch, failed))
+    marks = timeline(Recording(Header("f", "p"), decisions=(decision,)))["data"]
+    texts = {trace["name"]: trace["text"] for trace in marks}
+    head, seen = "<b>round 7 at 1:01</b>", "<i>seen: utilisation 75%, backlog –</i>"
+    assert texts["hosts"] == [f"{head}<br>lease h2 (small) - load &gt; 70% &amp; rising<br>{seen}"]
+    assert texts["tasks"] == [f"{head}<br>move count#3 to h2 - h2 is empty<br>{seen}"]
+    assert texts["dataflow"] == [f"{head}<br>run detect as coarse - it is cheaper<br>{seen}"]
+    not_done = "release h1 - idle: failed, it does not answer<br>lease h3 (small): refused, the most hosts allowed"
+    assert texts["not done"] == [f"{head}<br>{not_done}<br>{seen}"]
+
+
+@settings(deadline=None, max_examples=30)
+@given(kept=st.integers(0, 60))
+def test_a_run_that_died_at_any_moment_can_be_drawn(recording: Recording, kept: int) -> None:
+    cut = Recording(recording.header, recording.observations[:kept], recording.decisions[: kept // 2])
+    drawn = [trace for trace in timeline(cut)["data"] if trace["mode"] == "lines"]
+    assert all(len(trace["y"]) == kept for trace in drawn)
+    assert bool(drawn) == (kept > 0)
+
+
+def test_an_empty_recording_can_be_drawn() -> None:
+    collector = Collector()
+    collector.started(Header("empty", "none"))
+    assert timeline(collector.recording)["data"] == []
