@@ -7,17 +7,20 @@ and driving the loop to `control`.
 from elastream.simulation.arrivals import Emissions, emissions
 from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.result import Result, drive
-from elastream.simulation.settings import Assumption, Fault, Link, Service, Settings
+from elastream.simulation.settings import Assumption, Distribution, Fault, Link, Messaging, Service, Settings, Travel
 
 __all__ = [
     "Assumption",
+    "Distribution",
     "Emissions",
     "Fault",
     "Link",
+    "Messaging",
     "Result",
     "Service",
     "Settings",
     "SimulatedPlant",
+    "Travel",
     "drive",
     "emissions",
     "make_plant",

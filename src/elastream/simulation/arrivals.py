@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats
+from elastream.workload.pattern import counts
 
 __all__ = ["Emissions", "Load", "emissions"]
 
@@ -84,7 +85,8 @@ def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emis
         raise InputError("a load that never ends cannot be simulated without a limit: give the run a length")
     edges = np.arange(math.ceil(seconds / step - 1e-9) + 1, dtype=np.float64) * step
     edges[-1] = seconds
-    due = np.fromiter((load.count(float(time)) for time in edges), dtype=np.int64, count=edges.size)
+    due = counts(load, edges)
+    due[0] = 0  # what is due at the very start belongs to the first step
     return Emissions(edges[:-1], np.diff(due), step)
 
 

@@ -9,7 +9,7 @@ from numba import njit
 
 from elastream.model.observation import Floats
 
-__all__ = ["DETERMINISTIC", "EMPIRICAL", "EXPONENTIAL", "LOGNORMAL", "below", "factor", "uniform"]
+__all__ = ["DETERMINISTIC", "EMPIRICAL", "EXPONENTIAL", "LOGNORMAL", "below", "factor", "factors", "uniform"]
 
 DETERMINISTIC, LOGNORMAL, EXPONENTIAL, EMPIRICAL = 0, 1, 2, 3
 
@@ -47,6 +47,15 @@ def factor(kind: int, shape: float, samples: Floats, seed: int, stream: int, num
     second = uniform(seed, stream, 2 * number + 1)
     normal = math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)
     return math.exp(shape * normal - 0.5 * shape * shape)
+
+
+@njit(cache=True)
+def factors(kind: int, shape: float, samples: Floats, seed: int, stream: int, first: int, count: int) -> Floats:
+    """`factor` of the items `first` to `first + count - 1`."""
+    out = np.empty(count)
+    for k in range(count):
+        out[k] = factor(kind, shape, samples, seed, stream, first + k)
+    return out
 
 
 @njit(cache=True)

@@ -71,16 +71,21 @@ class Network:
         }
         self.live: dict[str, list[Edge]] = {}
         self.delays: dict[Edge, tuple[float, float]] = {}
+        self.version = -1
+        self._measured: tuple[int, int, int] = (-1, -1, -1)
         self.compose(Composition.default(self.graph))
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         limit = operator.max_duration if operator.max_duration is not None else math.inf
         inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
         limits = np.array(settings.factors) * limit
-        return ItemStation(operator, stream, settings.service(operator.name), inputs, limits, seed)
+        station = ItemStation(operator, stream, settings.service(operator.name), inputs, limits, seed)
+        station.messaging = settings.messaging.get(operator.name)
+        return station
 
     def compose(self, composition: Composition) -> None:
         """Work under this composition from now on."""
+        self.version = composition.version
         for station in self.stations:
             alternate = station.operator.alternate(composition.alternates[station.name])
             cost = alternate.cost if alternate.cost is not None else station.service.cost
@@ -144,6 +149,9 @@ class Network:
         An item meets any pair of instances of the two operators with equal chance; on one host it travels for free.
         """
         settings = self.settings
+        if self._measured == (standing := (pool.changes, pool.placements, self.version)):
+            return
+        self._measured = standing
         self.delays = {}
         limited = settings.record_bytes and (settings.links or (pool.bandwidth[: len(pool)] > 0).any())
         if settings.latency == 0.0 and not settings.links and not limited:

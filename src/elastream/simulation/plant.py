@@ -69,6 +69,7 @@ class SimulatedPlant:
         self.clock = SimulatedClock(self)
         self.composition = Composition.default(context.graph)
         self.watch = Watch(context, network, pool, settings)
+        self.closed = False
         self.migrations = 0
         self.early_releases = 0
         self.upscalings = 0
@@ -96,6 +97,7 @@ class SimulatedPlant:
 
     def close(self) -> None:
         """Release every host."""
+        self.closed = True
         for row in self.pool.active:
             if self.pool.leases[row].state is not HostState.RELEASING:
                 self.pool.to(int(row), HostState.RELEASING, self.time)
@@ -120,6 +122,8 @@ class SimulatedPlant:
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or say why not."""
+        if self.closed:
+            return Outcome(action, Status.REFUSED, "the simulation is closed")
         match action:
             case SetParallelism():
                 status, reason = self._set_parallelism(action)
@@ -291,12 +295,13 @@ class SimulatedPlant:
 
     def _lease(self, action: LeaseHost) -> tuple[Status, str]:
         if action.host in self.pool.rows:
-            if self._active(action.host) is None:
-                return Status.REFUSED, f"host {action.host!r} has been leased before and is gone"
-            return Status.DONE, ""
+            lease = self.pool.leases[self.pool.rows[action.host]]
+            if not lease.active or lease.state is HostState.RELEASING or lease.type.name != action.type:
+                return Status.REFUSED, f"{action.host!r} is the name of a host that was leased as {lease.type.name!r}"
+            return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
         kind = self.context.host_types.get(action.type)
-        if kind is None:
-            return Status.REFUSED, f"there is no host type {action.type!r}"
+        if kind is None or not action.host:
+            return Status.REFUSED, f"there is no host type {action.type!r}" if kind is None else "a host needs a name"
         if len(self.pool.active) >= self.context.max_hosts:
             return Status.REFUSED, f"{self.context.max_hosts} hosts are leased, as many as are allowed"
         self.pool.lease(action.host, kind, self.time)

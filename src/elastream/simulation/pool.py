@@ -60,6 +60,8 @@ class Pool:
         self.images: NDArray[np.bool_] = np.zeros((0, operators), dtype=np.bool_)
         self.events: list[Event] = []
         self.changes = 0
+        self.placements = 0
+        self.next_number = 1
         self.renewed: dict[str, int] = {}
         self._order = 0
         self._faults: dict[int, Fault] = {}
@@ -98,6 +100,8 @@ class Pool:
         self.open[row] = True
         self.up[row] = running
         self.rows[name] = row
+        if name[:1] == "h" and name[1:].isdecimal():
+            self.next_number = max(self.next_number, int(name[1:]) + 1)
         self.leases.append(lease.to(HostState.RUNNING, now) if running else lease)
         if not running:
             self._schedule(self.ready[row], HostState.RUNNING, row)
@@ -161,6 +165,7 @@ class Pool:
 
     def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
         """Reserve what an instance needs, or with `sign` -1 give it back."""
+        self.placements += 1
         if row >= 0:
             self.used_cores[row] += sign * cores
             self.used_memory[row] += sign * memory
@@ -170,6 +175,7 @@ class Pool:
 
     def clear(self, row: int) -> None:
         """A lost host holds nothing."""
+        self.placements += 1
         self.used_cores[row] = self.used_memory[row] = 0.0
         self.tasks[row] = 0
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from elastream.model.observation import Floats
 from elastream.simulation.draws import factor
 
-__all__ = ["paced", "serve"]
+__all__ = ["judge", "paced", "serve"]
 
 
 @njit(cache=True)
@@ -96,6 +96,19 @@ def serve(
                 finish[i], finish_queued[i], finish_born[i] = stop, queued[taken], born[taken]
             taken += 1
     return taken, done[:count], done_queued[:count], done_born[:count]
+
+
+@njit(cache=True)
+def judge(delay: Floats, counts: Floats, limits: Floats) -> tuple[float, Floats]:
+    """(sum of `delay` weighted by `counts`, counts at or below each of `limits`)."""
+    total = 0.0
+    within = np.zeros(limits.size)
+    for k in range(delay.size):
+        total += delay[k] * counts[k]
+        for level in range(limits.size):
+            if delay[k] <= limits[level]:
+                within[level] += counts[k]
+    return total, within
 
 
 @njit(cache=True)

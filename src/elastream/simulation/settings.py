@@ -5,6 +5,7 @@ an experiment can show which of its conclusions hang on them. Costs and selectiv
 stand in the dataflow's alternates.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -15,7 +16,7 @@ import numpy as np
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats
 
-__all__ = ["Assumption", "Distribution", "Fault", "Link", "Service", "Settings", "Travel"]
+__all__ = ["Assumption", "Distribution", "Fault", "Link", "Messaging", "Service", "Settings", "Travel"]
 
 
 class Distribution(StrEnum):
@@ -49,6 +50,10 @@ class Service:
         ):
             raise InputError("an empirical service time needs samples that are not negative, one of them above 0")
 
+    def costing(self, cost: float) -> "Service":
+        """This shape with a mean of `cost` core-seconds, for an alternate that gives none."""
+        return replace(self, cost=cost)
+
     @property
     def squared_variation(self) -> float:
         """Squared coefficient of variation."""
@@ -69,6 +74,27 @@ class Link:
 
     latency: float
     bandwidth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Messaging:
+    """Time an item spends in the messaging system before an operator: part of its duration there, of nobody's work.
+
+    VISP's durations (Table 2) contain it. mean: seconds. variation: coefficient of variation, lognormal. That arrivals
+    are later by it is left out: it delays all of them alike.
+    """
+
+    mean: float
+    variation: float = 0.2
+
+    @property
+    def spread(self) -> float:
+        """Sigma of the lognormal."""
+        return math.sqrt(math.log1p(self.variation**2))
+
+    def __post_init__(self) -> None:
+        if self.mean < 0 or self.variation < 0:
+            raise InputError(f"messaging takes {self.mean:g} s and varies by {self.variation:g}; neither may be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +178,7 @@ class Settings:
     )
     travel: Travel = Travel.SINGLE
     services: Mapping[str, Service] = field(default_factory=dict)
+    messaging: Mapping[str, Messaging] = field(default_factory=dict)
     joins: frozenset[str] = frozenset()
     record_bytes: Mapping[str, float] = field(default_factory=dict)
     speed_trace: Floats | None = None

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
-from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL
-from elastream.simulation.serving import serve
-from elastream.simulation.settings import Distribution, Service
+from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL, factors
+from elastream.simulation.serving import judge, serve
+from elastream.simulation.settings import Distribution, Messaging, Service
 
 __all__ = ["Crew", "Flow", "ItemStation", "Shape", "Station", "Tally"]
 
 EMPTY: Floats = np.zeros(0)
+MESSAGING_STREAM = 500_000
+"""Streams of random numbers from here on belong to messaging, those below to operators."""
 KINDS = {
     Distribution.DETERMINISTIC: DETERMINISTIC,
     Distribution.LOGNORMAL: LOGNORMAL,
@@ -163,6 +165,7 @@ class Station:
         self.seed = seed
         self.service = service
         self.shape = Shape.of(service)
+        self.messaging: Messaging | None = None
         self.limits = limits
         self.crew = Crew()
         self.work = 0.0
@@ -291,12 +294,24 @@ class ItemStation(Station):
         self._count(delay)
         return self._emitted(finish, born)
 
+    def _with_messaging(self, delay: Floats) -> Floats:
+        """`delay` and what each item spent in the messaging system before."""
+        if self.messaging is None:
+            return delay
+        first = int(self.total.done + self.period.done)
+        stream = MESSAGING_STREAM + self.stream
+        return delay + self.messaging.mean * factors(
+            LOGNORMAL, self.messaging.spread, EMPTY, self.seed, stream, first, delay.size
+        )
+
     def _count(self, delay: Floats) -> None:
-        period = self.period
-        period.done += delay.size
-        period.delay += float(delay.sum())
-        period.within = period.within + (delay[:, None] <= self.limits).sum(axis=0)
-        self.durations.append(Flow(delay, delay, np.ones(delay.size)))
+        delay = self._with_messaging(delay)
+        durations = Flow(delay, delay, np.ones(delay.size))
+        total, within = judge(delay, durations.counts, self.limits)
+        self.period.done += delay.size
+        self.period.delay += total
+        self.period.within = self.period.within + within
+        self.durations.append(durations)
 
     def _emitted(self, finish: Floats, born: Floats) -> Flow:
         before = self.total.done + self.period.done - finish.size

@@ -189,14 +189,8 @@ class Watch:
             composition=composition,
             images=self._image_sets(),
             history=tuple(self.samples)[:-1],
-            next_host=self._next_host(),
+            next_host=self.pool.next_number,
         )
-
-    def _next_host(self) -> int:
-        number = len(self.pool) + 1
-        while f"h{number}" in self.pool.rows:
-            number += 1
-        return number
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:
@@ -224,21 +218,22 @@ class Watch:
     def _task_frame(self) -> TaskFrame:
         stations = self.network.stations
         counts = [len(station.crew) for station in stations]
-        # Row of a host among the active ones; the extra last entry is for tasks placed nowhere.
-        rank = np.full(len(self.pool) + 1, -1, dtype=np.int64)
+        rank = np.full(len(self.pool), -1, dtype=np.int64)
         rank[self.pool.active] = np.arange(self.pool.active.size)
         busy = [
             known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
             for s, n in zip(stations, counts, strict=True)
         ]
+        host = np.concatenate([station.crew.host for station in stations])
+        placed = host >= 0
         return TaskFrame(
-            np.repeat([self.rows[station.name] for station in stations], counts),
-            np.concatenate([station.crew.index for station in stations]),
-            rank[np.concatenate([station.crew.host for station in stations])],
+            np.repeat([self.rows[station.name] for station in stations], counts)[placed],
+            np.concatenate([station.crew.index for station in stations])[placed],
+            rank[host[placed]],
             self.names,
             {
-                Metric.UTILISATION: np.concatenate(busy),
-                Metric.MEMORY: np.repeat([station.operator.memory for station in stations], counts),
+                Metric.UTILISATION: np.concatenate(busy)[placed],
+                Metric.MEMORY: np.repeat([station.operator.memory for station in stations], counts)[placed],
             },
         )
 
@@ -253,7 +248,7 @@ class Watch:
             [f"{hosts[i]}>{hosts[j]}" for i, j in pairs],
             {
                 Metric.NETWORK_LATENCY: [latency[region[i], region[j]] for i, j in pairs],
-                Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.inf), where=slow > 0),
+                Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.nan), where=slow > 0),
             },
         )
 
@@ -282,6 +277,9 @@ def joined_latencies(latencies: Sequence[Flow]) -> Flow:
 def quantiles(durations: Sequence[Flow], wanted: Sequence[float]) -> list[float]:
     """Quantiles of durations (`times`) weighted by `counts`: the smallest that so much of the weight does not exceed."""
     whole = joined_latencies(durations)
+    if whole.counts.min() == whole.counts.max():
+        at = np.maximum(0, np.ceil(np.asarray(wanted) * whole.times.size - 1e-9).astype(np.int64) - 1)
+        return [float(value) for value in np.partition(whole.times, at)[at]]
     order = np.argsort(whole.times, kind="stable")
     weight = np.cumsum(whole.counts[order])
     at = np.searchsorted(weight, np.asarray(wanted) * weight[-1] * (1 - 1e-12), side="left")

@@ -1,0 +1,42 @@
+"""The simulated plant keeps the contract that every plant keeps."""
+
+from conformance.suite import PlantCase, conformance_suite
+from simulation_cases import SMALL
+
+from elastream.model.cloud import HostType
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Alternate
+from elastream.model.stages import lay_out
+from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
+
+BIG = HostType("big", cores=4.0, memory=4000.0, price=3.0, start=4.0, stop=2.0)
+
+
+def words() -> Dataflow:
+    """source > words (two alternates) > count > either of two sinks."""
+    flow = Dataflow("words")
+    lines = flow.source(None)
+    split = lines.map(
+        [Alternate("split", str.lower, cost=0.004), Alternate("fast", str.lower, cost=0.001)],
+        returns="word string",
+        name="words",
+    )
+    counts = split.key_by("word").count(cores=0.5, memory=200).choice("where")
+    counts.sink(None, name="table")
+    counts.sink(None, name="archive")
+    return flow
+
+
+def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
+    return make_plant(
+        lay_out(words().graph, fused=False),
+        host_types=[BIG, SMALL],
+        loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
+        settings=Settings(monitor=1.0, services={"count": Settings().service("count").costing(0.002)}, travel=travel),
+        hosts=hosts,
+    )
+
+
+TestItems = conformance_suite(PlantCase("items", plant, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), settle=30.0))
+TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), settle=30.0))
