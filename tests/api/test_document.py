@@ -1,7 +1,7 @@
 """Dataflows as YAML: the same graph as the Python API, and every mistake named with file, line and field."""
 
 import textwrap
-from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,13 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from elastream.api.document import load_document
+from elastream.api.document import CLOUDS, PARTS, POLICIES, load_document
 from elastream.api.user_code import ProgramError
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import collect, kafka, parquet, records, text_files
 from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph
+from elastream.planning.threshold import Threshold
+from elastream.spark.confinement import Link
+from elastream.spark.local import Local
+from elastream.workload import ramp
 
 GOOD = """\
 dataflow: word_count
@@ -436,13 +440,80 @@ def test_a_document_that_is_no_mapping_says_what_it_should_be(folder: Path, text
         load(text)
 
 
-def test_a_setting_names_the_line_of_a_parameter_that_does_not_exist(folder: Path) -> None:
-    Path("flow.yaml").write_text(GOOD)
-    policy = load_document("flow.yaml").policy
-    assert policy is not None
-    policy = replace(policy, parameters={"elemnts": []}, _target="statistics:mean")
-    with pytest.raises(DataflowError, match=r"^flow\.yaml:23: policy\.threshold\.elemnts: there is no such parameter"):
-        policy.build()
+def settings_of(text: str) -> tuple[object, object]:
+    Path("flow.yaml").write_text(text)
+    document = load_document("flow.yaml")
+    assert document.policy is not None
+    assert document.cloud is not None
+    return document.policy.build(), document.cloud.build()
+
+
+def test_policy_and_cloud_are_built_with_their_parameters(folder: Path) -> None:
+    text = GOOD.replace("cores: 0.5\n", "cores: 0.5\n    memory: 2 GB\n")
+    policy, cloud = settings_of(text.replace("scale_out: 0.7", "scale_out: 0.8\n    cool_down: 1 min"))
+    assert policy == Threshold(scale_out=0.8, cool_down=60.0)
+    assert cloud == Local(HostType("small", 0.5, memory=2000, price=0.02, billing=Billing(600)), max_hosts=6)
+
+
+def test_a_name_alone_is_a_setting_with_its_defaults(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    assert settings_of(head + "policy: threshold\ncloud:\n  local:\n") == (Threshold(), Local())
+
+
+def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    _, cloud = settings_of(head + "policy: threshold\ncloud: {local: {network: {delay: 20ms}}}\n")
+    assert cloud == Local(network=Link(delay="20ms"))
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        (
+            "scale_out: 0.7", "scale_uot: 0.7",
+            "flow.yaml:24: policy.threshold.scale_uot: there is no such parameter, did you mean 'scale_out'?",
+        ),
+        (
+            "scale_out: 0.7", "spare: many",
+            "flow.yaml:24: policy.threshold.spare: 'many' is not a whole number",
+        ),
+        (
+            "scale_out: 0.7", "settle: soon",
+            "flow.yaml:24: policy.threshold.settle: 'soon' is not a duration such as '50ms'",
+        ),
+        (
+            "scale_out: 0.7", "scale_out: 1.5",
+            ("flow.yaml:24: policy.threshold.scale_out: "
+            "scale_in 0.525 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
+        ),
+        (
+            "host_type: small", "host_type: smal",
+            "flow.yaml:27: cloud.local.host_type: no host type is called 'smal' here; known: small",
+        ),
+    ],
+)  # fmt: skip
+def test_a_setting_that_does_not_fit_is_named_with_its_line(
+    folder: Path, written: str, instead: str, sentence: str
+) -> None:
+    with pytest.raises(DataflowError) as caught:
+        settings_of(GOOD.replace(written, instead))
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("target", [*POLICIES.values(), *CLOUDS.values(), *PARTS.values()])
+def test_every_registered_setting_exists(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert hasattr(import_module(module), name)
+
+
+def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(folder: Path) -> None:
+    loaded = "      text_files: books/\n    load:\n      {}: {{from: 5/s, to: 550/s, over: 60s}}\n      then_back: true"
+    written = "      text_files: books/"
+    Path("flow.yaml").write_text(GOOD.replace(written, loaded.format("ramp")))
+    (source,) = load_document("flow.yaml").graph.sources
+    assert source.endpoint.load == ramp("5/s", "550/s", over="60s").then_back()
+    with pytest.raises(DataflowError, match=r"^flow\.yaml:7: operators\.lines\.load: 'rampe' is not a load"):
+        load(GOOD.replace(written, loaded.format("rampe")))
 
 
 def test_all_of_it_is_a_user_error() -> None:

@@ -5,7 +5,7 @@
     operators:
       lines:
         source: {text_files: books/}
-        load: {ramp: {start: 5/s, end: 550/s, over: 60s}}
+        load: {ramp: {from: 5/s, to: 550/s, over: 60s}, then_back: true}
       words: {from: lines, flat_map: "words.py:split", returns: word string, max_duration: 50ms, cores: 0.25}
       count: {from: words, key_by: word, aggregate: {count: count(*)}}
       out: {from: count, sink: {parquet: out/}}
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from elastream.api.document_schema import (
     FORMS,
@@ -40,17 +40,27 @@ from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink,
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
+from elastream.model.units import duration
+from elastream.workload import pattern_from
 
 __all__ = ["CLOUDS", "POLICIES", "Document", "Setting", "load_document"]
 
 POLICIES: Mapping[str, str] = {
     "threshold": "elastream.planning.threshold:Threshold",
     "static": "elastream.planning.static:Static",
+    "queue_threshold": "elastream.planning.queue_threshold:QueueThreshold",
+    "btu": "elastream.planning.btu:Btu",
 }
 """Policies by the name that a document calls them, as `module:class`; imported when used."""
 
 CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local"}
 """Providers of hosts, likewise."""
+
+PARTS: Mapping[str, str] = {
+    "network": "elastream.spark.confinement:Link",
+    "weights": "elastream.planning.btu:DownscalingWeights",
+}
+"""Parameters that are a mapping in a document and an object of their own in Python."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +75,42 @@ class Setting:
 
     def build(self) -> Any:
         """The policy or provider; raises DataflowError with the line for a parameter it does not take or refuses."""
-        module, _, attribute = self._target.partition(":")
-        factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        known = inspect.signature(factory).parameters
-        for name in self.parameters:
-            if name not in known:
-                raise self._file.error((*self._place, name), f"there is no such parameter{near(name, known)}")
-        try:
-            return factory(**self.parameters)
-        except (ElastreamError, TypeError, ValueError) as error:
-            # The parameter that the sentence names, if any, has the better line.
-            named = next((name for name in self.parameters if name in str(error)), None)
-            raise self._file.error((*self._place, named) if named else self._place, str(error)) from None
+        return _build(self._target, self.parameters, self._place, self._file)
+
+
+def _build(target: str, parameters: Mapping[str, Any], place: Loc, file: Located) -> Any:
+    module, _, attribute = target.partition(":")
+    factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    hints = get_type_hints(factory)
+    known = inspect.signature(factory).parameters
+    arguments = {}
+    for name, value in parameters.items():
+        here = (*place, name)
+        if name not in known:
+            raise file.error(here, f"there is no such parameter{near(name, known)}")
+        if name in PARTS and isinstance(value, Mapping):
+            arguments[name] = _build(PARTS[name], value, here, file)
+        else:
+            arguments[name] = _fitting(value, hints.get(name), here, file)
+    try:
+        return factory(**arguments)
+    except (ElastreamError, TypeError, ValueError) as error:
+        # The parameter that the sentence names or quotes, if any, has the better line.
+        named = next((name for name, value in parameters.items() if name in str(error) or repr(value) in str(error)), None)
+        raise file.error((*place, named) if named else place, str(error)) from None
+
+
+def _fitting(value: Any, hint: Any, place: Loc, file: Located) -> Any:
+    """`value` as a parameter annotated `hint` takes it: numbers may be written as durations."""
+    wanted = set(get_args(hint)) or {hint}
+    if str in wanted or not wanted & {int, float}:
+        return value
+    if isinstance(value, str) and float in wanted:
+        with _located(file, place):
+            return duration(value)
+    if isinstance(value, bool) or not isinstance(value, int | (float if float in wanted else int)):
+        raise file.error(place, f"{value!r} is not a {'number' if float in wanted else 'whole number'}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -214,10 +248,8 @@ def _source(file: Located, place: Loc, keys: OperatorKeys) -> SourceSpec | None:
     if keys.load is not None:
         if keys.source.simulated or keys.source.kafka is not None:
             raise file.error((*place, "load"), "a load needs records to draw from: text_files, files or records")
-        from elastream.workload import pattern_from
-
         with _located(file, (*place, "load")):
-            load = pattern_from(_plain(keys.load))
+            load = pattern_from(_plain(keys.load), file.path.parent)
     source, folder = keys.source, file.path.parent
     if source.text_files is not None:
         return TextFiles(_relative(source.text_files, folder), load)
