@@ -38,7 +38,7 @@ RecordFiles = TextFiles | Files
 
 
 def input_files(path: str) -> tuple[Path, ...]:
-    """Files that `path` (a file, a folder or a glob) names, sorted; names that begin with `.` or `_` are left out, as in Spark.
+    """Files that `path` (a file, a folder or a glob) names, sorted; in folders, none that begins with `.` or `_`.
 
     Raises InputError where there is nothing, or nothing but empty files.
     """
@@ -94,10 +94,10 @@ def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Tab
     Raises InputError, naming file or column, for what cannot be read so.
     """
     match spec:
-        case TextFiles(path):
+        case TextFiles(path, _, format):
             table = pa.concat_tables([_lines(file, schema) for file in input_files(path)])
-        case Files(path):
-            table = pa.concat_tables([_rows(file, spec.format, schema) for file in input_files(path)])
+        case Files(path, _, format):
+            table = pa.concat_tables([_rows(file, format, schema) for file in input_files(path)])
         case Records(rows):
             unknown = sorted({column for row in rows for column in row} - set(schema.names))
             if unknown:

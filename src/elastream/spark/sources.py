@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +90,7 @@ def open_source(
             spark.dataSource.register(ShapedSource)
             return (
                 spark.readStream.format(FORMAT)
-                .schema(StructType.fromDDL(f"{spec.schema}, {COLUMN} bigint"))
+                .schema(f"{spec.schema}, {COLUMN} bigint")
                 .options(control=str(control.resolve()), partitions=partitions, batch_seconds=batch_seconds)
                 .load()
             )
@@ -194,7 +195,7 @@ class ShapedReader(DataSourceStreamReader):
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
         edges = [first + (last - first) * part // width for part in range(width + 1)]
-        return [Slice(a, b, int(end["code"])) for a, b in zip(edges, edges[1:], strict=False)]
+        return [Slice(a, b, int(end["code"])) for a, b in pairwise(edges)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Arrow batches of a slice, stamped."""
@@ -216,8 +217,10 @@ class ShapedReader(DataSourceStreamReader):
         )
 
 
-def _arrow(ddl: str) -> pa.Schema:
-    return to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
+def _arrow(schema: StructType | str) -> pa.Schema:
+    return to_arrow_schema(
+        cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema, timezone="UTC"
+    )
 
 
 def _as_parquet(corpus: Path, folder: Path) -> None:
