@@ -4,14 +4,15 @@ One flow of results that only grow goes into Spark's own sink. Several flows, or
 `foreachBatch`, each into its part; how a single batch is written is left to `sinks`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
@@ -19,6 +20,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.spark.composition import latest_batch
 from elastream.spark.directory import RunDirectory
+from elastream.spark.failures import first_line
 from elastream.spark.fused import EXIT
 from elastream.spark.sinks import (
     as_messages,
@@ -30,7 +32,7 @@ from elastream.spark.sinks import (
     write_changes,
 )
 
-__all__ = ["Outflow", "first_line", "read_edge", "selected", "start_writing"]
+__all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 
 SHORTEST_BATCH = "100 milliseconds"
 """A batch begins when the one before has ended, but not sooner than this: an idle query then polls its source ten times a
@@ -60,16 +62,12 @@ def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] 
     """`frame` after native column expressions; columns in `keep` stay. Raises DataflowError where one is wrong."""
     for operator in natives:
         columns = operator.alternates[0].function
+        assert isinstance(columns, Mapping)
         try:
             frame = frame.select(*(F.expr(sql).alias(name) for name, sql in columns.items()), *keep)
         except (AnalysisException, ParseException) as error:
             raise DataflowError(f"the column expressions of {operator.name!r} are wrong: {first_line(error)}") from None
     return frame
-
-
-def first_line(error: BaseException) -> str:
-    """What Spark says, without the plan below it."""
-    return str(error).splitlines()[0]
 
 
 # -- durable edges -----------------------------------------------------------------------------------------------------
@@ -95,8 +93,8 @@ def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
             topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
             return KafkaTopic(topic, operator.endpoint.servers, {})
     raise DataflowError(
-        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of the "
-        "dataflow says where Kafka's servers are"
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of "
+        "the dataflow says where Kafka's servers are"
     )
 
 

@@ -1,7 +1,7 @@
 """Turns a dataflow into running Structured Streaming queries, one a segment, and switches their composition live.
 
-A segment becomes: sources, one fused walk, at most one keyed operator, one fused walk behind it, sinks. What a walk holds is
-wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
+A segment becomes: sources, one fused walk, at most one keyed operator, one fused walk behind it, sinks. What a walk holds
+is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, Segment, Stage
-from elastream.spark.channels import Outflow, first_line, read_edge, selected, start_writing
+from elastream.spark.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.composition import (
     COLUMN,
     CompositionCodec,
@@ -30,12 +30,13 @@ from elastream.spark.composition import (
     write_wanted,
 )
 from elastream.spark.directory import RunDirectory
-from elastream.spark.failures import explain_failure
+from elastream.spark.failures import explain_failure, first_line
 from elastream.spark.fused import ENTRY, Carrier, stage_function, tagged_schema
 from elastream.spark.keyed import keyed_frame, schema_from
 from elastream.spark.meter import Meter
 from elastream.spark.regions import Inlet, Region, region, wire
 from elastream.spark.shipping import pickled
+from elastream.spark.sources import open_source
 
 __all__ = ["RunningSegment", "explain_failure", "session_settings", "start_queries", "switch"]
 
@@ -45,7 +46,8 @@ class RunningSegment:
     """A segment and the query that runs it.
 
     checkpoint, control: its folders. own_source: whether a source of it is ours, so that its offsets carry the composition.
-    keyed: its keyed operators, by name. meter: counts of all segments together. sources: those of ours, by name.
+    keyed: its keyed operators, by name. meter: counts of all segments together. sources: control folders of its sources of
+    ours, by name.
     """
 
     segment: Segment
@@ -56,7 +58,7 @@ class RunningSegment:
     keyed: tuple[str, ...]
     meter: Meter
     codec: CompositionCodec
-    sources: tuple[str, ...]
+    sources: Mapping[str, Path]
 
 
 def session_settings() -> Mapping[str, str]:
@@ -94,7 +96,7 @@ def start_queries(
     codec.encode(composition)
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
-    before = spark.conf.get("spark.sql.shuffle.partitions")
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
     # A query takes the width of its shuffles from the session at its start, and keeps it.
     spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
     try:
@@ -119,18 +121,15 @@ def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
     """
     for each in running:
         code = each.codec.encode(composition)
-        if each.own_source:
-            write_wanted(wanted_file(each.control), composition.version, code, _partitions(each.sources, composition))
-        elif each.codec.size > 1 and _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
+        for source, control in each.sources.items():
+            width = composition.parallelism.get(source, 1)
+            write_wanted(wanted_file(control), composition.version, code, width)
+        if not each.sources and each.codec.size > 1 and _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
             _log(each.control).switch(each.checkpoint, composition.version, code)
 
 
 def _log(control: Path) -> CompositionLog:
     return CompositionLog(control / "composition")
-
-
-def _partitions(sources: Sequence[str], composition: Composition) -> int:
-    return max((composition.parallelism.get(name, 1) for name in sources), default=1)
 
 
 class _Compiler:
@@ -177,7 +176,7 @@ class _Compiler:
             tuple(operator.name for operator in self.keyed),
             self.meter,
             self.codec,
-            tuple(operator.name for operator in self.shaped),
+            {operator.name: self._control_of(operator) for operator in self.shaped},
         )
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -185,11 +184,17 @@ class _Compiler:
     def _announce(self) -> None:
         """Say which composition the first batch runs under, before there is a query."""
         code, version = self.codec.encode(self.composition), self.composition.version
-        if self.shaped:
-            names = [operator.name for operator in self.shaped]
-            write_wanted(wanted_file(self.control), version, code, _partitions(names, self.composition))
-        elif self.codec.size > 1:
+        for source in self.shaped:
+            write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
+        if not self.shaped and self.codec.size > 1:
             _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+
+    def _control_of(self, source: Operator) -> Path:
+        """The control folder of a source: the segment's, or one of its own where there are several."""
+        return self.control if len(self.sources) == 1 else self.control / source.name
+
+    def _width(self, source: Operator) -> int:
+        return self.composition.parallelism.get(source.name, 1)
 
     def _carrier(self, stamped: bool) -> Carrier:
         """How the code reaches a stage: on the records of a single source of ours, else through the log of the batches."""
@@ -206,8 +211,8 @@ class _Compiler:
         if len(self.keyed) > 1:
             names = " and ".join(repr(operator.name) for operator in self.keyed)
             raise DataflowError(
-                f"dataflow {self.graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of one "
-                "exactly: put a durable edge before all but one of them"
+                f"dataflow {self.graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of "
+                "one exactly: put a durable edge before all but one of them"
             )
         if len(entering) > 1 or (keyed and set(keyed[0].operators) & {o.name for o in self.sources}):
             raise DataflowError(
@@ -231,13 +236,14 @@ class _Compiler:
         return frames
 
     def _open(self, source: Operator) -> DataFrame:
-        from elastream.spark.sources import open_source
-
         if source.endpoint is None:
             raise DataflowError(f"source {source.name!r} reads nothing; it can only be simulated")
-        partitions = _partitions([source.name], self.composition)
         return open_source(
-            self.spark, source, control=self.control, partitions=partitions, batch_seconds=self.batch_seconds
+            self.spark,
+            source,
+            control=self._control_of(source),
+            partitions=self._width(source),
+            batch_seconds=self.batch_seconds,
         )
 
     def _region_flows(self, stage: Stage, frames: Mapping[str, DataFrame]) -> list[Outflow]:
@@ -251,7 +257,7 @@ class _Compiler:
         if len(flows) != 1:
             others = " and ".join(repr(_name(flow.target)) for flow in flows if flow.target is not operator)
             raise DataflowError(
-                f"dataflow {self.graph.name!r}: besides the keyed operator {operator.name!r}, one query would feed {others}: "
+                f"dataflow {self.graph.name!r}: one query would feed {others} besides the keyed {operator.name!r}: "
                 f"put a durable edge before {operator.name!r}"
             )
         (flow,) = flows

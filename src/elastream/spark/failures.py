@@ -3,20 +3,14 @@
 import json
 import re
 
-from elastream.spark.fused import FAILED
+from elastream.spark.runner import FAILED
 
-__all__ = ["explain_failure"]
+__all__ = ["explain_failure", "first_line"]
 
 _CAUSES = (
-    (
-        re.compile(r"No space left on device"),
-        "the disk is full: Spark could not write the query's checkpoint, state or results",
-    ),
-    (re.compile(r"(\S+): Permission denied|Permission denied: '?([^'\n]+)"), "Spark may not write where it has to: {0}"),
-    (
-        re.compile(r"ModuleNotFoundError: No module named '([^']+)'"),
-        "the hosts lack the Python module {0!r} that an operator needs",
-    ),
+    (re.compile(r"No space left on device"), "the disk is full: Spark could not write its checkpoint, state or results"),
+    (re.compile(r"Permission denied: '?([^'\n]+)|(/\S+): Permission denied"), "{0} cannot be written: permission denied"),
+    (re.compile(r"ModuleNotFoundError: No module named '([^']+)'"), "the hosts lack the Python module {0!r}"),
     (re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)"), "an executor ran out of memory ({0})"),
 )
 
@@ -36,6 +30,11 @@ def explain_failure(exception: BaseException) -> str:
     causes = re.findall(r"(?:Caused by: |^)((?:[\w.$]+(?:Error|Exception)): [^\n]+)", text, re.MULTILINE)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"the query failed: {causes[-1] if causes else (lines[0] if lines else type(exception).__name__)}"
+
+
+def first_line(error: BaseException) -> str:
+    """What Spark says of a plan that is wrong, without the plan below it."""
+    return str(error).splitlines()[0]
 
 
 def _operator_failed(text: str) -> str:

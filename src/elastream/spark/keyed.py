@@ -5,8 +5,8 @@ store and partitions, so that both migrate alike.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import pandas as pd
 from pyspark import Accumulator, TaskContext, cloudpickle
@@ -18,8 +18,10 @@ from pyspark.sql.types import StructType
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Operator
 from elastream.spark.composition import CompositionCodec, Digit
-from elastream.spark.fused import Carrier, Implementation, OperatorFailed, batch_number
+from elastream.spark.failures import first_line
+from elastream.spark.fused import Carrier, batch_number
 from elastream.spark.meter import Meter, TaskRow
+from elastream.spark.runner import Implementation, OperatorFailed
 from elastream.spark.shipping import pickled
 
 __all__ = ["keyed_frame"]
@@ -47,10 +49,11 @@ def keyed_frame(
             "aggregates, or functions with state"
         )
     columns = operator.alternates[0].function
+    assert isinstance(columns, Mapping)
     try:
         return frame.groupBy(*operator.key).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
     except (AnalysisException, ParseException) as error:
-        raise DataflowError(f"the aggregates of operator {operator.name!r} are wrong: {_first_line(error)}") from None
+        raise DataflowError(f"the aggregates of operator {operator.name!r} are wrong: {first_line(error)}") from None
 
 
 def _with_state(
@@ -58,7 +61,7 @@ def _with_state(
 ) -> DataFrame:
     returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
     state = schema_from(operator.endpoint, f"the state of operator {operator.name!r}")
-    alternates = tuple(Implementation(a.name, a.form, a.function) for a in operator.alternates)
+    alternates = tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates)
     function = state_function(
         pickled(alternates, f"operator {operator.name!r}"),
         segment,
@@ -79,10 +82,6 @@ def schema_from(ddl: object, what: str) -> StructType:
     if not isinstance(schema, StructType) or not len(schema):
         raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')")
     return schema
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0]
 
 
 StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]

@@ -21,10 +21,10 @@ TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float]
 class MeterRow:
     """What one operator did in one batch.
 
-    segment, batch, operator: whose work. code: of the composition it ran under. rows_in, rows_out: records. busy: seconds of
-    thread time over all tasks; for an operator that waits, seconds that threads of its pool were taken. first, last: epoch
-    seconds of the first call's begin and the last call's end. tasks: how many took part. A batch that Spark replays is
-    metered again; a task that failed is not.
+    segment, batch, operator: whose work. code: of the composition it ran under. rows_in, rows_out: records. busy: seconds
+    of thread time over all tasks; for an operator that waits, seconds that threads of its pool were taken. first, last:
+    epoch seconds of the first call's begin and the last call's end. tasks: how many took part. A batch that Spark replays
+    is metered again; a task that failed is not.
 
     The operator that leads a stage (a source, a durable edge's target, a keyed operator) has a row too: its records are
     those that entered the stage, its busy time that of getting records into and out of Python.

@@ -1,8 +1,8 @@
 """What of a stage is fused into one walk, what stays native beside it, and which shapes neither can express.
 
-Wiring only: no session, nothing runs. A region is the stateless part of a stage. Column expressions stay native where they
-stand at its rim: behind a source, keyed operator or durable edge that feeds nothing else, or in a chain that ends at a sink,
-a keyed operator or a durable edge. Between functions they would cost a second crossing into Python, and are refused.
+Wiring only: no session, nothing runs. A region is the stateless part of a stage. Column expressions stay native where
+they stand at its rim: behind a source, keyed operator or durable edge that feeds nothing else, or in a chain that ends at a
+sink, a keyed operator or a durable edge. Between functions they would cost a second crossing into Python: refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,10 @@ import pyarrow as pa
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.spark.composition import CompositionCodec
-from elastream.spark.fused import Entry, Exit, Implementation, Route, Step, Walk
+from elastream.spark.fused import Entry, Exit, Route, Step, Walk
+from elastream.spark.runner import Implementation
 
-__all__ = ["Inlet", "Outlet", "Region", "regions", "wire"]
+__all__ = ["Inlet", "Outlet", "Region", "region", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +102,15 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Re
     steps = tuple(o for name, o in transforms.items() if name not in native)
     emitting = [edge for inlet in inlets for edge in inlet.feeds]
     emitting += [edge for step in steps for edge in graph.outputs[step.name]]
-    outlets: dict[object, Outlet] = {}
+    outlets: dict[Edge | str, Outlet] = {}
     for edge in emitting:
-        if edge.target in trailing and edge.target not in followed and edge.durable is None:
-            chain = trailing[edge.target]
-            key, natives = edge.target, chain
-            (way,) = graph.outputs[chain[-1].name]
-        elif _leaves(graph, edge):
-            key, natives, way = (edge if edge.durable else edge.target), (), edge
-        else:
+        natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
+        way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
+        if not natives_behind and not _leaves(graph, edge):
             continue
-        target = way if way.durable else graph.operator(way.target)
-        before = outlets.get(key)
-        outlets[key] = Outlet((*(before.inputs if before else ()), edge), natives, target)
+        key = edge if edge.durable else edge.target
+        before = outlets[key].inputs if key in outlets else ()
+        outlets[key] = Outlet((*before, edge), natives_behind, way if way.durable else graph.operator(way.target))
     return Region(tuple(inlets), steps, tuple(outlets.values()))
 
 

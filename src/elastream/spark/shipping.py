@@ -1,7 +1,7 @@
 """Pickles users' functions such that a worker needs no module of theirs.
 
-PySpark pickles by value only what stands in `__main__`; a helper module beside the user's script, or a script that runs under
-another name, would be missing on every host. So modules that are not installed are pickled by value too.
+PySpark pickles by value only what stands in `__main__`; a helper module beside the user's script, or a script that runs
+under another name, would be missing on every host. So modules that are not installed are pickled by value too.
 """
 
 import sys
@@ -10,23 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from pyspark import cloudpickle
+from pyspark import cloudpickle as untyped_cloudpickle
 
 from elastream.model.errors import DataflowError
+
+cloudpickle: Any = untyped_cloudpickle
 
 __all__ = ["pickled"]
 
 
 def pickled(value: object, what: str) -> bytes:
-    """`value` as bytes that a worker can load; raises DataflowError, naming `what`, where it holds something that cannot travel."""
+    """`value` as bytes that a worker can load; raises DataflowError, naming `what`, where something in it cannot travel."""
     with _local_modules_by_value():
         try:
-            return cloudpickle.dumps(value)
+            return bytes(cloudpickle.dumps(value))
         except Exception as error:
             raise DataflowError(
-                f"{what} cannot be sent to the workers: {str(error).splitlines()[0]} (a function must not hold an open file, "
-                "a lock or a session; open what it needs inside of it)"
+                f"{what} cannot be sent to the workers: {str(error).splitlines()[0]} (a function must not hold an open "
+                "file, a lock or a session; open what it needs inside of it)"
             ) from error
 
 

@@ -129,11 +129,13 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     if missing or not columns:
         wanted = missing[0] if missing else ""
         raise InputError(
-            f"{root} has no column {wanted!r} to be keyed by (it has: {', '.join(table.column_names)}): say latest(path, key=...)"
+            f"{root} has no column {wanted!r} to be keyed by (it has: {', '.join(table.column_names)}): "
+            "say latest(path, key=...)"
         )
     positions = pa.array(range(table.num_rows), pa.int64())
     grouped = table.select(columns).append_column("_at", positions).group_by(columns).aggregate([("_at", "max")])
-    return table.take(grouped.column("_at_max")).to_pandas()
+    newest: pd.DataFrame = table.take(grouped.column("_at_max")).to_pandas()
+    return newest
 
 
 def _key_columns(root: Path, key: str | Sequence[str] | None) -> list[str]:
