@@ -205,7 +205,7 @@ class LocalCluster:
     def failure(self, host: str) -> str:
         """Why a host is not alive, as far as is known: the end of its worker's log; empty while it is alive."""
         self._number_of(host)
-        return self._failure(host)
+        return self._failure(host, lines=12)
 
     def confine(self, host: str, cores: float | None) -> None:
         """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts."""
@@ -307,7 +307,7 @@ class LocalCluster:
         )
         # A worker that finds no master, or one that does not lead yet, tries again only after 5 to 15 s.
         while self._master_status() != "ALIVE":
-            if failure := self._failure(MASTER):
+            if failure := self._failure(MASTER, lines=1):
                 raise EnvironmentProblem(failure)
             time.sleep(0.05)
 
@@ -342,17 +342,17 @@ class LocalCluster:
             raise CloudError(f"no host called {host!r} was leased here")
         return self._hosts[host]
 
-    def _failure(self, name: str) -> str:
+    def _failure(self, name: str, lines: int) -> str:
         state = self._ask("status")[name]
         if state["alive"]:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
-        how = "is gone" if state["exit"] is None else f"ended with status {state['exit']}"
+        how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
         with contextlib.suppress(OSError):
-            lines = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
-            if lines:
-                return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(lines[-12:])
-        return f"{what} {how} and left no log"
+            written = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
+            if written:
+                return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(written[-lines:])
+        return f"{what} {how} and wrote nothing into {self.log(name)}"
 
     def _ask(self, wanted: str, **arguments: Any) -> Any:
         if self._supervisor is None:
