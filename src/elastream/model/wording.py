@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from elastream.model.units import format_duration, format_rate
 
-__all__ = ["UNKNOWN", "amount", "clock", "duration_text", "percent", "quantities", "quantity", "rate_text"]
+__all__ = ["UNKNOWN", "amount", "clock", "duration_text", "money", "percent", "quantities", "quantity", "rate_text"]
 
 UNKNOWN = "–"
 
@@ -47,6 +47,13 @@ def percent(fraction: float | None) -> str:
     return f"{fraction:.2%}" if rounded == "100%" and fraction < 1 else rounded
 
 
+def money(value: float | None) -> str:
+    """An amount of money in the unit that prices are in: `"12.50"`, small ones with more digits."""
+    if not _known(value):
+        return UNKNOWN
+    return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
+
+
 def clock(seconds: float) -> str:
     """Time of a run as on a stopwatch: `"1:23"`, `"2:01:07"`."""
     minutes, second = divmod(int(seconds), 60)
@@ -65,6 +72,7 @@ _BY_WORD = {
     "compliance": percent,
     "share": percent,
     "cpu": percent,
+    "cost": money,
 }
 
 

@@ -23,7 +23,7 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Floats, Metric
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, percent, quantities, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
 from elastream.report.timeline import timeline
 
 __all__ = ["render", "write_report"]
@@ -96,7 +96,7 @@ def render(recording: Recording) -> str:
         decisions=list(_decision_rows(recording.decisions)),
         rounds=len(recording.decisions),
         leases=[_lease_row(lease, recording.end) for lease in recording.hosts],
-        lease_total=(amount(sum(lease.units(recording.end) for lease in recording.hosts)), _money(summary.cost)),
+        lease_total=(amount(sum(lease.units(recording.end) for lease in recording.hosts)), money(summary.cost)),
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
     )
@@ -118,7 +118,7 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
         Card(percent(share), "of the time within target", "" if target is not None else promised),
         Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
-        Card(_money(summary.cost), "cost", "in whole billing time units"),
+        Card(money(summary.cost), "cost", "in whole billing time units"),
         Card(
             amount(summary.rounds), "planning rounds", f"{summary.moves} tasks moved, {summary.refused} proposals refused"
         ),
@@ -128,10 +128,6 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
 def _inline(data: Any) -> str:
     """JSON that may stand inside a script element."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _money(value: float) -> str:
-    return UNKNOWN if math.isnan(value) else f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
 
 
 def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
@@ -183,7 +179,7 @@ def _lease_row(lease: Lease, end: float) -> dict[str, Any]:
         "until": UNKNOWN if lease.until is None else clock(lease.until),
         "state": lease.state.value,
         "units": amount(lease.units(end)),
-        "cost": _money(lease.cost(end)),
+        "cost": money(lease.cost(end)),
         # Percent of the run, for the bar: leased from, ready from, to.
         "bar": [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)],
     }

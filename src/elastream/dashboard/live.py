@@ -1,0 +1,304 @@
+"""What a person sees while a run lasts: one screen, repainted with every observation.
+
+On a terminal the view has the alternate screen for itself and repaints all of it in place, once a monitoring period: no
+flicker, and whatever Spark's JVM writes to the same terminal is painted over a second later, and is gone with the
+alternate screen when the run ends. Where there is no terminal (a pipe, a log file) it is one line now and then.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from elastream.control.recording import Ending, Header, Observer
+from elastream.model.action import MoveTask, describe
+from elastream.model.cloud import HostState
+from elastream.model.decision import Decision
+from elastream.model.graph import Operator
+from elastream.model.observation import Metric, Observation
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, rate_text
+
+__all__ = ["LiveView", "PlainView", "View", "sparkline", "view_for"]
+
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+KEPT = 600
+"""Samples kept for the small curves."""
+MOVES = 2
+"""Moves of one round that are told one by one; more are told together."""
+DECISIONS = 6
+"""Decisions shown at most."""
+BETWEEN = 6
+"""Lines that are neither figures, operators nor decisions: the head, the latency, a table's heading, three blanks."""
+BARS = "▁▂▃▄▅▆▇█"
+
+
+class View(Observer, Protocol):
+    """An observer that holds the terminal and must give it back."""
+
+    def close(self) -> None:
+        """Give the terminal back; may be called twice, and when the run never started."""
+        ...
+
+
+def view_for(console: Console) -> View:
+    """The live view on a terminal, lines elsewhere."""
+    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+
+
+class LiveView:
+    """The screen of a running dataflow."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._header = Header("", "")
+        self._observation: Observation | None = None
+        self._load: deque[float] = deque(maxlen=KEPT)
+        self._hosts: deque[float] = deque(maxlen=KEPT)
+        self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
+
+    def started(self, header: Header) -> None:
+        self._header = header
+        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live.start(refresh=True)
+
+    def observed(self, observation: Observation) -> None:
+        self._observation = observation
+        self._load.append(offered(observation))
+        self._hosts.append(float(len(observation.leases)))
+        self._paint()
+
+    def decided(self, decision: Decision) -> None:
+        remember(self._decisions, decision)
+        self._paint()
+
+    def ended(self, ending: Ending) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _paint(self) -> None:
+        if self._live is not None:
+            self._live.update(self.screen(), refresh=True)
+
+    def screen(self) -> RenderableType:
+        """All of it, for the console's width and height as they are now."""
+        width, height = self._console.size
+        seen = self._observation
+        head = self._head(seen)
+        if seen is None:
+            return Group(head, Text("waiting for the first observation", style="dim"))
+        figures = self._figures(seen, width)
+        # What is left of the height goes to operators first (but for one decision), then to decisions.
+        left = height - figures.row_count - BETWEEN
+        operators = seen.context.graph.operators[: max(0, left - 1)]
+        why = self._why(max(1, left - len(operators)))
+        parts = (head, figures, self._latency(seen), self._operators(seen, operators, width), why)
+        return Group(parts[0], Text(), *parts[1:3], Text(), parts[3], Text(), parts[4])
+
+    def _head(self, seen: Observation | None) -> Text:
+        name = Text(self._header.flow, style="bold")
+        if self._header.plant == "simulated":
+            name.append(" simulated", style="italic yellow")
+        elapsed = clock(seen.time) if seen else "0:00"
+        return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
+
+    def _figures(self, seen: Observation, width: int) -> Table:
+        def of(metric: Metric) -> float:
+            return application(seen, metric)
+
+        ready = sum(lease.state in (HostState.RUNNING, HostState.DRAINING) for lease in seen.leases.values())
+        curve = max(0, min(60, width - 44))
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(no_wrap=True, min_width=18)
+        table.add_column(no_wrap=True, style="cyan")
+        table.add_row("rate in", rate_text(offered(seen)), sparkline(self._load, curve))
+        table.add_row("processed", rate_text(of(Metric.THROUGHPUT)), "")
+        table.add_row("backlog", amount(round_known(backlog(seen))), "")
+        hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
+        table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
+        table.add_row("executors", str(ready), "")
+        table.add_row("cost so far", money(of(Metric.COST)), "")
+        return table
+
+    def _latency(self, seen: Observation) -> Text:
+        target, p99 = self._header.target_latency, application(seen, Metric.LATENCY_P99)
+        return Text.assemble(
+            ("latency      ", "dim"),
+            f"p50 {duration_text(application(seen, Metric.LATENCY_P50))}   p99 ",
+            (duration_text(p99), judged(p99, target)),
+            ("" if target is None else f"   target {duration_text(target)}", "dim"),
+            overflow="ellipsis",
+            no_wrap=True,
+        )
+
+    def _operators(self, seen: Observation, operators: Sequence[Operator], width: int) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+        table.add_column("operator", no_wrap=True, overflow="ellipsis", max_width=max(8, width - 40))
+        for column in ("in", "p50", "p99"):
+            table.add_column(column, justify="right", no_wrap=True)
+        wide = width >= 64
+        for column in ("level", "instances") if wide else ():
+            table.add_column(column, justify="right", no_wrap=True)
+        for operator in operators:
+
+            def of(metric: Metric, name: str = operator.name) -> float:
+                return seen.operators.value(name, metric)
+
+            p99, level = of(Metric.DURATION_P99), operator.max_duration
+            more = (duration_text(level), amount(of(Metric.PARALLELISM))) if wide else ()
+            table.add_row(
+                operator.name,
+                rate_text(of(Metric.ARRIVAL_RATE)),
+                duration_text(of(Metric.DURATION_P50)),
+                Text(duration_text(p99), style=judged(p99, level)),
+                *more,
+            )
+        return table
+
+    def _why(self, rows: int) -> RenderableType:
+        if not self._decisions:
+            return Text("nothing decided yet", style="dim")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True, justify="right", min_width=5)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for decision in list(self._decisions)[-rows:][::-1]:
+            table.add_row(clock(decision.time), Text(told(decision), overflow="ellipsis", no_wrap=True))
+        return table
+
+
+class PlainView:
+    """One line every ten seconds, and one for each decision that did or wanted something."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = 0.0
+        self._round = 0
+        self._last = ""
+
+    def started(self, header: Header) -> None:
+        plant = " (simulated)" if header.plant == "simulated" else ""
+        self._say(f"{header.flow}{plant}: started under {header.policy}")
+
+    def observed(self, observation: Observation) -> None:
+        if observation.time < self._next:
+            return
+        self._next = observation.time + EVERY
+        figures = (
+            f"rate in {rate_text(offered(observation))}",
+            f"backlog {amount(round_known(backlog(observation)))}",
+            f"p50 {duration_text(application(observation, Metric.LATENCY_P50))}",
+            f"p99 {duration_text(application(observation, Metric.LATENCY_P99))}",
+            f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
+            f"cost {money(application(observation, Metric.COST))}",
+        )
+        self._say(f"{clock(observation.time):>7}  {'   '.join(figures)}")
+
+    def decided(self, decision: Decision) -> None:
+        if decision.round == self._round or not worth_telling(decision):
+            return
+        self._round = decision.round
+        if decision.outcomes or told(decision) != self._last:
+            self._say(f"{clock(decision.time):>7}  {told(decision)}")
+        self._last = told(decision)
+
+    def ended(self, ending: Ending) -> None:
+        reason = f": {ending.reason}" if ending.reason else ""
+        self._say(f"{clock(ending.time):>7}  {ending.status}{reason}")
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
+    """`values` as bars over their own range from 0, at most `width` of them; a blank where unknown."""
+    known = [value for value in values if not math.isnan(value)]
+    if width < 1 or not known:
+        return ""
+    samples = list(values)
+    if len(samples) > width:
+        # The highest of each stretch: a peak must not vanish because the curve is small.
+        edges = [round(n * len(samples) / width) for n in range(width + 1)]
+        samples = [max((v for v in samples[a:b] if not math.isnan(v)), default=math.nan) for a, b in pairwise(edges)]
+    top = max(known) or 1.0
+    return "".join(" " if math.isnan(v) else BARS[min(7, int(max(0.0, v) / top * 7.999))] for v in samples)
+
+
+def application(seen: Observation, metric: Metric) -> float:
+    """A metric of the whole dataflow, NaN where unknown."""
+    ids = seen.application.ids
+    return seen.application.value(ids[0], metric) if ids else math.nan
+
+
+def offered(seen: Observation) -> float:
+    """Records/s that became due at the sources."""
+    return _whole_or_sources(seen, Metric.ARRIVAL_RATE)
+
+
+def backlog(seen: Observation) -> float:
+    """Records due and not taken."""
+    return _whole_or_sources(seen, Metric.BACKLOG)
+
+
+def _whole_or_sources(seen: Observation, metric: Metric) -> float:
+    whole = application(seen, metric)
+    if not math.isnan(whole):
+        return whole
+    return math.fsum(seen.operators.value(source.name, metric) for source in seen.context.graph.sources)
+
+
+def round_known(value: float) -> float:
+    """Whole records."""
+    return value if math.isnan(value) else round(value)
+
+
+def judged(value: float, level: float | None) -> str:
+    """Style of a latency beside what was promised; none where either is unknown."""
+    if level is None or math.isnan(value):
+        return ""
+    return "green" if value <= level else "bold red"
+
+
+def worth_telling(decision: Decision) -> bool:
+    """Whether it did something, or wanted to and was not allowed."""
+    return bool(decision.outcomes or any(proposal.refused for proposal in decision.proposals))
+
+
+def told(decision: Decision) -> str:
+    """What was done and why, and what was refused and why, on one line."""
+    moves = [outcome for outcome in decision.done if isinstance(outcome.action, MoveTask)]
+    if len(moves) > MOVES:
+        others = tuple(outcome for outcome in decision.outcomes if outcome not in moves)
+        hosts = ", ".join(sorted({outcome.action.host for outcome in moves if isinstance(outcome.action, MoveTask)}))
+        done = [f"move {len(moves)} tasks to {hosts}" + (f" ({why})" if (why := moves[0].action.why) else "")]
+        done += [replace(decision, outcomes=others).headline()] if others else []
+    else:
+        done = [decision.headline()] if decision.outcomes else []
+    refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
+    return "; ".join([*done, *refused]) or decision.note or UNKNOWN
+
+
+def remember(decisions: deque[Decision], decision: Decision) -> None:
+    """Append `decision`, or put it in place of its earlier version; the same refusal again replaces the last."""
+    if not worth_telling(decision):
+        return
+    if decisions and (decisions[-1].round == decision.round or told(decisions[-1]) == told(decision)):
+        decisions.pop()
+    elif any(known.round == decision.round for known in decisions):
+        return
+    decisions.append(decision)

@@ -1,0 +1,60 @@
+"""What a person reads in the terminal when a run has ended: a dozen figures, and where the report lies."""
+
+import math
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from elastream.control.recording import Recording
+from elastream.control.summary import summarise
+from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
+
+__all__ = ["print_summary"]
+
+
+def print_summary(recording: Recording, console: Console, report: Path | None = None) -> None:
+    """Print the figures of a run on one screen; the path of the report comes last, alone on its line."""
+    header, ending, figures = recording.header, recording.ending, summarise(recording)
+    target = header.target_latency
+    simulated = " (simulated)" if header.plant == "simulated" else ""
+    reason = f": {ending.reason}" if ending and ending.reason else ""
+    title = Text.assemble(
+        (f"{header.flow}{simulated}", "bold"), f" {figures.status} after {duration_text(figures.seconds)}"
+    )
+    title.append(reason, style="red" if figures.status in ("failed", "died") else "")
+    rate = rate_text(figures.records / figures.seconds) if figures.seconds else UNKNOWN
+    batches = "" if math.isnan(figures.batches) else f" in {amount(figures.batches)} micro-batches"
+    rows = [
+        ("records", f"{amount(figures.records)}{batches}, {rate} on average"),
+        ("latency", f"p50 {duration_text(figures.latency_p50)}, p99 {duration_text(figures.latency_p99)}"),
+    ]
+    if target is not None:
+        rows.append(("within target", f"{percent(figures.within_target)} of the time (target {duration_text(target)})"))
+    lost = f", {figures.lost} lost" if figures.lost else ""
+    rows += [
+        ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
+        ("host-minutes", f"{figures.host_minutes:,.1f}"),
+        ("cost", money(figures.cost)),
+        ("decisions", f"{figures.rounds} rounds, {figures.moves} tasks moved, {figures.refused} proposals refused"),
+    ]
+    shown = {"records", "batches", "latency_p50", "latency_p99"}
+    facts = ending.facts if ending else {}
+    rows += [
+        (name.replace("_", " "), value if isinstance(value, str) else quantity(name, value))
+        for name, value in facts.items()
+        if name not in shown
+    ]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    console.print()
+    console.print(title)
+    console.print(table)
+    if report is not None:
+        console.print()
+        # Never wrapped: a path that is broken over two lines cannot be clicked or copied.
+        console.print(Text.assemble(("report  ", "dim"), str(report)), soft_wrap=True)
