@@ -1,0 +1,161 @@
+"""Telemetry is arithmetic on what Spark reports; here the reports are written by hand."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.model.endpoints import collect, records
+from elastream.model.flow import Dataflow
+from elastream.model.observation import Metric
+from elastream.model.stages import lay_out
+from elastream.spark.meter import MeterRow
+from elastream.spark.telemetry import Telemetry, weighted_quantile
+from elastream.workload import constant
+
+STARTED = 1_700_000_000.0
+
+
+class Progress:
+    """One entry of a query's progress, in the shape in which Spark gives it."""
+
+    def __init__(self, batch, start, seconds, first, last, worked=True):
+        self._batch = batch
+        self._parts = {"triggerExecution": seconds * 1e3} | ({"addBatch": seconds * 900} if worked else {})
+        offset = {"started": STARTED, "t": 0.0, "version": 0, "code": 0, "partitions": 1}
+        self._json = json.dumps(
+            {
+                "batchId": batch,
+                "timestamp": datetime.fromtimestamp(STARTED + start, UTC).isoformat().replace("+00:00", "Z"),
+                "numInputRows": last - first,
+                "durationMs": self._parts,
+                "sources": [{"startOffset": {**offset, "n": first}, "endOffset": {**offset, "n": last}}],
+            }
+        )
+
+    def batchId(self):
+        return self._batch
+
+    def durationMs(self):
+        return SimpleNamespace(containsKey=self._parts.__contains__)
+
+    def json(self):
+        return self._json
+
+
+@dataclass
+class Query:
+    progress: list
+
+    @property
+    def _jsq(self):
+        return SimpleNamespace(recentProgress=lambda: self.progress)
+
+
+def telemetry(tmp_path, progress, rate=100, lasts="10s", target=1.0):
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(rate, lasts=lasts))
+    lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (tmp_path / "offsets").mkdir(exist_ok=True)
+    running = SimpleNamespace(
+        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",)
+    )
+    return Telemetry(layout, [running], target)
+
+
+def test_a_batch_is_seen_once(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 0.5, 0.5, 10, 60)])
+    assert [batch.id for batch in made.poll()] == [0, 1]
+    assert made.poll() == ()
+    assert (made.batches, made.rows) == (2, 60)
+
+
+def test_an_idle_trigger_is_no_batch(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.01, 10, 10, worked=False)])
+    assert [batch.id for batch in made.poll()] == [0]
+
+
+def test_latency_is_commit_less_due(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    seen = made.application(STARTED + 2.0, cost=3.0)
+    # Records 0 to 99 were due over the first second, and all were committed at 1.5 s.
+    assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(1.0, abs=0.03)
+    assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(1.5, abs=0.03)
+    assert seen.value("f", Metric.COMPLIANCE) == pytest.approx(0.5, abs=0.04)
+    assert seen.value("f", Metric.COST) == 3.0
+
+
+def test_what_waits_at_the_source_is_the_time_until_a_batch_takes_it(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    assert seen.value("source", Metric.DURATION_P50) == pytest.approx(0.5, abs=0.03)
+
+
+def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.5, 0.5, 0, 50)])
+    made.poll()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
+    assert made.backlog("source", STARTED + 2.0) == 150
+    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 120}')
+    assert made.backlog("source", STARTED + 2.0) == 80
+
+
+def test_before_the_first_batch_everything_is_unknown(tmp_path):
+    made = telemetry(tmp_path, [])
+    seen = made.application(STARTED, cost=0.0)
+    assert not seen.reading("f", Metric.LATENCY_P99).known
+    assert not seen.reading("f", Metric.BACKLOG).known
+    assert not made.exhausted("source", STARTED + 1e6)
+
+
+def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
+    progress = [Progress(0, 9.0, 0.5, 0, 900)]
+    made = telemetry(tmp_path, progress)
+    made.poll()
+    assert not made.exhausted("source", STARTED + 11.0)
+    progress.append(Progress(1, 10.2, 0.5, 900, 1000))
+    made.poll()
+    assert not made.exhausted("source", STARTED + 9.9)
+    assert made.exhausted("source", STARTED + 11.0)
+
+
+def test_an_old_value_shows_its_age(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 50)])
+    made.poll()
+    assert made.application(STARTED + 20.5, 0.0).age(Metric.LATENCY_P99) == pytest.approx(20.0)
+
+
+def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {"split": 2.0}, cores=2.0)
+    assert seen.value("split", Metric.PROCESSED_RATE) == pytest.approx(200)
+    assert seen.value("split", Metric.EMITTED_RATE) == pytest.approx(1400)
+    assert seen.value("split", Metric.SERVICE_TIME) == pytest.approx(0.002)
+    assert seen.value("split", Metric.BUSY_CORES) == pytest.approx(0.4)
+    assert seen.value("split", Metric.UTILISATION) == pytest.approx(0.2)
+    assert seen.value("split", Metric.PARALLELISM) == 2.0
+    assert seen.value("count", Metric.DURATION) == pytest.approx(0.2)
+    assert not seen.reading("count", Metric.SERVICE_TIME).known
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
+    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
+    found = weighted_quantile(values, weights, q)
+    assert found in values
+    assert weights[values <= found].sum() >= q * weights.sum() * (1 - 1e-9)
+    assert weights[values < found].sum() <= q * weights.sum() * (1 + 1e-9)
+
+
+def test_a_quantile_of_nothing_is_unknown():
+    assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
