@@ -60,10 +60,8 @@ def _even_out(place: Integers, weights: Floats, cores: Floats, total: Floats, to
     at = place.copy()
     load = np.bincount(at, weights, len(cores)).astype(np.float64)
     enough = (1 + tolerance) * load.sum() / cores.sum() + 1e-9
-    for _ in range(len(at)):  # each step lowers the giver below where it was: a bound, not a limit
-        step = _step(at, weights, load, cores, total, enough)
-        if step is None:
-            break
+    # Each step leaves giver and receiver below what the giver had, so no spread comes twice and the loop ends.
+    while step := _step(at, weights, load, cores, total, enough):
         task, receiver = step
         giver = at[task]
         load[giver] -= weights[task]

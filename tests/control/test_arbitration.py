@@ -1,0 +1,149 @@
+"""What may be tried together, and what may not, each with the reason that people read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.fake_plant import FakePlant
+from conformance.suite import any_action
+from elastream.control.arbitration import arbitrate, subject
+from elastream.model.action import (
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    RenewHost,
+    SetParallelism,
+    SwitchAlternate,
+    SwitchEdge,
+    TaskId,
+)
+from elastream.model.decision import Proposal
+
+TASK = TaskId("count", 0)
+
+
+def observed(drained=(), requested=(), **options):
+    """Three running hosts h1..h3 of at most five, where some are drained or others asked for."""
+    plant = FakePlant(hosts=3, **{"max_hosts": 5, **options})
+    plant.clock.advance(1.0)
+    plant.observe()
+    for host in drained:
+        plant.apply(DrainHost(host))
+    for host in requested:
+        plant.apply(LeaseHost(host, "small"))
+    return plant.observe()
+
+
+def reasons(actions, observation=None, under_way=()):
+    answered = arbitrate([Proposal(action, "policy") for action in actions], observation or observed(), under_way)
+    return [proposal.refused for proposal in answered]
+
+
+@pytest.mark.parametrize(
+    ("actions", "reason"),
+    [
+        ([LeaseHost("h4", "small"), LeaseHost("h4", "small")], "the plan has it already"),
+        ([LeaseHost("h4", "small"), LeaseHost("h4", "big")], "contradicts 'lease h4 (small)'"),
+        ([LeaseHost("h4", "small"), ReleaseHost("h4")], "h4 is not leased"),
+        ([SetParallelism("source", 2), SetParallelism("source", 3)], "contradicts 'source x 2'"),
+        ([MoveTask(TASK, "h2"), MoveTask(TASK, "h3")], "contradicts 'move count#0 to h2'"),
+        ([MoveTask(TASK, "h2"), DrainHost("h2")], "contradicts 'move count#0 to h2'"),
+        ([DrainHost("h2"), MoveTask(TASK, "h2")], "h2 takes no tasks"),
+        ([RenewHost("h2"), ReleaseHost("h2")], "contradicts 'renew h2'"),
+        ([DrainHost("h2"), SetParallelism("source", 2, on=("h2",))], "h2 takes no tasks"),
+        ([SwitchAlternate("words", "split_fast"), SwitchAlternate("words", "split")], "contradicts"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else " + ".join(type(action).__name__ for action in value),
+)
+def test_the_second_of_two_that_do_not_go_together_is_refused(actions, reason):
+    first, second = reasons(actions)
+    assert first == ""
+    assert reason in second
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (SwitchAlternate("nobody", "x"), "no operator nobody"),
+        (SwitchAlternate("words", "x"), "words has no alternate x"),
+        (SwitchAlternate("words", "split"), "runs so already"),
+        (SwitchEdge("where", "nowhere"), "no choice where with a target nowhere"),
+        (SetParallelism("count", 2), "parallelism of count cannot be changed"),
+        (SetParallelism("source", 0), "at least one"),
+        (SetParallelism("source", 1), "that parallelism already"),
+        (SetParallelism("source", 2, on=("h9",)), "h9 takes no tasks"),
+        (MoveTask(TASK, "h9"), "h9 takes no tasks"),
+        (LeaseHost("h4", "huge"), "no host type huge"),
+        (LeaseHost("h1", "small"), "leased already"),
+        (DrainHost("h9"), "h9 is not leased"),
+        (CancelDrain("h1"), "h1 is running, not draining"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(action, reason):
+    assert reason in reasons([action])[0]
+
+
+def test_a_drained_host_may_be_released_in_the_same_plan():
+    assert reasons([DrainHost("h2"), ReleaseHost("h2")]) == ["", ""]
+
+
+def test_what_the_plant_cannot_do_is_refused():
+    observation = observed()
+    object.__setattr__(observation.context, "capabilities", frozenset({"LeaseHost"}))
+    assert reasons([MoveTask(TASK, "h2"), LeaseHost("h4", "small")], observation) == ["this plant has no MoveTask", ""]
+
+
+def test_what_is_under_way_is_not_asked_for_again():
+    assert reasons([SetParallelism("source", 2, why="again")], under_way=[SetParallelism("source", 2)]) == [
+        "it is under way already"
+    ]
+
+
+def test_no_more_hosts_than_allowed_and_a_release_makes_no_room_before_it_is_over():
+    plan = [ReleaseHost("h1"), LeaseHost("h4", "small"), LeaseHost("h5", "small"), LeaseHost("h6", "small")]
+    assert reasons(plan) == ["", "", "", "at most 5 hosts may be leased"]
+
+
+def test_enough_hosts_stay_and_those_that_are_coming_do_not_count_for_them():
+    observation = observed(min_hosts=2, requested=("h4",))
+    assert reasons([DrainHost("h1"), ReleaseHost("h2")], observation) == ["", "at least 2 hosts must stay"]
+
+
+def test_a_drain_that_is_cancelled_counts_as_staying():
+    observation = observed(min_hosts=3, drained=("h3",))
+    assert reasons([DrainHost("h1")], observation) == ["at least 3 hosts must stay"]
+    assert reasons([CancelDrain("h3"), ReleaseHost("h3")], observed(drained=("h3",)))[1]
+
+
+def test_a_host_that_was_asked_for_may_be_given_back_at_once():
+    assert reasons([ReleaseHost("h4")], observed(requested=("h4",), min_hosts=3)) == [""]
+
+
+def test_what_was_refused_before_stays_refused_and_blocks_nothing():
+    proposals = [Proposal(DrainHost("h2"), "a", "no"), Proposal(MoveTask(TASK, "h2"), "b")]
+    assert [p.refused for p in arbitrate(proposals, observed())] == ["no", ""]
+
+
+CONTEXT = observed().context
+
+
+@given(st.lists(any_action(CONTEXT), max_size=8), st.sets(st.sampled_from(["h1", "h2", "h3"])), st.integers(1, 3))
+def test_what_is_granted_is_part_of_what_was_proposed_and_never_contradicts_itself(actions, drained, min_hosts):
+    observation = observed(drained=drained, min_hosts=min_hosts)
+    proposals = [Proposal(action, f"p{number}") for number, action in enumerate(actions)]
+    answered = arbitrate(proposals, observation)
+    assert [(p.action, p.by) for p in answered] == [(p.action, p.by) for p in proposals]
+    granted = [p.action for p in answered if not p.refused]
+    assert len(set(granted)) == len(granted)
+    about = [subject(action) for action in granted if not isinstance(action, ReleaseHost | RenewHost | CancelDrain)]
+    assert len(set(about)) == len(about)
+    leaving = {action.host for action in granted if isinstance(action, DrainHost | ReleaseHost)}
+    assert not leaving & {action.host for action in granted if isinstance(action, MoveTask | LeaseHost | CancelDrain)}
+    working = set(observation.usable) | {action.host for action in granted if isinstance(action, CancelDrain)}
+    assert len(working - leaving) >= min(min_hosts, len(observation.usable))
+    leased = len(observation.leases) + sum(isinstance(action, LeaseHost) for action in granted)
+    assert leased <= observation.context.max_hosts
+    assert [p.refused for p in arbitrate([Proposal(a, "again") for a in granted], observation)] == [""] * len(granted)
