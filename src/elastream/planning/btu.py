@@ -176,7 +176,7 @@ class Btu:
         self._finish_draining(draft)
         ending = [lease for lease in draft.leases.values() if self.questions(lease, observation.time)]
         for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
-            if not self._release(draft, lease.host):
+            if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
         return draft.actions
 
@@ -231,14 +231,14 @@ class Btu:
         elif draft.may_lease and (type := cheapest_type(context, unit, self.host_type)) is not None:
             draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
-    def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> str | None:
+    def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:
         """Scale down the operator of highest positive utility that makes room for `unit`; returns the host, or None.
 
         The paper scales down "an operator"; that its instance must stand where its end makes room is taken for granted
-        here. Operators that are late themselves are no candidates.
+        here. Operators that are late themselves are no candidates. ready: as in `best_host`.
         """
         ranked = sorted(
-            ((self.utility(draft, other), other) for other in draft.scalable if other not in late),
+            ((self.utility(draft, other), other) for other in draft.scalable if other not in late and other is not unit),
             key=lambda pair: -pair[0],
         )
         for utility, other in ranked:
@@ -246,6 +246,8 @@ class Btu:
                 return None
             found: list[tuple[float, str, TaskId]] = []
             for task, host in draft.placements(other):
+                if ready and not draft.is_ready(host):
+                    continue
                 mark = draft.mark()
                 draft.remove(task, f"makes room for {unit.name}")
                 value = float(host_suitability(draft, unit, self.cache_factor)[draft.hosts.index(host)])
@@ -258,11 +260,13 @@ class Btu:
                 return host
         return None
 
-    def _release(self, draft: Draft, host: str) -> bool:
+    def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
         """Empty `host` and let it go, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
 
         Per operator with instances there: where its utility is positive, up to `release_share` of all its instances go;
-        the others must find room elsewhere. What is simulated is the plan itself: where it is not feasible, it is undone.
+        the others must find room elsewhere, by the upscaling procedure as the paper has it: on a host with room, else where
+        an operator that can be scaled down makes room; only a new host would be absurd here. What is simulated is the plan
+        itself: where it is not feasible, it is undone.
         """
         if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
             return False
@@ -277,6 +281,7 @@ class Btu:
                 draft.remove(task, f"not needed, {host} ends")
             for task in here[spare:]:
                 target = best_host(draft, unit, self.cache_factor, ready=True)
+                target = target or self._make_room(draft, unit, late, ready=True)
                 if target is None:
                     draft.rollback(mark)
                     return False

@@ -120,6 +120,10 @@ class Draft:
         """Hosts that run and may be given instances."""
         return int((self.ready & ~self.closed).sum())
 
+    def is_ready(self, host: str) -> bool:
+        """Whether `host` runs already."""
+        return bool(self.ready[self._row[host]])
+
     def unit_of(self, task: TaskId) -> Unit:
         """The unit that `task` is an instance of."""
         return self._unit_of[task.operator]

@@ -1,0 +1,67 @@
+"""What an experiment has come to: figures, the paper's beside them, and checks that hold or do not.
+
+Every experiment ends in an `Outcome`, so that all of them print, save and fail alike. How it is laid out as a page is
+`elastream.experiments.page`.
+"""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+from elastream.experiments.page import Page
+
+__all__ = ["Check", "Outcome", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One bar: `holds` says whether `value` is within `bound`; `source` where the bar comes from."""
+
+    name: str
+    value: float | str
+    bound: str
+    holds: bool
+    source: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all."""
+
+    figures: Mapping[str, Any]
+    paper: Mapping[str, Any]
+    checks: tuple[Check, ...]
+    page: Page
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check does."""
+        return all(check.holds for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready; see DESIGN, "What every experiment and benchmark prints"."""
+        checks = [
+            {"name": c.name, "value": c.value, "bound": c.bound, "holds": c.holds, "source": c.source} for c in self.checks
+        ]
+        return {
+            "figures": self.figures,
+            "paper": self.paper,
+            "checks": checks,
+            "environment": dict(self.environment),
+        }
+
+
+def environment(**more: Any) -> dict[str, Any]:
+    """What a figure depends on besides the code: interpreter, libraries, machine; simulated figures say so in `plant`."""
+    return {
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "numba": version("numba"),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        **more,
+    }
