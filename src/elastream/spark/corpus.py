@@ -183,7 +183,7 @@ def _rows(file: Path, format: str, schema: pa.Schema) -> pa.Table:
     try:
         match format:
             case "parquet":
-                table = pa.parquet.read_table(file, columns=schema.names, partitioning=None)
+                table = pa.parquet.read_table(file, partitioning=None)
             case "json":
                 options = pa.json.ParseOptions(explicit_schema=plain, unexpected_field_behavior="ignore")
                 table = pa.json.read_json(file, parse_options=options)

@@ -4,38 +4,70 @@ Without it a batch that is late takes all that became due meanwhile and is later
 the source, where policies see it as backlog. The clock is left to the source.
 """
 
-import math
 from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
+from typing import TypeAlias
 
 __all__ = ["Governor"]
 
 FIRST_ALLOWANCE = 100
 """Records of a first batch: at 50 ms a record five seconds of one core, and twelve doublings from 400,000."""
 
+REMEMBERED = 8
+"""Batches that an estimate rests on: enough to outvote two stalls, few enough to follow a change of hosts."""
+
+APART = 1.1
+"""Two batches tell the cost of a record apart from that of a batch where one has at least this many times the records."""
+
+TRIAL = 1.25
+"""Where all batches were of about one size, the next full one takes this many times as many, to learn what one costs."""
+
+Batch: TypeAlias = tuple[int, float]
+"""Records and seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Governor:
-    """What the next batch may take: `allowance` records, so that a batch takes about `batch_seconds`.
+    """What the next batch may take: `allowance` records, so that it takes about `batch_seconds`.
 
-    shortest: seconds of the shortest batch so far. A batch is not asked to be shorter than twice that, because an almost
-    empty one takes as long, and taking still fewer records would only spend all time on starting batches.
+    Where merely having a batch takes more than half of `batch_seconds`, its records may take the other half all the same:
+    smaller batches would spend all time on starting. `recent`: the last batches but the very first, which starts workers
+    and says nothing about those to come; None before it.
     """
 
     batch_seconds: float
     allowance: int = FIRST_ALLOWANCE
-    shortest: float = math.inf
+    recent: tuple[Batch, ...] | None = None
 
     def after(self, records: int, seconds: float) -> "Governor":
         """The governor after a batch of `records` that took `seconds`.
 
-        A batch that was too long, or was full and had time left, sets the allowance to what fits at its rate; but it at
-        most halves or doubles, so that one stall does not undo what many batches showed. A batch that took all there was
-        in time shows nothing about what more would take, and changes nothing.
+        A batch that was full or too long sets the allowance to what fits, at most halving or doubling it. One that took
+        all there was, in time, shows nothing about what more would take, and changes nothing.
         """
-        shortest = min(self.shortest, seconds)
-        wanted = max(self.batch_seconds, 2 * shortest)
-        if records < self.allowance and seconds <= wanted:
-            return replace(self, shortest=shortest)
-        fitting = records / seconds * wanted
+        if self.recent is None:
+            return replace(self, recent=())
+        recent = (*self.recent, (records, seconds))[-REMEMBERED:]
+        fixed, each, certain = _costs(recent)
+        for_records = max(self.batch_seconds - fixed, self.batch_seconds / 2)
+        if records < self.allowance and seconds <= fixed + for_records:
+            return replace(self, recent=recent)
         least, most = max(1, self.allowance // 2), 2 * self.allowance
-        return replace(self, allowance=int(min(max(fitting, least), most)), shortest=shortest)
+        fitting = for_records / each if each > 0 else most
+        if not certain and self.allowance / TRIAL < fitting < self.allowance * TRIAL:
+            fitting = self.allowance * TRIAL + 1
+        return replace(self, allowance=int(min(max(fitting, least), most)), recent=recent)
+
+
+def _costs(batches: tuple[Batch, ...]) -> tuple[float, float, bool]:
+    """Seconds of an empty batch, seconds a record, and whether the two can be told apart.
+
+    The Theil-Sen line, which a stalled batch does not bend. Where all batches are of about one size, all their time counts
+    as their records'.
+    """
+    slopes = [
+        (t2 - t1) / (n2 - n1) for (n1, t1), (n2, t2) in combinations(sorted(batches), 2) if n2 >= APART * n1 and n2 > n1
+    ]
+    each = median(slopes) if slopes else median(t / n for n, t in batches)
+    return max(0.0, median(t - each * n for n, t in batches)), each, bool(slopes)
