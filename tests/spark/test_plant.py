@@ -24,7 +24,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
 from elastream.spark.directory import RunDirectory
-from elastream.spark.plant import start_plant
+from elastream.spark.starting import start_plant
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

@@ -148,6 +148,15 @@ def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
     assert not seen.reading("count", Metric.SERVICE_TIME).known
 
 
+def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=1.1)
+    assert np.nansum(seen.column(Metric.BUSY_CORES)) == pytest.approx(1.1)
+    assert seen.value("count", Metric.SERVICE_TIME) == pytest.approx(0.7 / 1400)
+
+
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
     values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])

@@ -4,7 +4,7 @@
 have their defaults, and the program alone decides.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ __all__ = ["RunOptions", "current_options", "with_options"]
 class RunOptions:
     """input: replaces the path of the dataflow's one file source. observe_only: decide and record, do nothing. runs: the
     folder that run directories are made in. record: a further copy of the recording. limit: seconds after which the run is
-    ended although its load is not. observers: who is told of every observation and decision.
+    ended although its load is not. observers: who is told of every observation and decision. before: called with the
+    checked graph, the policy and the cloud just before anything is started; what it raises ends the run there.
     """
 
     input: str | None = None
@@ -28,9 +29,12 @@ class RunOptions:
     record: Path | None = None
     limit: float | None = None
     observers: Sequence[Observer] = ()
+    before: Callable[..., None] | None = None
 
 
-_current: ContextVar[RunOptions] = ContextVar("elastream_run_options", default=RunOptions())
+DEFAULTS = RunOptions()
+
+_current: ContextVar[RunOptions] = ContextVar("elastream_run_options", default=DEFAULTS)
 
 
 def current_options() -> RunOptions:

@@ -5,7 +5,8 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,23 +21,40 @@ from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.plant import Policy
 from elastream.model.units import duration
+from elastream.spark.corpus import frozen
 from elastream.spark.directory import RunDirectory
 from elastream.spark.local import Local
-from elastream.spark.plant import SparkPlant, start_plant
-from elastream.spark.sources import check_source
+from elastream.spark.plant import SparkPlant
+from elastream.spark.sources import CORPUS, check_source
+from elastream.spark.starting import start_plant
 
 __all__ = ["RunResult", "run"]
-
-LAST_LOOK = 10.0
-"""Seconds to wait at the end of a load for the last batch to commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run leaves: how it ended, and the folder that holds its recording, journal and checkpoint."""
+    """What a run leaves: how it ended, and the folder that holds its recording, journal and checkpoint.
+
+    taken: per shaped source, the folder that its records were frozen in and how many of them were committed.
+    """
 
     ending: Ending
     directory: Path
+    taken: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+
+    def replay(self, source: str) -> Iterator[Any]:
+        """The records that a shaped source emitted and the run committed, in order, each as operators saw it.
+
+        For checking a result against a plain computation over the same input. Raises InputError for a source without load.
+        """
+        if source not in self.taken:
+            raise InputError(
+                f"{source!r} is not a source with a load of this run (those are: {', '.join(self.taken) or 'none'})"
+            )
+        control, count = self.taken[source]
+        table = frozen(control / CORPUS)
+        rows: list[Any] = table.column(0).to_pylist() if table.num_columns == 1 else table.to_pylist()
+        return islice(cycle(rows), count)
 
 
 def run(
@@ -69,6 +87,8 @@ def run(
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     for source in graph.sources:
         check_source(source)
+    if options.before is not None:
+        options.before(graph, policy, cloud)
     directory = RunDirectory.create(options.runs, graph.name)
     watching = [Recorder(directory.recording), *options.observers, *observers]
     if options.record is not None:
@@ -85,13 +105,15 @@ def run(
             ports=ports,
             settings=settings,
         )
+        taken: Mapping[str, tuple[Path, int]] = {}
         try:
             ending = _drive(plant, policy, directory, watching, options, duration(monitor), duration(period), stop)
+            taken = plant.taken()
         finally:
             plant.close()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
-    return RunResult(ending, directory.root)
+    return RunResult(ending, directory.root, taken)
 
 
 def _drive(
@@ -109,6 +131,7 @@ def _drive(
         "python": platform.python_version(),
         "spark": plant.spark.version,
         "hosts": plant.confinement,
+        "directory": str(directory.root),
     }
     loop = Loop(
         plant,

@@ -16,6 +16,7 @@ A host is quick to start because its quota is lifted until it is ready, and slow
 would make a batch slow.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ class Hosts:
             _fence(self._spark, executor.id)
 
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        """Move every host along. `batch`: newest committed batch; `idle`: none is under way; `holds(host)`: it has state."""
+        """Move every host along. batch: the newest committed one; idle: none is under way; holds: whether one has state."""
         self._by_address = dict(self._executors.by_address())
         for name, lease in self.leases.items():
             if not lease.active:
@@ -195,10 +196,9 @@ class Hosts:
         self._to(name, HostState.RUNNING)
 
     def _warm_up(self, seen: _Seen, executor: Executor) -> None:
-        try:
+        # A cold executor is slow, not wrong; a dead one shows in the next step.
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
             warm_up(self._spark, executor)
-        except (PySparkException, Py4JError, OSError):
-            pass  # a cold executor is slow, not wrong; a dead one shows in the next step
         seen.warm.add(executor.id)
 
     def _step_releasing(self, name: str, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:

@@ -90,7 +90,7 @@ class Placing:
                 if place is None or move.attempts >= ATTEMPTS:
                     del self._wanted[task]
                 elif self._where.get(task) == place and move.attempts:
-                    # The coordinator also repeats what we told it; only a batch in between makes it true, and there was one.
+                    # The coordinator repeats what it was told; the batch that has ended since makes it true.
                     self.landed.append(replace(move, landed_at=self._clock()))
                     del self._wanted[task]
                 else:

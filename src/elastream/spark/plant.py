@@ -5,6 +5,7 @@ partitions, `compile` runs and switches the queries, `telemetry` says what they 
 slow ones along so that `observe` and `apply` return at once.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -33,20 +34,17 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState, HostType, Lease, total_cost
-from elastream.model.errors import DataflowError, ElastreamError, EnvironmentProblem
-from elastream.model.graph import Graph, Kind
+from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
-from elastream.model.stages import lay_out
-from elastream.spark.compile import RunningSegment, explain_failure, start_queries, switch
-from elastream.spark.directory import RunDirectory
+from elastream.spark.compile import RunningSegment, explain_failure, switch
 from elastream.spark.hosts import Hosts
-from elastream.spark.local import Local, LocalCluster
+from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
-from elastream.spark.session import open_session, settings_for
-from elastream.spark.state_partitions import Location, StatePartitions
+from elastream.spark.run_clock import RunClock
+from elastream.spark.state_partitions import Location
 from elastream.spark.telemetry import Telemetry
 
-__all__ = ["RunClock", "SparkPlant", "start_plant"]
+__all__ = ["SparkPlant"]
 
 STEP = 0.05
 """Seconds between two looks of the steward at the queries: what a batch's end may go unnoticed for."""
@@ -54,37 +52,7 @@ HOST_STEP = 0.25
 """Seconds between two looks at the hosts, which cost a few gateway calls each."""
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
-PARTITIONS_PER_SLOT = 2
-"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
 NAN = float("nan")
-
-CAPABILITIES = frozenset(
-    {
-        "SwitchAlternate", "SwitchEdge", "SetParallelism", "MoveTask",
-        "LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost",
-    }
-)  # fmt: skip
-
-
-class RunClock:
-    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self.epoch = time.time()
-        self._wake = threading.Event()
-
-    def now(self) -> float:
-        """Seconds since the run began."""
-        return time.monotonic() - self._start
-
-    def sleep_until(self, time: float) -> None:
-        """Return at `time`, or at once when woken."""
-        self._wake.wait(max(0.0, time - self.now()))
-
-    def wake(self) -> None:
-        """End this and every later sleep: the run is over."""
-        self._wake.set()
 
 
 class SparkPlant:
@@ -194,13 +162,16 @@ class SparkPlant:
         usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
         cores = sum(leases[name].type.cores for name in usable)
         cost = total_cost(self.ledger, now)
-        operators = self._telemetry.operators(wall, self._parallelism(), cores)
+        frame = self._host_frame(leases, now)
+        working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
+        used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
+        operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
         observation = Observation(
             time=now,
             context=self._context,
             operators=operators,
             application=self._telemetry.application(wall, cost),
-            hosts=self._host_frame(leases, now),
+            hosts=frame,
             tasks=self._task_frame(tuple(leases)),
             leases=leases,
             composition=self._composition,
@@ -241,6 +212,16 @@ class SparkPlant:
             "longest batch": self._telemetry.longest,
             "moves": len(self._placing.landed),
             "query runs": len({each.query.runId for each in self._running}),
+        }
+
+    def taken(self) -> Mapping[str, tuple[Path, int]]:
+        """Per shaped source, its control folder and the records of it that were committed."""
+        last = {each.segment.name: self._telemetry.last(each.segment.name) for each in self._running}
+        return {
+            source: (control, int(batch.last))
+            for each in self._running
+            for source, control in each.sources.items()
+            if (batch := last[each.segment.name]) is not None and batch.last == batch.last
         }
 
     def wait_idle(self, limit: float = 30.0) -> bool:
@@ -486,95 +467,6 @@ class SparkPlant:
 _GONE = (HostState.RELEASED, HostState.LOST)
 
 
-def start_plant(
-    graph: Graph,
-    cloud: Local,
-    directory: RunDirectory,
-    *,
-    target_latency: float | None = None,
-    state_partitions: int | None = None,
-    batch_seconds: float = 0.5,
-    warm: bool = True,
-    ports: range | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> SparkPlant:
-    """Start cluster, session and queries; returns when the first host takes tasks.
-
-    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how long a
-    micro-batch is meant to take. settings: further Spark settings, which win. Raises ElastreamError, with nothing left
-    running, where any of it fails.
-    """
-    layout = lay_out(graph)
-    partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
-    clock = RunClock()
-    cluster = LocalCluster(cloud, directory.cluster, ports)
-    spark = None
-    try:
-        master = cluster.start()
-        first = [f"h{number}" for number in range(1, max(1, cloud.min_hosts) + 1)]
-        since = clock.now()
-        for host in first:
-            cluster.lease(host, cloud.type)
-        wanted = settings_for(
-            driver_address=cluster.driver_address,
-            executor_memory=cluster.executor_memory_mb,
-            executor_cores=cloud.type.slots,
-            state_partitions=partitions,
-            packages=_packages(graph),
-        )
-        spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, warm=warm)
-        for host in first:
-            hosts.adopt(host, cloud.type, since)
-        _await_first(hosts, cluster, first)
-        own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
-        composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
-        running = start_queries(
-            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=batch_seconds
-        )
-        states = {name: StatePartitions(spark, each.query, partitions) for each in running for name in each.keyed}
-    except BaseException:
-        cluster.close()
-        if spark is not None:
-            _quietly(spark.stop)
-        raise
-    context = Context(
-        layout,
-        {cloud.type.name: cloud.type},
-        target_latency,
-        max_hosts=cloud.max_hosts,
-        min_hosts=cloud.min_hosts,
-        capabilities=CAPABILITIES,
-        scalable=frozenset([*own, *(o.name for o in graph.operators if o.waits)]),
-    )
-    return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
-
-
-def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
-    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
-    while True:
-        hosts.step(batch=0, idle=True, holds=lambda host: False)
-        states = {name: hosts.leases[name].state for name in names}
-        for name, state in states.items():
-            if state is HostState.LOST:
-                raise EnvironmentProblem(
-                    f"the first host did not come up: {cluster.failure(name) or 'no executor registered'}"
-                )
-        if all(state is HostState.RUNNING for state in states.values()):
-            return
-        time.sleep(STEP)
-
-
-def _packages(graph: Graph) -> Sequence[str]:
-    from elastream.model.endpoints import KafkaTopic
-    from elastream.spark.kafka import kafka_package
-
-    uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
-        e.durable == "kafka" for e in graph.edges
-    )
-    return (kafka_package(),) if uses_kafka else ()
-
-
 def _cores(hosts: Hosts, name: str) -> float:
     kind: HostType = hosts.leases[name].type
     return kind.cores * kind.speed
@@ -592,7 +484,5 @@ def _idle(query: Any) -> bool:
 
 def _quietly(stop: Any) -> None:
     """Call `stop`; what is being torn down may be gone already."""
-    try:
+    with contextlib.suppress(Py4JError, PySparkException, OSError):
         stop()
-    except (Py4JError, PySparkException, OSError):
-        pass

@@ -45,10 +45,11 @@ class StatePartitions:
         self.partitions = partitions
         self._operator = operator
         self._stores = stores
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
         self._streams = spark._jsparkSession.streams()
-        self._query_id = self._jvm.java.util.UUID.fromString(query.id)
-        self._run_id = self._jvm.java.util.UUID.fromString(query.runId)
+        self._query_id = jvm.java.util.UUID.fromString(query.id)
+        self._run_id = jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
         self._providers: dict[tuple[int, str], Any] = {}
         try:

@@ -130,13 +130,18 @@ class Telemetry:
         last = self.last(running.segment.name)
         return last is not None and last.last >= pattern.count(pattern.seconds)
 
-    def operators(self, now: float, parallelism: Mapping[str, float], cores: float) -> Frame:
-        """A row per operator. `cores` is what the usable hosts have together; a stage's tasks share them."""
+    def operators(self, now: float, parallelism: Mapping[str, float], cores: float, used: float = NAN) -> Frame:
+        """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
+
+        What hosts use and no meter accounts for - the way into Python and back, shuffles, native aggregation - is charged
+        to the keyed operators, or to the sources where there are none: the operators' busy cores add up to the hosts'.
+        """
         graph = self._layout.graph
         columns: dict[Metric, dict[str, float]] = defaultdict(dict)
         self._describe_sources(now, columns)
         self._describe_metered(now, columns, cores)
         self._describe_keyed(now, columns)
+        self._charge(used, columns, cores)
         for name, width in parallelism.items():
             columns[Metric.PARALLELISM][name] = width
         names = tuple(graph.by_name)
@@ -229,6 +234,20 @@ class Telemetry:
                     columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
                     columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
                     columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+
+    def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
+        rest = used - sum(columns[Metric.BUSY_CORES].values())
+        keyed = [name for each in self._running for name in each.keyed]
+        payers = keyed or list(self._source_of.values())
+        if not rest > 0 or not payers:
+            return
+        for name in payers:
+            busy = columns[Metric.BUSY_CORES].get(name, 0.0) + rest / len(payers)
+            columns[Metric.BUSY_CORES][name] = busy
+            if cores > 0:
+                columns[Metric.UTILISATION][name] = busy / cores
+            if (rate := columns[Metric.PROCESSED_RATE].get(name, 0.0)) > 0:
+                columns[Metric.SERVICE_TIME][name] = busy / rate
 
     def _arrivals(self, source: str, now: float) -> float:
         if source not in self._patterns:

@@ -1,0 +1,124 @@
+"""Starts a dataflow on Spark: cluster, session, first hosts, queries - all of it, or nothing is left running."""
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from elastream.model.cloud import HostState
+from elastream.model.endpoints import KafkaTopic
+from elastream.model.errors import EnvironmentProblem
+from elastream.model.graph import Graph
+from elastream.model.observation import Composition, Context
+from elastream.model.stages import lay_out
+from elastream.spark.compile import start_queries
+from elastream.spark.directory import RunDirectory
+from elastream.spark.hosts import Hosts
+from elastream.spark.kafka import kafka_package
+from elastream.spark.local import Local, LocalCluster
+from elastream.spark.placing import Placing
+from elastream.spark.plant import STEP, SparkPlant
+from elastream.spark.run_clock import RunClock
+from elastream.spark.session import open_session, settings_for
+from elastream.spark.state_partitions import StatePartitions
+
+__all__ = ["start_plant"]
+
+PARTITIONS_PER_SLOT = 2
+"""State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
+
+CAPABILITIES = frozenset(
+    {
+        "SwitchAlternate", "SwitchEdge", "SetParallelism", "MoveTask",
+        "LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost",
+    }
+)  # fmt: skip
+
+
+def start_plant(
+    graph: Graph,
+    cloud: Local,
+    directory: RunDirectory,
+    *,
+    target_latency: float | None = None,
+    state_partitions: int | None = None,
+    batch_seconds: float = 0.5,
+    warm: bool = True,
+    ports: range | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkPlant:
+    """Start cluster, session and queries; returns when the first host takes tasks.
+
+    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how long a
+    micro-batch is meant to take. settings: further Spark settings, which win. Raises ElastreamError, with nothing left
+    running, where any of it fails.
+    """
+    layout = lay_out(graph)
+    partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
+    clock = RunClock()
+    cluster = LocalCluster(cloud, directory.cluster, ports)
+    spark = None
+    try:
+        master = cluster.start()
+        first = [f"h{number}" for number in range(1, max(1, cloud.min_hosts) + 1)]
+        since = clock.now()
+        for host in first:
+            cluster.lease(host, cloud.type)
+        wanted = settings_for(
+            driver_address=cluster.driver_address,
+            executor_memory=cluster.executor_memory_mb,
+            executor_cores=cloud.type.slots,
+            state_partitions=partitions,
+            packages=_packages(graph),
+        )
+        spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
+        hosts = Hosts(spark, cluster, clock.now, warm=warm)
+        for host in first:
+            hosts.adopt(host, cloud.type, since)
+        _await_first(hosts, cluster, first)
+        own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
+        composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
+        running = start_queries(
+            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=batch_seconds
+        )
+        states = {name: StatePartitions(spark, each.query, partitions) for each in running for name in each.keyed}
+    except BaseException:
+        cluster.close()
+        if spark is not None:
+            with contextlib.suppress(Py4JError, PySparkException, OSError):
+                spark.stop()
+        raise
+    context = Context(
+        layout,
+        {cloud.type.name: cloud.type},
+        target_latency,
+        max_hosts=cloud.max_hosts,
+        min_hosts=cloud.min_hosts,
+        capabilities=CAPABILITIES,
+        scalable=frozenset([*own, *(o.name for o in graph.operators if o.waits)]),
+    )
+    return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
+
+
+def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
+    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
+    while True:
+        hosts.step(batch=0, idle=True, holds=lambda host: False)
+        states = {name: hosts.leases[name].state for name in names}
+        for name, state in states.items():
+            if state is HostState.LOST:
+                raise EnvironmentProblem(
+                    f"the first host did not come up: {cluster.failure(name) or 'no executor registered'}"
+                )
+        if all(state is HostState.RUNNING for state in states.values()):
+            return
+        time.sleep(STEP)
+
+
+def _packages(graph: Graph) -> Sequence[str]:
+    uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
+        e.durable == "kafka" for e in graph.edges
+    )
+    return (kafka_package(),) if uses_kafka else ()
