@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import cycle, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,7 +20,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.plant import Policy
 from elastream.model.units import duration
-from elastream.spark.corpus import frozen
+from elastream.spark.corpus import replayed
 from elastream.spark.directory import RunDirectory
 from elastream.spark.local import Local
 from elastream.spark.plant import SparkPlant
@@ -52,9 +51,7 @@ class RunResult:
                 f"{source!r} is not a source with a load of this run (those are: {', '.join(self.taken) or 'none'})"
             )
         control, count = self.taken[source]
-        table = frozen(control / CORPUS)
-        rows: list[Any] = table.column(0).to_pylist() if table.num_columns == 1 else table.to_pylist()
-        return islice(cycle(rows), count)
+        return replayed(control / CORPUS, count)
 
 
 def run(

