@@ -5,7 +5,6 @@ thing.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Floats
 from elastream.workload.pattern import counts
 
-__all__ = ["Emissions", "Load", "emissions"]
+__all__ = ["Emissions", "Load", "cohorts", "emissions", "items"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,12 @@ def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
     return np.sort(starts + within * span)
 
 
-def merged(loads: Sequence[Emissions]) -> float:
-    """When the last of several loads has ended."""
-    return max((load.end for load in loads), default=0.0)
+def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float) -> tuple[Floats, Floats]:
+    """(time, count) of cohorts, sorted: emissions that last longer than `piece` seconds are cut into equal parts."""
+    present = counts > 0
+    times, shares = times[present], counts[present].astype(np.float64)
+    if span == 0.0 or not times.size:
+        return times, shares
+    parts = math.ceil(span / piece)
+    cut = (times[:, None] + (np.arange(parts) + 0.5) * (span / parts)).ravel()
+    return np.sort(cut), np.repeat(shares / parts, parts)

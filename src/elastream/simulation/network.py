@@ -12,20 +12,26 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout
-from elastream.simulation.arrivals import Emissions, Load, emissions, items
+from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
+from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.pool import Pool
 from elastream.simulation.serving import paced
-from elastream.simulation.settings import Settings
+from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, joined
 
 __all__ = ["Network"]
 
+PIECES = 64
+"""Cohorts a monitoring period into which records that arrive evenly are cut; a wait is off by at most one such piece."""
+
 
 class Source:
-    """Gives the records of a load out as time passes."""
+    """Gives the records of a load out as time passes, one by one or, where `piece` seconds are given, in cohorts."""
 
-    def __init__(self, load: Emissions) -> None:
+    def __init__(self, load: Emissions, piece: float | None = None) -> None:
         self.load = load
+        self.piece = piece
+        self.total = load.total
         self.next = 0
         self.ready = NOTHING
         self.offered = 0.0
@@ -34,17 +40,23 @@ class Source:
         """Records that arrive before `end` and were not given out yet."""
         stop = int(np.searchsorted(self.load.times, end, side="left"))
         if stop > self.next:
-            times = items(self.load.times[self.next : stop], self.load.counts[self.next : stop], self.load.span)
-            self.ready = joined([self.ready, Flow(times, times, np.ones(times.size))])
+            times, counts = self.load.times[self.next : stop], self.load.counts[self.next : stop]
+            if self.piece is None:
+                times = items(times, counts, self.load.span)
+                came = Flow(times, times, np.ones(times.size))
+            else:
+                times, shares = cohorts(times, counts, self.load.span, self.piece)
+                came = Flow(times, times, shares)
+            self.ready = joined([self.ready, came])
             self.next = stop
         flow, self.ready = self.ready.before(end)
         self.offered += flow.total
         return flow
 
     @property
-    def left(self) -> int:
-        """Records not given out yet."""
-        return int(self.load.counts[self.next :].sum()) + self.ready.times.size
+    def ended(self) -> bool:
+        """Whether all records were given out."""
+        return self.offered >= self.total - 1e-6 * max(1, self.total)
 
 
 class Network:
@@ -53,7 +65,9 @@ class Network:
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         self.graph = layout.graph
         self.settings = settings
-        self.sources = {source.name: Source(_load(source, loads, seconds)) for source in self.graph.sources}
+        self.cohorts = settings.travel is Travel.COHORTS
+        piece = settings.monitor / PIECES if self.cohorts else None
+        self.sources = {source.name: Source(_load(source, loads, seconds), piece) for source in self.graph.sources}
         self.stations = tuple(
             self._station(self.graph.by_name[name], stream, settings, seed)
             for stream, name in enumerate(self.graph.order)
@@ -79,7 +93,12 @@ class Network:
         limit = operator.max_duration if operator.max_duration is not None else math.inf
         inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
         limits = np.array(settings.factors) * limit
-        station = ItemStation(operator, stream, settings.service(operator.name), inputs, limits, seed)
+        service = settings.service(operator.name)
+        station: Station
+        if self.cohorts:
+            station = CohortStation(operator, stream, service, inputs, limits, seed, settings)
+        else:
+            station = ItemStation(operator, stream, service, inputs, limits, seed)
         station.messaging = settings.messaging.get(operator.name)
         return station
 
@@ -128,7 +147,10 @@ class Network:
         for edge in edges:
             part = flow
             if edge.delivery is Delivery.ROUND_ROBIN:
-                part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
+                if self.cohorts:
+                    part = Flow(flow.times, flow.born, flow.counts / len(dealt))
+                else:
+                    part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
             if edge.target in self.by_name:
                 self.by_name[edge.target].receive(self._travelled(edge, part), self.ports[edge])
             else:
@@ -178,7 +200,7 @@ class Network:
     @property
     def empty(self) -> bool:
         """Whether nothing is left to come or to do; what a join has no partner for does not count."""
-        return not any(source.left for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
+        return all(source.ended for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
 
 
 def share(flow: Flow, first: int, of: int) -> Flow:

@@ -232,19 +232,17 @@ class SimulatedPlant:
         operator, pool = station.operator, self.pool
         chosen: list[int] = []
         refused = ""
-        for number in range(count):
-            if number < len(on):
-                row = self._active(on[number])
-                if row is None or not pool.fits(operator.cores, operator.memory)[row]:
-                    refused = f"host {on[number]!r} is not there or has no room for {operator.name}"
-            else:
-                row = pool.best(operator.cores, operator.memory)
-                if row is None:
-                    refused = f"no host has room for another instance of {operator.name}"
-            if refused or row is None:
+        for host in on[:count]:
+            row = self._active(host)
+            if row is None or not pool.fits(operator.cores, operator.memory)[row]:
+                refused = f"host {host!r} is not there or has no room for {operator.name}"
                 break
             self._occupy(station, row)
             chosen.append(row)
+        if not refused:
+            chosen += pool.spread(operator.cores, operator.memory, count - len(chosen))
+            if len(chosen) < count:
+                refused = f"no host has room for another instance of {operator.name}"
         if refused:
             for row in chosen:
                 self._occupy(station, row, -1)

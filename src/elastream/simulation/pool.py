@@ -163,6 +163,23 @@ class Pool:
         free = 1 - self.used_cores[found] / self.cores[found]
         return int(found[np.argmax(free + 2.0 * self.up[found])])
 
+    def spread(self, cores: float, memory: float, count: int) -> list[int]:
+        """Reserve room for up to `count` such instances, each where `best` would put it; rows, one an instance."""
+        rows: list[int] = []
+        while len(rows) < count:
+            found = np.flatnonzero(self.fits(cores, memory))
+            if not found.size:
+                break
+            rank = 1 - self.used_cores[found] / self.cores[found] + 2.0 * self.up[found]
+            # Equally good hosts come after each other in any case: all of them at once.
+            chosen = found[rank == rank.max()][: count - len(rows)]
+            self.used_cores[chosen] += cores
+            self.used_memory[chosen] += memory
+            self.tasks[chosen] += 1
+            rows += chosen.tolist()
+        self.placements += len(rows)
+        return rows
+
     def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
         """Reserve what an instance needs, or with `sign` -1 give it back."""
         self.placements += 1

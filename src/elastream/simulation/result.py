@@ -19,10 +19,11 @@ __all__ = ["OperatorResult", "Result", "drive", "result_of"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:
-    """Items of one operator over a run. within: items done within each factor of its service level."""
+    """Items of one operator over a run. judged: those whose duration is known; within: of them, by factor of the level."""
 
     arrived: float
     done: float
+    judged: float
     emitted: float
     within: dict[float, float]
     mean_duration: float
@@ -58,12 +59,12 @@ class Result:
 
     @property
     def judged(self) -> float:
-        """Items done at operators with a service level."""
-        return sum(each.done for each in self.operators.values() if each.within)
+        """Items whose duration is known, at operators with a service level."""
+        return sum(each.judged for each in self.operators.values() if each.within)
 
     def late(self, factor: float) -> float:
         """Items that took longer than `factor` times the service level of their operator."""
-        return sum(each.done - each.within[factor] for each in self.operators.values() if each.within)
+        return sum(each.judged - each.within[factor] for each in self.operators.values() if each.within)
 
     def compliance(self, factor: float = 1.0) -> float:
         """Fraction of items within `factor` times the service level of their operator; NaN where none is judged."""
@@ -79,17 +80,19 @@ def result_of(plant: "SimulatedPlant") -> Result:
     now, pool = plant.time, plant.pool
     operators = {}
     for station in plant.network.stations:
-        arrived, done, emitted, delay = (
-            getattr(station.total, name) + getattr(station.period, name) for name in ("arrived", "done", "emitted", "delay")
+        arrived, done, judged, emitted, delay = (
+            getattr(station.total, name) + getattr(station.period, name)
+            for name in ("arrived", "done", "judged", "emitted", "delay")
         )
         within = station.total.within + station.period.within
         promised = station.operator.max_duration is not None
         operators[station.name] = OperatorResult(
             arrived,
             done,
+            judged,
             emitted,
             dict(zip(plant.settings.factors, within.tolist(), strict=True)) if promised else {},
-            delay / done if done else math.nan,
+            delay / judged if judged else math.nan,
             station.queued,
             station.in_service,
             station.scalings,

@@ -130,7 +130,8 @@ class Crew:
 class Tally:
     """What happened at an operator, in a monitoring period or in all.
 
-    within: items done, by factor of the service level. delay: sum of their seconds from queued to done. given, busy:
+    judged: items whose duration is known; cohorts are judged as they start. within: those of them within the service level,
+    by factor. delay: sum of their seconds from queued to done. given, busy:
     instance-seconds there were and were worked.
     """
 
@@ -139,6 +140,7 @@ class Tally:
     done: float = 0.0
     emitted: float = 0.0
     delay: float = 0.0
+    judged: float = 0.0
     given: float = 0.0
     busy: float = 0.0
 
@@ -150,6 +152,7 @@ class Tally:
         self.emitted += other.emitted
         self.delay += other.delay
         self.given += other.given
+        self.judged += other.judged
         self.busy += other.busy
 
 
@@ -309,6 +312,7 @@ class ItemStation(Station):
         durations = Flow(delay, delay, np.ones(delay.size))
         total, within = judge(delay, durations.counts, self.limits)
         self.period.done += delay.size
+        self.period.judged += delay.size
         self.period.delay += total
         self.period.within = self.period.within + within
         self.durations.append(durations)

@@ -81,7 +81,7 @@ class Watch:
             self.task_busy[station.name] = station.crew.busy / period
             station.crew.busy = np.zeros(len(station.crew))
             if station.operator.max_duration is not None:
-                kept, within = kept + station.period.done, within + station.period.within[0]
+                kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
             self._take(station, period)
             station.total.add(station.period)
@@ -102,17 +102,18 @@ class Watch:
         if tally.given > 0:
             columns[Metric.UTILISATION][row] = tally.busy / tally.given
         if tally.done > 0:
-            columns[Metric.DURATION][row] = tally.delay / tally.done
             columns[Metric.SERVICE_TIME][row] = tally.busy * station.operator.cores / tally.done
+        if tally.judged > 0:
+            columns[Metric.DURATION][row] = tally.delay / tally.judged
             middle, late = quantiles(station.durations, (0.5, 0.99))
             columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
             if station.operator.max_duration is not None:
-                columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.done
+                columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.judged
 
     def _note_delay(self, station: Station, now: float) -> None:
         """Time to adapt: from the first period whose mean duration is over the service level to the first back within."""
-        if station.period.done > 0:
-            if station.period.delay / station.period.done > station.limit:
+        if station.period.judged > 0:
+            if station.period.delay / station.period.judged > station.limit:
                 self.slow_since.setdefault(station.name, now)
             elif (since := self.slow_since.pop(station.name, None)) is not None:
                 self.adapted.append(now - since)

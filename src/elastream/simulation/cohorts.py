@@ -1,0 +1,309 @@
+"""Items as cohorts: counts with an enqueue time, served as a fluid in slots of time, so that work does not grow with items.
+
+A slot is a fraction of the service time, bounded in number a monitoring period. Instances that work longer than two
+slots on an item are modelled as occupied, with what they hold spread over coming slots by the service-time
+distribution; shorter ones as a rate. Waiting that chance alone causes in a queue that has room is left out: it shrinks with
+the number of instances, and `Travel.SINGLE` is there for the rest.
+"""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from elastream.model.graph import Operator
+from elastream.model.observation import Floats
+from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
+from elastream.simulation.settings import Service, Settings
+from elastream.simulation.stations import NOTHING, Flow, Shape, Station
+
+__all__ = ["CohortStation"]
+
+POINTS = 20
+"""Quantiles by which a distribution stands in for itself in percentiles; 20 of equal weight."""
+MOST_SLOTS = 512
+"""Slots in a monitoring period for instances that are modelled as occupied."""
+RATE_SLOTS = 128
+"""Slots in a monitoring period where work is a rate; the time within a slot is reckoned with, so few are enough."""
+GROUPS = 48
+"""Groups of neighbouring cohorts that percentiles are taken over."""
+DUST = 1e-9
+"""Items less than this are nobody."""
+
+
+@njit(cache=True)
+def _serve(
+    queue: Floats,
+    held: Floats,
+    head: int,
+    begin: float,
+    slots: int,
+    width: float,
+    mean: float,
+    ready: Floats,
+    weights: Floats,
+    first: int,
+    occupied: bool,
+) -> tuple[int, Floats, Floats, float, int]:
+    """Serve `queue` for `slots` slots; returns (cohorts taken whole, starts, finishes, busy instance-seconds, ring head).
+
+    queue: rows (available, queued, born, count), the count of a cohort taken in part is reduced. held: ring of what
+    finishes in coming slots, rows (count, count x queued, count x born), updated from row `head` on. starts: rows
+    (time, queued, count). finishes: rows (time, born, count).
+    """
+    length = held.shape[0]
+    starts = np.empty((slots + queue.shape[0] + 1, 3))
+    finishes = np.empty((slots + queue.shape[0] + 1, 3))
+    started = finished = taken = 0
+    busy = 0.0
+    in_service = held[:, 0].sum()
+    for slot in range(slots):
+        now = begin + slot * width
+        instances = np.searchsorted(ready, now, side="right")
+        if occupied:
+            done = held[head, 0]
+            if done > 0.0:
+                finishes[finished] = now + 0.5 * width, held[head, 2] / done, done
+                finished += 1
+            idle = max(0.0, instances - in_service)
+            freed = max(0.0, instances - in_service + done) - idle
+            in_service -= done
+            held[head] = 0.0
+        else:
+            idle, freed = 0.0, instances * width / mean
+        used = 0.0
+        while taken < queue.shape[0] and queue[taken, 0] < now + width:
+            available = queue[taken, 0]
+            if not occupied and available > now:
+                # A rate is gone with its time: what could have been served before the cohort came is lost.
+                used = max(used, (available - now) / width * freed)
+            room = idle + freed - used
+            if room <= DUST:
+                break
+            count = min(queue[taken, 3], room)
+            middle = used + 0.5 * count
+            at = now if middle <= idle else now + width * (middle - idle) / freed
+            start = max(available, at)
+            used += count
+            starts[started] = start, queue[taken, 1], count
+            started += 1
+            busy += count * mean
+            if occupied:
+                # Work of k to k + 1 slots that starts at `phase` of this one ends in slot k or k + 1 from here, by chance of
+                # the phase; what would end in this slot, ends in the next.
+                phase = min(1.0, max(0.0, (start - now) / width))
+                carried = 0.0
+                for k in range(first, weights.size):
+                    share = count * ((1 - phase) * weights[k] + carried)
+                    carried = phase * weights[k]
+                    row = (head + max(1, k)) % length
+                    held[row, 0] += share
+                    held[row, 1] += share * queue[taken, 1]
+                    held[row, 2] += share * queue[taken, 2]
+                in_service += count
+            else:
+                finishes[finished] = start + mean, queue[taken, 2], count
+                finished += 1
+            queue[taken, 3] -= count
+            if queue[taken, 3] > DUST:
+                break
+            taken += 1
+        head = (head + 1) % length
+    return taken, starts[:started], finishes[:finished], busy, head
+
+
+@njit(cache=True)
+def _judge(
+    starts: Floats, mean: float, before: Floats, limits: Floats, certain: float, kind: int, shape: float, samples: Floats
+) -> tuple[float, Floats]:
+    """(items, items within each of `limits`).
+
+    before: equally likely seconds spent before the queue. certain: times the mean that no service takes longer than.
+    """
+    total = 0.0
+    within = np.zeros(limits.size)
+    for k in range(starts.shape[0]):
+        total += starts[k, 2]
+        for level in range(limits.size):
+            chance = 0.0
+            for early in before:
+                left = limits[level] - (starts[k, 0] - starts[k, 1]) - early
+                if left >= certain * mean:
+                    chance += 1.0
+                elif left > 0.0:
+                    chance += below(kind, shape, samples, left / mean)
+            within[level] += starts[k, 2] * chance / before.size
+    return total, within
+
+
+def _quantiles(shape: Shape) -> Floats:
+    """`POINTS` equally likely values of a service time over its mean."""
+    levels = (np.arange(POINTS) + 0.5) / POINTS
+    match shape.kind:
+        case k if k == LOGNORMAL and shape.spread > 0:
+            normal = np.array([NormalDist().inv_cdf(level) for level in levels])
+            values = np.exp(shape.spread * normal)
+        case k if k == EXPONENTIAL:
+            values = -np.log1p(-levels)
+        case k if k == EMPIRICAL:
+            values = shape.samples[(levels * shape.samples.size).astype(np.int64)]
+        case _:
+            values = np.ones(POINTS)
+    return np.asarray(values / values.mean(), dtype=np.float64)
+
+
+class CohortStation(Station):
+    """An operator whose items travel in cohorts."""
+
+    def __init__(
+        self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int, settings: Settings
+    ) -> None:
+        super().__init__(operator, stream, service, inputs, limits, seed)
+        self.settings = settings
+        self.queue = np.zeros((0, 4))
+        self.held = np.zeros((1, 3))
+        self.head = 0
+        self.width = 0.0
+        self.slot = 0
+        self.weights = np.zeros(0)
+        self.first = 0
+        self.points = _quantiles(self.shape)
+        self.certain = math.inf
+        self._planned = (-1.0, -1.0)
+
+    @property
+    def queued(self) -> float:
+        """Items that wait, those of a join for their partners too."""
+        return float(self.queue[:, 3].sum() + sum(flow.total for flow in self.waiting))
+
+    @property
+    def in_service(self) -> float:
+        """Items being worked on."""
+        return float(self.held[:, 0].sum())
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
+        return self.queue[:, 3].sum() > 1e-6 or self.in_service > 1e-6 or any(self.inbox)
+
+    def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
+        """Take instances away; where they are lost, their share of what is worked on is queued again in front."""
+        working = self.in_service
+        if not lost or working <= DUST or not rows.size:
+            return
+        share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
+        total, queued, born = self.held.sum(axis=0)
+        self.held *= 1 - share
+        front = np.array([[queued / total, queued / total, born / total, total * share]])
+        self.queue = np.concatenate([front, self.queue])
+
+    def advance(self, begin: float, end: float, mean: Floats) -> Flow:
+        """Work through the slots that end by `end`; returns what is emitted, in part later than `end`."""
+        placed = np.isfinite(self.crew.free)
+        typical = float(mean[placed].mean()) if placed.any() else self.work / self.operator.cores
+        self._plan(typical, begin)
+        came = self._arrived(end)
+        if came.times.size:
+            arrived = np.column_stack([came.times, came.times, came.born, came.counts])
+            self.queue = np.concatenate([self.queue, arrived])
+        slots = int(end / self.width + 1e-6) - self.slot
+        if slots <= 0:
+            return NOTHING
+        at = self.slot * self.width
+        self.slot += slots
+        occupied = typical >= 2 * self.width
+        taken, starts, finishes, busy, self.head = _serve(
+            self.queue, self.held, self.head, at, slots, self.width, typical, np.sort(self.crew.free[placed]),
+            self.weights, self.first, occupied,
+        )  # fmt: skip
+        self.queue = self.queue[taken:]
+        if placed.any():
+            # A window is never worked for longer than it lasts; what spills over belongs to the next.
+            self.crew.busy[placed] += busy / placed.sum()
+        if starts.size:
+            self._count(starts, typical)
+        return self._emitted(finishes)
+
+    def _plan(self, mean: float, begin: float) -> None:
+        """Choose the slots for a mean service time. They change with it by steps, so that small changes of speed do not."""
+        if self.width and abs(mean / self._planned[0] - 1) < 1e-6:
+            return
+        monitor = self.settings.monitor
+        slots = min(MOST_SLOTS, math.ceil(monitor * self.settings.cohort_slots / mean))
+        width = monitor / (slots if mean >= 2 * monitor / slots else RATE_SLOTS)
+        old, old_head, old_width = self.held, self.head, self.width
+        self._planned = (mean, width)
+        shape = self.shape
+        longest = max(4.0, 3 * float(self.points[-1]))
+        count = max(1, math.ceil(longest * mean / width))
+        # Slots in which next to nothing finishes are left out at both ends.
+        chance = np.array([below(*shape, k * width / mean) for k in range(count + 1)])
+        self.certain = 2.0
+        while below(*shape, self.certain) < 1 - 1e-12:
+            self.certain *= 2
+        self.first = max(0, int(np.searchsorted(chance, DUST)) - 1)
+        count = min(count, int(np.searchsorted(chance, 1 - DUST)) + 1)
+        chance = chance[: count + 1]
+        chance[-1] = 1.0  # the tail beyond counts as that long
+        self.weights = np.append(np.diff(chance), 0.0)  # the last takes what the phase shifts by a slot
+        self.held = np.zeros((count + 1, 3))
+        self.head = 0
+        if width != old_width:
+            self.width = width
+            self.slot = int(begin / width + 1e-6)
+        for k in range(old.shape[0]):
+            row = min(count, int(k * old_width / width)) if old_width else 0
+            self.held[row] += old[(old_head + k) % old.shape[0]]
+
+    def _count(self, starts: Floats, mean: float) -> None:
+        before = np.zeros(1)
+        if self.messaging is not None:
+            shape = Shape(LOGNORMAL, self.messaging.spread, self.shape.samples)
+            before = self.messaging.mean * _quantiles(shape)
+        shape = self.shape
+        items, within = _judge(starts, mean, before, self.limits, self.certain, *shape)
+        wait = starts[:, 0] - starts[:, 1]
+        self.period.judged += items
+        self.period.within = self.period.within + within
+        self.period.delay += float((starts[:, 2] * wait).sum()) + items * (mean + float(before.mean()))
+        groups = np.unique(np.linspace(0, wait.size, min(GROUPS, wait.size), endpoint=False).astype(np.int64))
+        weights = np.add.reduceat(starts[:, 2], groups)
+        wait = np.add.reduceat(starts[:, 2] * wait, groups) / weights
+        spread = wait[:, None] + mean * self.points + before.mean()
+        counts = np.repeat(weights / POINTS, POINTS)
+        self.durations.append(Flow(spread.ravel(), counts, counts))
+
+    def _emitted(self, finishes: Floats) -> Flow:
+        done = finishes[:, 2]
+        self.period.done += float(done.sum())
+        each = self.selectivity * len(self.waiting)
+        counts = done * each
+        self.period.emitted += float(counts.sum())
+        if not counts.size or each == 0:
+            return NOTHING
+        order = np.argsort(finishes[:, 0], kind="stable")
+        return Flow(finishes[order, 0], finishes[order, 1], counts[order])
+
+    def _matched(self) -> Flow:
+        """Cohorts that a join could put together: items count by their rank at each input."""
+        reach = [np.cumsum(flow.counts) for flow in self.waiting]
+        whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
+        if whole <= DUST:
+            return NOTHING
+        cuts = np.unique(np.concatenate([np.minimum(total, whole) for total in reach]))
+        counts = np.diff(cuts, prepend=0.0)
+        cuts, counts = cuts[counts > DUST], counts[counts > DUST]
+        rows = [np.minimum(np.searchsorted(total, cuts - DUST), total.size - 1) for total in reach]
+        times = np.max([flow.times[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
+        born = np.min([flow.born[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
+        self.waiting = [_without(flow, whole) for flow in self.waiting]
+        return Flow(times, born, counts)
+
+
+def _without(flow: Flow, count: float) -> Flow:
+    """`flow` less its first `count` items."""
+    left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
+    keep = left > DUST
+    return Flow(flow.times[keep], flow.born[keep], left[keep])
