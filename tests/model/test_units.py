@@ -16,7 +16,10 @@ def test_durations_are_read_as_people_write_them(text, seconds):
     assert units.duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("text", "rate"), [("550/s", 550), ("12,000 / min", 200), (7, 7), ("1_000/s", 1000)])
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("550/s", 550), ("12,000 / min", 200), (7, 7), ("1_000/s", 1000), ("40k/s", 40_000), ("1.5M / s", 1.5e6)],
+)
 def test_rates_are_read_as_people_write_them(text, rate):
     assert units.rate(text) == pytest.approx(rate)
 

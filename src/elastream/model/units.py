@@ -18,6 +18,7 @@ _MEGABYTES = {
     "b": 1e-6, "kb": 1e-3, "mb": 1.0, "gb": 1e3, "kib": 2**10 / 1e6, "mib": 2**20 / 1e6, "gib": 2**30 / 1e6,
     "k": 1e-3, "m": 1.0, "g": 1e3,
 }  # fmt: skip
+_FACTORS = {"": 1.0, "k": 1e3, "m": 1e6}
 _BYTES_PER_SECOND = {
     "bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "b/s": 1.0, "kb/s": 1e3, "mb/s": 1e6, "gb/s": 1e9,
 }  # fmt: skip
@@ -48,7 +49,7 @@ def duration(value: float | str) -> float:
 
 
 def rate(value: float | str) -> float:
-    """Records per second of `value`: a number, or text such as `"550/s"`, `"12,000 / min"`.
+    """Records per second of `value`: a number, or text such as `"550/s"`, `"12,000 / min"`, `"40k/s"`, `"1.5M/s"`.
 
     Raises ElastreamError for anything else, and for a negative rate.
     """
@@ -56,10 +57,10 @@ def rate(value: float | str) -> float:
         number, per = float(value), 1.0
     else:
         number, unit = _split(value, "a rate such as '550/s'")
-        unit = unit.replace(" ", "").removeprefix("/")
-        if unit and unit not in _SECONDS:
-            raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s'")
-        per = _SECONDS[unit] if unit else 1.0
+        factor, _, unit = unit.replace(" ", "").rpartition("/")
+        if factor not in _FACTORS or (unit and unit not in _SECONDS):
+            raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s' or '40k/s'")
+        number, per = number * _FACTORS[factor], _SECONDS[unit] if unit else 1.0
     if number < 0:
         raise ElastreamError(f"{value!r} is not a rate: it is negative")
     return number / per
