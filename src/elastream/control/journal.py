@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
-from typing import TextIO
 
 from elastream.model.action import Action, Status, describe, from_json, to_json
 from elastream.model.errors import EnvironmentProblem, InputError
@@ -129,13 +129,13 @@ class Journal:
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._entries: dict[int, Entry] = {}
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                whole = self._read(self.path) if self.path.exists() else 0
-                self._file = self.path.open("a", encoding="utf-8")
-                self._file.truncate(whole)
+                if self.path.is_file():
+                    os.truncate(self.path, self._read(self.path))
+                self._file = self.path.open("ab", buffering=0)  # what failed must not be tried again at close
             except OSError as error:
                 raise self._problem(error) from error
 
@@ -175,8 +175,9 @@ class Journal:
             return
         line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
         try:
-            self._file.write(json.dumps({**line, **to_json(entry.action)}, separators=(",", ":")) + "\n")
-            self._file.flush()
+            left = (json.dumps({**line, **to_json(entry.action)}, separators=(",", ":")) + "\n").encode()
+            while left:
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._problem(error) from error

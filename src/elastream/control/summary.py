@@ -92,7 +92,7 @@ def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> flo
     """The `q` quantile (q <= 0.99) of a mixture of distributions known by median and 99th percentile; NaN where none is.
 
     weights, p50, p99: one for each distribution, shape (n,). Each is taken as linear from (0, 0) over (p50, 0.5) to
-    (p99, 0.99), so that for one distribution, or equal ones, the answer is exact at both.
+    (p99, 0.99) with nothing far above it, so that for one distribution, or equal ones, the answer is exact at both.
     """
     known = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
     if not known.any():
@@ -101,7 +101,7 @@ def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> flo
     knots = np.unique(np.concatenate([[0.0], p50, p99]))
     below = np.zeros_like(knots)
     for weight, median, high in zip(weights, p50, p99, strict=True):
-        below += weight * np.interp(knots, [0.0, median, high], [0.0, 0.5, 0.99])
+        below += weight * np.interp(knots, [0.0, median, high], [0.0, 0.5, 0.99], right=1.0)
     return float(np.interp(q, below, knots))
 
 

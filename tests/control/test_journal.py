@@ -1,0 +1,110 @@
+"""The life of an action, and what a crash of the controller leaves of it."""
+
+import json
+
+import pytest
+
+from elastream.control.journal import TRANSITIONS, ActionLifecycleError, ActionState, Journal
+from elastream.model.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.model.errors import EnvironmentProblem, InputError
+
+LEASE = LeaseHost("h2", "small", why="load")
+
+
+def tried(journal, action, at=1.0):
+    return journal.step(journal.grant(action, "threshold", at), ActionState.TRIED, at)
+
+
+def test_an_action_is_on_disk_before_its_outcome_is_known(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    entry = journal.grant(LEASE, "threshold", 1.0)
+    assert (tmp_path / "journal.jsonl").read_text() == ""
+    entry = journal.step(entry, ActionState.TRIED, 1.0)
+    (line,) = map(json.loads, (tmp_path / "journal.jsonl").read_text().splitlines())
+    assert (line["state"], line["action"], line["host"], line["by"]) == ("tried", "LeaseHost", "h2", "threshold")
+    journal.step(entry, ActionState.ACCEPTED, 2.0)
+    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_was_tried_and_not_concluded_is_found_after_a_crash(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.step(tried(journal, LEASE), ActionState.DONE, 2.0)
+    tried(journal, DrainHost("h1"))
+    journal.step(tried(journal, SetParallelism("words", 2, on=("h2",))), ActionState.ACCEPTED, 3.0)
+    journal.step(tried(journal, MoveTask(TaskId("count", 1), "h2")), ActionState.FAILED, 3.0, "gone")
+    found = Journal(tmp_path / "journal.jsonl")
+    assert [entry.action for entry in found.unconcluded] == [DrainHost("h1"), SetParallelism("words", 2, on=("h2",))]
+    assert {entry.state for entry in found.unconcluded} == {ActionState.INTERRUPTED}
+    assert found.entries[3].reason == "gone"
+    assert found.grant(LEASE, "threshold", 9.0).number == 5
+
+
+def test_a_line_torn_by_the_crash_is_cut_off_and_the_journal_goes_on(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    tried(Journal(path), LEASE)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:-20])
+    journal = Journal(path)
+    assert [entry.action for entry in journal.unconcluded] == [LEASE]
+    tried(journal, DrainHost("h1"))
+    assert len(Journal(path).unconcluded) == 2
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    tried(Journal(path), LEASE)
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(InputError, match=r"journal.jsonl, line 1"):
+        Journal(path)
+
+
+def test_a_full_disk_is_one_sentence_that_names_the_journal():
+    journal = Journal("/dev/full")
+    with pytest.raises(EnvironmentProblem, match="the journal /dev/full cannot be written: No space left on device"):
+        tried(journal, LEASE)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentProblem, match=r"journal\.jsonl cannot be written"):
+        Journal(tmp_path / "file" / "journal.jsonl")
+
+
+def test_the_table_decides_where_an_action_may_go():
+    entry = Journal().grant(LEASE, "threshold", 1.0)
+    with pytest.raises(
+        ActionLifecycleError, match=r"from granted to done at 2.0 s \(it was planned at 1.0 s, granted at 1"
+    ):
+        entry.to(ActionState.DONE, 2.0)
+    assert set(TRANSITIONS) == set(ActionState)
+
+
+@pytest.mark.parametrize("state", ActionState)
+def test_every_state_can_be_reached_and_every_life_can_end(state):
+    def reachable(start):
+        found, ahead = set(), [start]
+        while ahead:
+            here = ahead.pop()
+            found.add(here)
+            ahead += [following for following in TRANSITIONS[here] if following not in found]
+        return found
+
+    assert state in reachable(ActionState.PLANNED)
+    assert any(not TRANSITIONS[end] for end in reachable(state))
+
+
+def test_a_journal_without_a_file_keeps_the_same_book():
+    journal = Journal()
+    tried(journal, LEASE)
+    assert [entry.action for entry in journal.unconcluded] == [LEASE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_action_comes_back_from_disk_as_it_was(tmp_path, kind):
+    given = {"operator": "words", "alternate": "fast", "choice": "where", "target": "table", "instances": 2}
+    given |= {"task": TaskId("count", 1), "host": "h2", "type": "small", "why": "because"}
+    action = KINDS[kind](**{name: value for name, value in given.items() if name in KINDS[kind].__dataclass_fields__})
+    tried(Journal(tmp_path / "journal.jsonl"), action)
+    (entry,) = Journal(tmp_path / "journal.jsonl").unconcluded
+    assert entry.action == action
+    assert entry.action.why == "because"

@@ -1,0 +1,405 @@
+"""The loop against the fake plant, in fake time: no test sleeps, none looks at the machine's clock."""
+
+import pytest
+
+from conformance.fake_plant import FakePlant
+from elastream.control.journal import ActionState, Journal
+from elastream.control.loop import Loop
+from elastream.control.recording import Collector
+from elastream.control.summary import summarise
+from elastream.model.action import (
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    Outcome,
+    ReleaseHost,
+    SetParallelism,
+    Status,
+    SwitchAlternate,
+    TaskId,
+)
+from elastream.model.errors import EnvironmentProblem
+from elastream.planning.threshold import Threshold
+
+
+class Scripted:
+    """A policy that plans what the script has for the round; an exception in it is raised."""
+
+    name = "scripted"
+
+    def __init__(self, *plans, always=()):
+        self.plans = list(plans)
+        self.always = always
+        self.asked = []
+
+    def plan(self, observation):
+        self.asked.append(observation.time)
+        plan = self.plans.pop(0) if self.plans else self.always
+        if isinstance(plan, Exception):
+            raise plan
+        return plan
+
+
+class Predicting(Scripted):
+    def predict(self, observation, actions):
+        return {"hosts_usable": 2.0, "rounds asked": float(len(self.asked))}
+
+
+class Broken(FakePlant):
+    """A plant whose parts fail as told."""
+
+    def __init__(self, *, observe=None, apply=None, **options):
+        super().__init__(**options)
+        self.observing, self.applying = observe, apply
+
+    def observe(self):
+        if self.observing and (error := self.observing(self)):
+            raise error
+        return super().observe()
+
+    def apply(self, action):
+        answer = self.applying(action) if self.applying else None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            self.applied.append(action)
+            return answer
+        return super().apply(action)
+
+
+def run(plant, policy, *, limit=20.0, **options):
+    collector = Collector()
+    ending = Loop(plant, policy, limit=limit, observers=[collector], **options).run()
+    return ending, collector.recording
+
+
+def refusals(recording):
+    return [proposal.refused for decision in recording.decisions for proposal in decision.proposals if proposal.refused]
+
+
+def notes(recording):
+    return " | ".join(decision.note for decision in recording.decisions if decision.note)
+
+
+def test_it_observes_each_monitoring_period_and_plans_each_planning_period():
+    policy = Scripted()
+    _, recording = run(FakePlant(), policy, limit=10.0, monitor=1.0, period=3.0)
+    assert recording.times.tolist() == [float(second) for second in range(11)]
+    assert policy.asked == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_it_ends_when_the_load_is_done_and_closes_the_plant():
+    plant = FakePlant(time_limit=5.0)
+    ending, recording = run(plant, Scripted())
+    assert (ending.status, ending.time) == ("finished", 5.0)
+    assert plant.closed
+    assert not any(lease.active for lease in ending.ledger)
+    assert recording.ending == ending
+
+
+def test_a_limit_counts_from_the_start_of_the_loop():
+    plant = FakePlant()
+    plant.clock.advance(100.0)
+    ending, _ = run(plant, Scripted(), limit=5.0)
+    assert (ending.status, ending.time, ending.reason) == ("stopped", 105.0, "its limit of 5 s was reached")
+
+
+def test_it_can_be_stopped_from_outside():
+    plant = FakePlant()
+    loop = Loop(plant, Scripted(), limit=100.0)
+    plant.clock._on_sleep = lambda now: loop.stop("enough") if now >= 7 else None
+    ending = loop.run()
+    assert (ending.status, ending.reason, ending.time) == ("stopped", "enough", 7.0)
+
+
+def test_an_interrupt_from_the_keyboard_ends_it_in_order():
+    def interrupted(plant):
+        return KeyboardInterrupt() if plant.clock.now() >= 3 else None
+
+    plant = Broken(observe=interrupted)
+    ending, recording = run(plant, Scripted())
+    assert (ending.status, ending.reason) == ("stopped", "it was interrupted")
+    assert plant.closed
+    assert recording.ending == ending
+
+
+def test_what_a_policy_plans_is_done_and_recorded_with_its_reason():
+    plant = FakePlant()
+    _, recording = run(plant, Scripted([LeaseHost("h2", "small", why="load"), SetParallelism("source", 2)]))
+    first = recording.decisions[0]
+    assert [(p.action, p.by, p.refused) for p in first.proposals] == [
+        (LeaseHost("h2", "small"), "scripted", ""),
+        (SetParallelism("source", 2), "scripted", ""),
+    ]
+    assert [outcome.status for outcome in first.outcomes] == [Status.ACCEPTED, Status.DONE]
+    assert first.headline() == "lease h2 (small) (load); source x 2"
+    assert first.seen["hosts_usable"] == 1.0
+
+
+def test_what_was_predicted_stands_beside_what_then_was():
+    plant = FakePlant()
+    _, recording = run(plant, Predicting([LeaseHost("h2", "small")]), limit=10.0, period=5.0)
+    first, second, *_ = recording.decisions
+    assert first.predicted == {"hosts_usable": 2.0, "rounds asked": 1.0}
+    assert first.actual["hosts_usable"] == 2.0
+    assert first.actual["rounds asked"] != first.actual["rounds asked"], "nobody measures that: unknown"
+    assert second.round == 2
+
+
+def test_a_dry_run_records_what_it_would_have_done_and_does_nothing():
+    plant = FakePlant()
+    _, recording = run(plant, Scripted(always=[LeaseHost("h2", "small"), LeaseHost("h2", "small")]), observe_only=True)
+    assert plant.applied == []
+    assert set(refusals(recording)) == {"observe only", "the plan has it already"}
+    assert plant.ledger[0].host == "h1"
+    assert len(plant.ledger) == 1
+
+
+def test_a_policy_that_raises_changes_nothing_and_the_loop_goes_on():
+    plant = FakePlant()
+    _, recording = run(plant, Scripted(ValueError("no plan today"), [LeaseHost("h2", "small")]), limit=6.0)
+    first, second = recording.decisions[:2]
+    assert "ValueError: no plan today" in first.note
+    assert first.outcomes == ()
+    assert second.outcomes[0].succeeded
+
+
+@pytest.mark.parametrize(
+    "garbage", [None, 42, [LeaseHost("h2", "small"), "lease one more"], [SetParallelism("source", 2, on=["h1"])]], ids=str
+)
+def test_a_policy_that_returns_garbage_changes_nothing(garbage):
+    plant = FakePlant()
+    _, recording = run(plant, Scripted(garbage), limit=1.0)
+    assert plant.applied == []
+    assert "nothing of it was applied" in recording.decisions[0].note
+
+
+def test_a_policy_that_keeps_failing_is_said_loudly():
+    _, recording = run(FakePlant(), Scripted(*[RuntimeError("broken")] * 4), limit=10.0)
+    loud = ["NOBODY DECIDES" in decision.note for decision in recording.decisions]
+    assert loud == [False, False, True, True, False, False]
+
+
+def test_an_action_under_way_is_not_asked_for_again_until_it_is_seen_in_force():
+    plant = FakePlant()
+    _, recording = run(plant, Scripted(always=[LeaseHost("h2", "small")]))
+    assert plant.applied == [LeaseHost("h2", "small")]
+    assert refusals(recording)[0] == "it is under way already"
+    assert refusals(recording)[-1] == "host h2 is leased already"
+
+
+def test_a_failing_action_is_tried_again_with_growing_pauses_and_then_given_up():
+    tries = []
+
+    def failing(action):
+        return Outcome(action, Status.FAILED, "the provider is down")
+
+    plant = Broken(apply=failing)
+    original = plant.apply
+    plant.apply = lambda action: (tries.append(plant.clock.now()), original(action))[1]
+    _, recording = run(plant, Scripted(always=[LeaseHost("h2", "small")]), limit=200.0, period=1.0)
+    assert tries == [0.0, 2.0, 6.0, 14.0, 30.0]
+    assert "given up until 630 s: it failed 5 times in a row, last: the provider is down" in refusals(recording)[-1]
+
+
+def test_leases_that_fail_under_ever_new_names_are_given_up_too():
+    plant = Broken(apply=lambda action: Outcome(action, Status.FAILED, "no machine left"))
+    names = iter(range(2, 1000))
+
+    class Persistent(Scripted):
+        def plan(self, observation):
+            return [LeaseHost(f"h{next(names)}", "small")]
+
+    run(plant, Persistent(), limit=100.0, period=1.0)
+    assert len(plant.applied) == 5
+
+
+def test_a_plant_that_raises_in_apply_has_failed_at_that_action_only():
+    plant = Broken(apply=lambda action: RuntimeError("lost connection") if isinstance(action, LeaseHost) else None)
+    _, recording = run(plant, Scripted([LeaseHost("h2", "small"), SetParallelism("source", 2)]), limit=2.0)
+    statuses = [(outcome.status, outcome.reason) for outcome in recording.decisions[0].outcomes]
+    assert statuses == [(Status.FAILED, "RuntimeError: lost connection"), (Status.DONE, "")]
+
+
+def test_an_accepted_action_that_never_comes_into_force_has_failed():
+    plant = Broken(apply=lambda action: Outcome(action, Status.ACCEPTED))
+    journal = Journal()
+    _, recording = run(plant, Scripted([SwitchAlternate("words", "split_fast")]), limit=140.0, journal=journal)
+    assert journal.entries[0].state is ActionState.FAILED
+    assert "words as split_fast failed: it did not come into force within 120 s" in notes(recording)
+
+
+def test_a_lease_whose_host_dies_on_its_way_up_has_failed():
+    plant = FakePlant()
+    plant.clock._on_sleep = lambda now: plant.lose("h2") if now == 3.0 else None
+    journal = Journal()
+    run(plant, Scripted([LeaseHost("h2", "small")]), journal=journal, limit=8.0)
+    assert (journal.entries[0].state, journal.entries[0].reason) == (ActionState.FAILED, "host h2 is gone")
+
+
+def test_a_later_action_about_the_same_thing_overtakes_one_under_way():
+    journal = Journal()
+    run(FakePlant(), Scripted([LeaseHost("h2", "small")], [ReleaseHost("h2")]), journal=journal, limit=10.0)
+    assert [entry.state for entry in journal.entries] == [ActionState.DROPPED, ActionState.DONE]
+    assert journal.entries[0].reason == "overtaken by 'release h2'"
+
+
+def test_what_an_earlier_controller_left_undone_is_applied_again_or_dropped(tmp_path):
+    before = Journal(tmp_path / "journal.jsonl")
+    for action in (LeaseHost("h2", "small"), MoveTask(TaskId("count", 0), "h9")):
+        before.step(before.grant(action, "threshold", 1.0), ActionState.TRIED, 1.0)
+    plant, journal = FakePlant(), Journal(tmp_path / "journal.jsonl")
+    _, recording = run(plant, Scripted(), journal=journal, limit=8.0)
+    assert plant.applied == [LeaseHost("h2", "small")]
+    assert [entry.state for entry in journal.entries] == [ActionState.DONE, ActionState.DROPPED]
+    assert {p.by for p in recording.decisions[0].proposals} == {"journal"}
+    assert Journal(tmp_path / "journal.jsonl").unconcluded == ()
+
+
+def test_each_action_is_journaled_before_the_plant_is_asked(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    found = []
+    plant = Broken(apply=lambda action: found.append(path.read_text()))
+    run(plant, Scripted([LeaseHost("h2", "small")]), journal=Journal(path), limit=1.0)
+    assert '"state":"tried"' in found[0]
+    assert '"host":"h2"' in found[0]
+
+
+def test_a_journal_on_a_full_disk_ends_the_run_before_the_plant_is_touched():
+    plant = FakePlant()
+    ending, recording = run(plant, Scripted([LeaseHost("h2", "small")]), journal=Journal("/dev/full"))
+    assert plant.applied == []
+    assert ending.status == "failed"
+    assert "the journal /dev/full cannot be written" in ending.reason
+    assert recording.ending == ending
+
+
+def test_an_observer_that_raises_is_told_no_more_and_the_run_goes_on():
+    class Grumpy(Collector):
+        def observed(self, observation):
+            raise ZeroDivisionError("not again")
+
+    collector, grumpy = Collector(), Grumpy()
+    ending = Loop(FakePlant(time_limit=5.0), Scripted(), observers=[grumpy, collector]).run()
+    assert ending.status == "finished"
+    assert "Grumpy is told no more, it failed: ZeroDivisionError: not again" in collector.recording.decisions[0].note
+    assert grumpy.recording.ending is None
+
+
+def test_a_plan_that_takes_long_skips_rounds_instead_of_queueing_them():
+    plant = FakePlant()
+
+    class Slow(Scripted):
+        def plan(self, observation):
+            if not self.asked:
+                plant.clock.advance(5.5)
+            return super().plan(observation)
+
+    policy = Slow()
+    _, recording = run(plant, policy, limit=12.0, monitor=1.0, period=2.0)
+    assert recording.times.tolist() == [0.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
+    assert policy.asked == [0.0, 6.0, 8.0, 10.0, 12.0]
+    assert "2 planning rounds were skipped" in notes(recording)
+    assert recording.decisions[0].seconds == 5.5
+
+
+def test_an_observation_that_fails_is_passed_over():
+    plant = Broken(observe=lambda plant: OSError("no answer") if plant.clock.now() == 3.0 else None)
+    _, recording = run(plant, Scripted(), limit=6.0)
+    assert 3.0 not in recording.times
+    assert "observation failed: OSError: no answer" in notes(recording)
+
+
+def test_a_plant_that_cannot_be_seen_any_more_ends_the_run_as_failed():
+    plant = Broken(observe=lambda plant: OSError("no answer") if plant.clock.now() >= 3.0 else None)
+    ending, _ = run(plant, Scripted(), limit=60.0)
+    assert (ending.status, ending.time) == ("failed", 12.0)
+    assert "10 observations in a row failed" in ending.reason
+    assert plant.closed
+
+
+def test_a_problem_that_a_user_can_solve_ends_the_run_with_its_sentence():
+    plant = Broken(observe=lambda plant: EnvironmentProblem("the disk is full") if plant.clock.now() >= 2.0 else None)
+    ending, _ = run(plant, Scripted())
+    assert (ending.status, ending.reason) == ("failed", "the disk is full")
+
+
+def test_a_fault_of_ours_closes_the_plant_and_is_raised():
+    plant = FakePlant()
+    plant.clock._on_sleep = lambda now: (_ for _ in ()).throw(AssertionError("a bug"))
+    with pytest.raises(AssertionError, match="a bug"):
+        Loop(plant, Scripted()).run()
+    assert plant.closed
+
+
+def test_facts_are_asked_for_once_the_plant_is_closed():
+    plant = FakePlant(time_limit=2.0)
+    ending = Loop(plant, Scripted(), facts=lambda: {"batches": 3, "closed": plant.closed}).run()
+    assert ending.facts == {"batches": 3, "closed": 1}
+
+
+class Local:
+    """A local manager that always wants the same."""
+
+    def __init__(self, name, period, *wants):
+        self.name, self.period, self.wants, self.asked = name, period, wants, []
+
+    def propose(self, observation):
+        self.asked.append(observation.time)
+        return self.wants
+
+
+def test_local_proposers_are_asked_on_their_own_period_and_come_after_the_policy():
+    words = Local("words manager", 1.0, SetParallelism("source", 3), LeaseHost("h2", "small"))
+    _, recording = run(FakePlant(), Scripted([SetParallelism("source", 2)]), limit=4.0, period=4.0, proposers=[words])
+    assert words.asked == [0.0, 1.0, 2.0, 3.0, 4.0]
+    first = recording.decisions[0]
+    assert [(p.by, bool(p.refused)) for p in first.proposals] == [
+        ("scripted", False),
+        ("words manager", True),
+        ("words manager", False),
+    ]
+
+
+def test_a_manager_has_a_say_on_what_local_proposers_want():
+    class Strict(Scripted):
+        def review(self, observation, proposals):
+            return [type(p)(p.action, p.by, "not this region") for p in proposals]
+
+    plant = FakePlant()
+    _, recording = run(plant, Strict(), limit=1.0, proposers=[Local("region", 1.0, LeaseHost("h2", "small"))])
+    assert plant.applied == []
+    assert refusals(recording) == ["not this region"]
+
+
+def test_a_local_proposer_that_raises_is_noted_and_the_others_are_heard():
+    class Failing(Local):
+        def propose(self, observation):
+            raise KeyError("lost")
+
+    plant = FakePlant()
+    both = [Failing("bad", 1.0), Local("good", 1.0, DrainHost("h9"), LeaseHost("h2", "small"))]
+    _, recording = run(plant, Scripted(), limit=1.0, proposers=both)
+    assert plant.applied == [LeaseHost("h2", "small")]
+    assert "bad failed: KeyError" in notes(recording)
+
+
+def test_the_default_policy_follows_a_load_up_and_down_through_the_whole_loop():
+    plant = FakePlant(arrival_rate=30.0, time_limit=150.0)
+
+    def load(now):
+        plant.arrival_rate = 300.0 if 20 <= now < 80 else 30.0
+
+    plant.clock._on_sleep = load
+    ending, recording = run(plant, Threshold(host_type="small"), limit=None)
+    summary = summarise(recording)
+    assert ending.status == "finished"
+    assert summary.peak_hosts >= 5
+    assert summary.lost == 0
+    assert summary.leases == summary.releases
+    assert summary.moves > 0
+    usable = recording.host_count()["running"]
+    assert usable[19] == 1
+    assert usable[40:80].min() >= 5
+    assert usable[-1] == 1
+    assert not [reason for reason in refusals(recording) if reason != "it is under way already"]
