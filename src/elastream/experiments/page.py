@@ -63,6 +63,11 @@ class Page:
     title: str
     blocks: tuple[Block, ...]
 
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Its tables, in order."""
+        return tuple(block for block in self.blocks if isinstance(block, Table))
+
 
 def line(
     name: str,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from elastream.experiments.manufacturing import (
     BTU_PRICES,
+    MONITORING,
     PENALTY,
     PROVISIONING,
     RUN_SECONDS,
@@ -30,7 +31,7 @@ from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.btu import Btu
 from elastream.planning.queue_threshold import QueueThreshold
-from elastream.simulation import drive, make_plant
+from elastream.simulation import SimulatedPlant, drive, make_plant
 
 __all__ = ["COLUMNS", "PATTERNS", "Case", "Run", "Statistic", "bars", "cases", "run_case", "run_cases", "tabulate"]
 
@@ -148,17 +149,22 @@ def cases(
     return [Case(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
 
 
-def run_case(case: Case) -> Run:
-    """Simulate one case."""
+def make(case: Case) -> SimulatedPlant:
+    """The plant of a case, at time 0: one host, every operator once."""
     assumptions = case.assumptions
-    host = docker_host(case.minutes or BTUS[0], assumptions)
-    plant = make_plant(
+    return make_plant(
         lay_out(manufacturing(assumptions), fused=False),
-        host_types=[host],
+        host_types=[docker_host(case.minutes or BTUS[0], assumptions)],
         loads=loads(patterns(assumptions)[case.pattern], case.seed),
         seed=case.seed,
         settings=simulator_settings(assumptions),
     )
+
+
+def run_case(case: Case) -> Run:
+    """Simulate one case."""
+    assumptions = case.assumptions
+    plant = make(case)
     drive(plant, case.policy, period=PROVISIONING, until=RUN_SECONDS)
     result = plant.result()
     billed = {
@@ -206,11 +212,9 @@ def run_cases(
 ) -> tuple[list[Run], float]:
     """Run all `wanted` on `workers` processes; (runs in the order of `wanted`, seconds). `progress` gets each as it ends.
 
-    Compiled loops are warmed first, so that no worker compiles on its own.
+    Compiled loops are loaded first, so that the workers, which are forked, need not each do so.
     """
-    warm = replace(wanted[0], assumptions=replace(wanted[0].assumptions, machines=0.5))
-    if workers > 1:
-        run_case(warm)
+    make(wanted[0]).advance(MONITORING)
     begun = time.monotonic()
     if workers == 1:
         runs = []

@@ -33,7 +33,7 @@ class QueueThreshold:
     @property
     def name(self) -> str:
         """What people call it."""
-        return "queue-threshold"
+        return "queue_threshold"
 
     def plan(self, observation: Observation) -> Sequence[Action]:
         """Actions for this round. An unknown queue is above and below nothing."""

@@ -1,0 +1,95 @@
+"""`elastream experiment NAME`: a paper's evaluation run again, its figures beside the paper's, bars that hold or do not."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elastream.model.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.page import Table
+
+__all__ = ["experiment", "print_table", "save"]
+
+NOT_HELD = 1
+"""Exit status where a check does not hold."""
+
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's, and checks.")]
+
+
+def experiment(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp.")],
+    quick: Annotated[bool, typer.Option("--quick", help="One pattern and one seed, in seconds.")] = False,
+    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
+    html: Html = None,
+    json_file: Json = None,
+) -> None:
+    """Run a paper's evaluation again, simulated, its tables beside the paper's; exit status 1 where a bar is missed."""
+    from rich.console import Console
+
+    if name != "visp":
+        raise typer.BadParameter(f"there is no experiment {name!r} (there is: visp)")
+    from elastream.experiments.visp_page import run_visp, verdict
+
+    console = Console()
+    with progress_bar(console) as tell:
+        outcome = run_visp(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell)
+    for table in outcome.page.tables:
+        if "why" not in table.header:
+            print_table(console, table)
+    if text := verdict(outcome.checks):
+        console.print(text)
+    held = sum(check.holds for check in outcome.checks)
+    console.print(f"{held} of {len(outcome.checks)} bars hold (simulated, {outcome.figures['seconds']:g} s)")
+    save(outcome, html, json_file, console)
+    if not outcome.holds:
+        raise typer.Exit(NOT_HELD)
+
+
+@contextmanager
+def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on the console; gives what to call with (what is done, runs done, runs in all)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("compiling", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def print_table(console: "Console", table: "Table") -> None:
+    """A table of the page, on the console."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(title=table.caption, title_justify="left", box=None, padding=(0, 1))
+    for number, name in enumerate(table.header):
+        shown.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
+    for row, good in zip(table.rows, table.good or (None,) * len(table.rows), strict=True):
+        shown.add_row(*map(Text, row), style="red" if good is False else None)
+    console.print(shown)
+    console.print()
+
+
+def save(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
+    """Write the page and the figures where they are wanted."""
+    from elastream.experiments.page import write_page
+
+    if html is not None:
+        console.print(f"page: {write_page(outcome.page, html)}")
+    if json_file is not None:
+        try:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(json.dumps(outcome.to_json(), indent=1, allow_nan=False), encoding="utf-8")
+        except OSError as error:
+            raise EnvironmentProblem(f"the figures {json_file} cannot be written: {error.strerror or error}") from error
+        console.print(f"figures: {json_file}")
