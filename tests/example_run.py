@@ -95,9 +95,17 @@ def example_ending(status: str = "finished", reason: str = "") -> Ending:
     return Ending(status, SECONDS + 1.0, reason, tuple(ledger), facts)
 
 
-def play(observer: Observer, *, plant: str = "simulated", target_latency: float | None = 2.0, end: bool = True) -> None:
+def play(
+    observer: Observer,
+    *,
+    plant: str = "simulated",
+    target_latency: float | None = 2.0,
+    end: bool = True,
+    directory: str = "",
+) -> None:
     """Show the whole run to `observer`."""
-    observer.started(example_header(plant=plant, target_latency=target_latency))
+    header = example_header(plant=plant, target_latency=target_latency)
+    observer.started(replace(header, environment={**header.environment, "directory": directory}) if directory else header)
     for event in example_events(target_latency):
         if isinstance(event, Observation):
             observer.observed(event)

@@ -17,7 +17,7 @@ from typing import Any
 import elastream
 from elastream.model.errors import ElastreamError
 
-__all__ = ["Functions", "ProgramError", "blame", "importing_from", "near"]
+__all__ = ["Functions", "ProgramError", "blame", "importing_from", "near", "placed"]
 
 _OURS = Path(elastream.__file__).parent
 
@@ -43,15 +43,34 @@ def blame(error: BaseException, folder: Path) -> ProgramError | None:
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
         return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
-    root = folder.resolve()
+    inside, place = _innermost(error, folder)
+    if place is None or inside:
+        return None
+    detail = f": {first}" if (first := str(error).strip().partition("\n")[0]) else ""
+    return ProgramError(f"{place}: {type(error).__name__}{detail}")
+
+
+def placed(error: ElastreamError, folder: Path) -> ElastreamError:
+    """`error` with the line of the user's code before it, where that line wrote down what is wrong; else `error` itself.
+
+    What goes wrong inside `run(...)` has a place of its own, the line of the call would add nothing.
+    """
+    inside, place = _innermost(error, folder)
+    if place is None or any(frame.endswith("api/run.py") for frame in inside):
+        return error
+    return ProgramError(f"{place}: {error}")
+
+
+def _innermost(error: BaseException, folder: Path) -> tuple[list[str], str | None]:
+    """Our files that were at work inside the innermost line of the user's, and that line as `file:line`, if any."""
+    inside, root = [], folder.resolve()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_relative_to(_OURS):
-            return None
-        if _is_users(file, root):
-            detail = f": {first}" if (first := str(error).strip().partition("\n")[0]) else ""
-            return ProgramError(f"{_short(file)}:{frame.lineno}: {type(error).__name__}{detail}")
-    return None
+            inside.append(file.as_posix())
+        elif _is_users(file, root):
+            return inside, f"{_short(file)}:{frame.lineno}"
+    return inside, None
 
 
 def _is_users(file: Path, root: Path) -> bool:

@@ -1,0 +1,63 @@
+"""Puts the commands together, and decides once how an error is told.
+
+What a user can put right is one sentence on stderr and exit status 2; an interrupt is 130; a fault of ours keeps its
+stack trace. A new command is a module beside this one and a line in `COMMANDS`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from elastream import __version__
+from elastream.cli.check import check
+from elastream.cli.explain import explain
+from elastream.cli.report import report
+from elastream.cli.run import run
+from elastream.model.errors import ElastreamError
+
+__all__ = ["COMMANDS", "INTERRUPTED", "app"]
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+
+COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check)
+
+
+class Commands(TyperGroup):
+    """All commands; whichever runs, its errors are told in the same way."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ElastreamError as error:
+            typer.echo(f"elastream: {error}", err=True)
+            raise typer.Exit(error.exit_status) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="elastream",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"elastream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and end."),
+) -> None:
+    """Keeps PySpark streaming pipelines inside their service level at the lowest cost."""

@@ -1,0 +1,88 @@
+"""`elastream check FILE`: reads a program or document and checks its dataflow, without running anything."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from elastream.model.graph import Graph
+
+__all__ = ["check"]
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program or a YAML document.")],
+) -> None:
+    """Check the dataflow of a program or document without running it."""
+    from elastream.api.options import RunOptions
+    from elastream.cli.program import execute
+
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        _check_document(file)
+        return
+    try:
+        execute(file, RunOptions(before=_stop_before), _without_run)
+    except Checked as checked:
+        _show(file, checked.graph)
+
+
+class Checked(BaseException):
+    """Ends a program at its `run(...)`, carrying what it would have run. No Exception: a program must not catch it."""
+
+    def __init__(self, graph: "Graph") -> None:
+        self.graph = graph
+
+
+def _stop_before(graph: "Graph", *about: Any) -> None:
+    raise Checked(graph)
+
+
+def _check_document(file: Path) -> None:
+    from elastream.api.document import load_document
+
+    document = load_document(file)
+    for setting in (document.policy, document.cloud):
+        if setting is not None:
+            setting.build()
+    _show(file, document.graph)
+
+
+def _without_run(file: Path, names: Mapping[str, Any]) -> None:
+    from elastream.cli.run import without_run
+    from elastream.model.flow import Dataflow
+
+    flows = [value for value in names.values() if isinstance(value, Dataflow)]
+    if len(flows) != 1:
+        without_run(file, names)
+    _show(file, flows[0].graph)
+
+
+def _show(file: Path, graph: "Graph") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from elastream.model.stages import lay_out
+    from elastream.model.wording import duration_text
+
+    layout, console = lay_out(graph), Console()
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in ("operator", "kind", "from", "stage", "alternates", "level"):
+        table.add_column(column, overflow="fold")
+    for name in graph.order:
+        operator = graph.by_name[name]
+        alternates = ", ".join(alternate.name for alternate in operator.alternates if len(operator.alternates) > 1)
+        sources = ", ".join(edge.source for edge in graph.inputs[name])
+        stage = layout.stage_of[name].name
+        table.add_row(name, operator.kind.value, sources, stage, alternates, duration_text(operator.max_duration))
+    console.print(table)
+    counted = ", ".join(
+        f"{count} {one if count == 1 else many}"
+        for count, one, many in (
+            (len(graph.operators), "operator", "operators"),
+            (len(layout.stages), "stage", "stages"),
+            (len(layout.segments), "query", "queries"),
+        )
+    )
+    console.print(f"{file}: dataflow {graph.name!r} is in order: {counted}", markup=False, highlight=False, soft_wrap=True)

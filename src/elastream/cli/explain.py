@@ -1,0 +1,113 @@
+"""`elastream explain RUN`: why a run did what it did, from its decision records."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elastream.cli.options import Recorded, as_seconds
+from elastream.model.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elastream.control.recording import Recording
+    from elastream.model.decision import Decision
+
+__all__ = ["explain"]
+
+
+Round = Annotated[int | None, typer.Option(metavar="N", help="This planning round.")]
+At = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="The round in force then, e.g. 90s.")]
+
+
+def explain(run: Recorded, round: Round = None, at: At = None) -> None:
+    """Say what was seen, proposed, refused, done, expected and what came of it.
+
+    Without an option, list everything that was done and why.
+    """
+    from rich.console import Console
+
+    from elastream.control.recording import Recording
+
+    if round is not None and at is not None:
+        raise typer.BadParameter("give --round or --at, not both")
+    recording, console = Recording.read(run), Console()
+    if not recording.decisions:
+        raise InputError(f"{run}: no planning round was recorded")
+    if round is None and at is None:
+        _list(recording, console)
+        return
+    decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
+    _tell(decision, console)
+
+
+def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":
+    for decision in recording.decisions:
+        if decision.round == number:
+            return decision
+    first, last = recording.decisions[0].round, recording.decisions[-1].round
+    raise InputError(f"{run} has no round {number}: it has {first} to {last}")
+
+
+def _in_force(recording: "Recording", time: float, run: Path) -> "Decision":
+    earlier = [decision for decision in recording.decisions if decision.time <= time]
+    if not earlier:
+        first = recording.decisions[0].time
+        raise InputError(f"{run}: nothing was decided by {time:g} s; the first round was at {first:g} s")
+    return earlier[-1]
+
+
+def _list(recording: "Recording", console: "Console") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from elastream.dashboard.live import told, worth_telling
+    from elastream.model.wording import clock
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("time", justify="right")
+    table.add_column("round", justify="right")
+    table.add_column("what, and why", overflow="fold")
+    for decision in recording.decisions:
+        if worth_telling(decision):
+            table.add_row(clock(decision.time), str(decision.round), Text(told(decision)))
+    console.print(table)
+    quiet = sum(not worth_telling(decision) for decision in recording.decisions)
+    console.print(f"{quiet} of {len(recording.decisions)} rounds had nothing to do", style="dim")
+
+
+def _tell(decision: "Decision", console: "Console") -> None:
+    from rich.text import Text
+
+    from elastream.model.action import describe
+    from elastream.model.wording import UNKNOWN, clock, duration_text, quantity
+
+    def heading(text: str) -> None:
+        console.print(Text(text, style="bold"))
+
+    def line(text: str) -> None:
+        console.print(Text(f"  {text}"), soft_wrap=True)
+
+    heading(f"round {decision.round} at {clock(decision.time)} ({decision.time:.1f} s), policy {decision.policy}")
+    line(f"planned in {duration_text(decision.seconds)}")
+    heading("seen")
+    for name, value in decision.seen.items():
+        line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
+    heading("proposed")
+    for proposal in decision.proposals:
+        why = f" - {proposal.action.why}" if proposal.action.why else ""
+        refused = f"; refused: {proposal.refused}" if proposal.refused else ""
+        line(f"{describe(proposal.action)}, by {proposal.by}{why}{refused}")
+    if not decision.proposals:
+        line("nothing" + (f": {decision.note}" if decision.note else ""))
+    heading("done")
+    for outcome in decision.outcomes:
+        line(f"{describe(outcome.action)}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))
+    if not decision.outcomes:
+        line("nothing")
+    if decision.predicted:
+        heading("expected, and what came of it")
+        for name, value in decision.predicted.items():
+            came = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
+            line(f"{name.replace('_', ' ')}: {quantity(name, value)} expected, {came} came")

@@ -1,0 +1,79 @@
+"""Executes what a user wrote - a Python program or a YAML document - under the options of the command."""
+
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastream.model.errors import DataflowError, ElastreamError, InputError
+
+if TYPE_CHECKING:
+    from elastream.api.document import Document, Setting
+    from elastream.api.options import RunOptions
+
+__all__ = ["execute"]
+
+
+def execute(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
+    """Execute `file` under `options`.
+
+    `without_run` is called with the globals of a program that ended without having called `run(...)`. Raises
+    ElastreamError for everything that is the user's to put right, errors of the user's own code among them; SystemExit
+    and KeyboardInterrupt pass.
+    """
+    if not file.is_file():
+        raise InputError(f"there is no file {file}")
+    if file.suffix in (".yaml", ".yml"):
+        _run_document(file, options)
+    elif file.suffix == ".py":
+        _run_program(file, options, without_run)
+    else:
+        raise InputError(f"{file} is neither a Python program (.py) nor a document (.yaml)")
+
+
+def _run_document(file: Path, options: "RunOptions") -> None:
+    from elastream.api.document import load_document
+    from elastream.api.options import with_options
+
+    document = load_document(file)
+    policy, cloud = _setting(document, "policy").build(), _setting(document, "cloud").build()
+    from elastream.api.run import run
+
+    with with_options(options):
+        run(document.flow, policy=policy, cloud=cloud, target_latency=document.target_latency)
+
+
+def _setting(document: "Document", key: str) -> "Setting":
+    setting: Setting | None = getattr(document, key)
+    if setting is None:
+        example = {"policy": "threshold", "cloud": "local"}[key]
+        raise DataflowError(f"{document.path}: {key}: is missing: a run needs one, such as '{key}: {example}'")
+    return setting
+
+
+def _run_program(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
+    from elastream.api.options import with_options
+    from elastream.api.user_code import blame, importing_from, placed
+
+    runs = 0
+
+    def count(*about: Any) -> None:
+        nonlocal runs
+        runs += 1
+        if options.before is not None:
+            options.before(*about)
+
+    arguments, sys.argv = sys.argv, [str(file)]
+    try:
+        with with_options(replace(options, before=count)), importing_from(file.parent):
+            names = runpy.run_path(str(file), run_name="__main__")
+    except ElastreamError as error:
+        raise placed(error, file.parent) from error
+    except Exception as error:
+        raise blame(error, file.parent) or error from error
+    finally:
+        sys.argv = arguments
+    if not runs:
+        without_run(file, names)

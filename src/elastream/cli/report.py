@@ -1,0 +1,29 @@
+"""`elastream report RUN`: writes the HTML report of a run that was recorded earlier."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from elastream.cli.options import Recorded
+
+__all__ = ["report"]
+
+
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; else beside the recording.")
+]
+
+
+def report(run: Recorded, output: Output = None) -> None:
+    """Write the HTML report of a recorded run, and sum it up."""
+    from rich.console import Console
+
+    from elastream.control.recording import Recording
+    from elastream.dashboard.summary import print_summary
+    from elastream.report import write_report
+
+    recording = Recording.read(run)
+    beside = run / "report.html" if run.is_dir() else run.with_suffix(".html")
+    path = write_report(recording, output or beside)
+    print_summary(recording, Console(), path)

@@ -1,0 +1,118 @@
+"""`elastream run FILE`: runs a program or a document, shows it live, and leaves a report."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from elastream.cli.options import as_seconds
+from elastream.model.errors import DataflowError, ElastreamError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elastream.control.recording import Ending, Header
+    from elastream.model.decision import Decision
+    from elastream.model.observation import Observation
+
+__all__ = ["run"]
+
+
+Program = Annotated[Path, typer.Argument(metavar="FILE", help="A Python program that calls run(...), or a YAML document.")]
+Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this instead of the dataflow's files.")]
+ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Decide and record, but do nothing.")]
+Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a further copy of the recording.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run's folder is made.")]
+Limit = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="End the run after, e.g. 3min.")]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line now and then.")]
+Report = Annotated[Path | None, typer.Option(metavar="FILE", help="Where the report goes; else into the run's folder.")]
+
+
+def run(
+    file: Program,
+    input: Input = None,
+    observe_only: ObserveOnly = False,
+    record: Record = None,
+    runs: Runs = Path("runs"),
+    limit: Limit = None,
+    live: Live = True,
+    report: Report = None,
+) -> None:
+    """Run a dataflow under a live view, and write a report about it."""
+    from rich.console import Console
+
+    from elastream.api.options import RunOptions
+    from elastream.cli.program import execute
+    from elastream.dashboard.live import PlainView, view_for
+
+    console, follower = Console(), Follower()
+    view = view_for(console) if live else PlainView(console)
+    options = RunOptions(
+        input=input, observe_only=observe_only, runs=runs, record=record, limit=limit, observers=(view, follower)
+    )
+    try:
+        execute(file, options, without_run)
+    except BaseException:
+        view.close()
+        try:
+            follower.conclude(console, report)
+        except ElastreamError as error:
+            # What ended the run is told next, and matters more.
+            typer.echo(f"elastream: {error}", err=True)
+        raise
+    view.close()
+    follower.conclude(console, report)
+    if follower.interrupted(limit):
+        raise KeyboardInterrupt
+
+
+def without_run(file: Path, names: Mapping[str, Any]) -> None:
+    """Say what a program lacks that ended without having run anything."""
+    from elastream.model.flow import Dataflow
+
+    flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
+    if len(flows) == 1:
+        ((name, flow),) = flows.items()
+        how = f"run({name}, policy=Threshold(), cloud=Local())"
+        raise DataflowError(f"{file} declares the dataflow {flow.name!r} but does not run it: end it with {how}")
+    found = f"declares {len(flows)} dataflows ({', '.join(flows)}) but runs none" if flows else "runs no dataflow"
+    raise DataflowError(f"{file} {found}: call run(flow, policy=..., cloud=...) in it")
+
+
+class Follower:
+    """An observer that knows where the run keeps its recording, for what is to be said when all is over."""
+
+    def __init__(self) -> None:
+        self._header: Header | None = None
+        self._ending: Ending | None = None
+
+    def started(self, header: "Header") -> None:
+        self._header = header
+
+    def observed(self, observation: "Observation") -> None:
+        pass
+
+    def decided(self, decision: "Decision") -> None:
+        pass
+
+    def ended(self, ending: "Ending") -> None:
+        self._ending = ending
+
+    def interrupted(self, limit: float | None) -> bool:
+        """Whether someone stopped the run before its load, or its limit, had ended it."""
+        ending = self._ending
+        return ending is not None and ending.status == "stopped" and (limit is None or ending.time < limit)
+
+    def conclude(self, console: "Console", wanted: Path | None) -> None:
+        """Write the report and print the summary of the last run, if there was one; also when it failed midway."""
+        if self._header is None:
+            return
+        from elastream.control.recording import Recording
+        from elastream.dashboard.summary import print_summary
+        from elastream.report import write_report
+
+        folder = Path(str(self._header.environment["directory"]))
+        recording: Recording = Recording.read(folder)
+        path = write_report(recording, wanted or folder / "report.html")
+        print_summary(recording, console, path)

@@ -1,0 +1,356 @@
+"""The command line: what users see, what goes to stderr, and the exit status - without an engine."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastream import __version__
+from elastream.cli.app import COMMANDS, app
+from elastream.control.recording import Recorder
+from example_run import play
+
+TESTS = Path(__file__).parent.parent
+
+PROGRAM = """\
+import sys
+sys.path.insert(0, {tests!r})
+from example_run import example_context, play
+from elastream.api.options import current_options
+from elastream.control.recording import Recorder
+from elastream.model.errors import ElastreamError
+
+# What run(...) does with its options, without an engine.
+options = current_options()
+options.before(example_context().graph, None, None)
+folder = options.runs / "word_count-1"
+folder.mkdir(parents=True)
+recorders = [Recorder(folder)]
+if options.record:
+    recorders.append(Recorder(options.record))
+for observer in (*recorders, *options.observers):
+    play(observer, plant="spark", directory=str(folder), end={end})
+{after}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def write(name: str, text: str) -> Path:
+    path = Path(name)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def program(after: str = "", end: bool = True) -> Path:
+    return write("job.py", PROGRAM.format(tests=str(TESTS), after=after, end=end))
+
+
+@pytest.fixture
+def recorded() -> Path:
+    folder = Path("runs/word_count-1")
+    folder.mkdir(parents=True)
+    play(Recorder(folder))
+    return folder
+
+
+def test_the_version_is_the_package_s() -> None:
+    result = call("--version")
+    assert (result.exit_code, result.stdout) == (0, f"elastream {__version__}\n")
+
+
+@pytest.mark.parametrize("command", [[], *([command.__name__] for command in COMMANDS)], ids=str)
+def test_every_command_has_help(command: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+
+
+def test_help_and_version_load_no_engine_and_no_plots() -> None:
+    code = """
+        import sys
+        from elastream.cli.app import app
+        try:
+            app(["--version"])
+        except SystemExit:
+            pass
+        print([name for name in ("pyspark", "plotly", "pandas", "numpy", "pydantic", "ruamel") if name in sys.modules])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_run_is_followed_summed_up_and_reported_with_the_path_last() -> None:
+    result = call("run", program(), "--record", "copy.jsonl", "--no-live")
+    assert result.exit_code == 0, result.output
+    assert "word_count: started under threshold" in result.stdout
+    assert "39,810 in 211 micro-batches" in result.stdout
+    assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
+    assert Path("runs/word_count-1/report.html").stat().st_size > 1_000_000
+    assert Path("copy.jsonl").read_text() == Path("runs/word_count-1/recording.jsonl").read_text()
+
+
+def test_the_report_goes_where_it_is_wanted() -> None:
+    result = call("run", program(), "--runs", "elsewhere", "--report", "mine.html")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "report  mine.html"
+    assert Path("mine.html").exists()
+    assert not Path("elsewhere/word_count-1/report.html").exists()
+
+
+def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
+    result = call("run", program("raise ElastreamError('the disk is full')", end=False))
+    assert result.exit_code == 2
+    assert result.stderr == "elastream: job.py:18: the disk is full\n"
+    assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
+    assert "the recording breaks off" in Path("runs/word_count-1/report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> None:
+    Path("file").write_text("")
+    result = call("run", program("raise ElastreamError('the disk is full')"), "--report", "file/report.html")
+    first, second = result.stderr.splitlines()
+    assert first.startswith("elastream: the report file/report.html cannot be written: ")
+    assert second == "elastream: job.py:18: the disk is full"
+
+
+def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
+    result = call("run", program("raise KeyboardInterrupt", end=False))
+    assert result.exit_code == 130
+    assert Path("runs/word_count-1/report.html").exists()
+    assert "Traceback" not in result.output
+
+
+STOPPED = """
+from elastream.control.recording import Ending
+for observer in options.observers:
+    observer.ended(Ending("stopped", {time}, "why"))
+"""
+
+
+@pytest.mark.parametrize(("time", "limit", "status"), [(50.0, "1min", 130), (60.1, "1min", 0), (50.0, None, 130)])
+def test_a_run_that_ended_in_order_after_an_interrupt_has_status_130(time: float, limit: str | None, status: int) -> None:
+    extra = ["--limit", limit] if limit else []
+    result = call("run", program(STOPPED.format(time=time), end=False), *extra)
+    assert result.exit_code == status
+
+
+def test_a_program_s_own_exit_status_is_kept() -> None:
+    assert call("run", program("sys.exit(7)")).exit_code == 7
+
+
+def test_a_program_sees_itself_as_the_main_module_with_its_neighbours() -> None:
+    write("neighbour.py", "answer = 42\n")
+    after = "import neighbour; print(__name__, neighbour.answer, sys.argv)"
+    assert "__main__ 42 ['job.py']" in call("run", program(after)).stdout
+
+
+BROKEN = {
+    "a syntax error": ("x = (\n", "elastream: broken.py:1: SyntaxError: '(' was never closed\n"),
+    "a missing package": (
+        "\nimport nowhere_to_be_found\n",
+        "elastream: broken.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'\n",
+    ),
+    "an error of its own": (
+        "def f():\n    return 1 / 0\n\nf()\n",
+        "elastream: broken.py:2: ZeroDivisionError: division by zero\n",
+    ),
+    "an error in the standard library": (
+        "import json\njson.loads('')\n",
+        "elastream: broken.py:2: JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n",
+    ),
+    "a wrong argument": (
+        "from elastream import Dataflow, text_files\nDataflow('f').source(text_files('x')).map(str)\n",
+        "elastream: broken.py:2: TypeError: Stream.map() missing 1 required keyword-only argument: 'returns'\n",
+    ),
+    "a mistake in the dataflow": (
+        "from elastream import ramp\n\nramp('5 parsecs', '7/s', over='1s')\n",
+        "elastream: broken.py:3: '5 parsecs' is not a rate: write it per s, min or h, such as '550/s'\n",
+    ),
+    "no dataflow": (
+        "x = 1\n",
+        "elastream: broken.py runs no dataflow: call run(flow, policy=..., cloud=...) in it\n",
+    ),
+    "a dataflow that is not run": (
+        "from elastream import Dataflow\nmine = Dataflow('words')\n",
+        ("elastream: broken.py declares the dataflow 'words' but does not run it: "
+        "end it with run(mine, policy=Threshold(), cloud=Local())\n"),
+    ),
+    "two dataflows that are not run": (
+        "from elastream import Dataflow\na, b = Dataflow('a'), Dataflow('b')\n",
+        "elastream: broken.py declares 2 dataflows (a, b) but runs none: call run(flow, policy=..., cloud=...) in it\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), BROKEN.values(), ids=BROKEN)
+def test_a_program_that_fails_is_one_sentence_with_file_and_line(text: str, sentence: str) -> None:
+    result = call("run", write("broken.py", text))
+    assert (result.exit_code, re.sub(r"rate: .*", "rate: write it per s, min or h, such as '550/s'", result.stderr)) == (
+        2,
+        sentence,
+    )
+
+
+def test_an_error_in_a_module_of_the_user_s_names_that_module() -> None:
+    write("helper.py", "\n\nraise ValueError('no such thing')\n")
+    result = call("run", write("broken.py", "import helper\n"))
+    assert (result.exit_code, result.stderr) == (2, "elastream: helper.py:3: ValueError: no such thing\n")
+
+
+def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
+    text = "from elastream.model.wording import clock\nclock('not a number')\n"
+    result = call("run", write("broken.py", text))
+    assert isinstance(result.exception, ValueError)
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "nothing.py"], "there is no file nothing.py"),
+        (["check", "nothing.yaml"], "there is no file nothing.yaml"),
+        (["run", "job.txt"], "job.txt is neither a Python program (.py) nor a document (.yaml)"),
+        (["explain", "runs/word_count-1", "--round", "99"], "runs/word_count-1 has no round 99: it has 1 to 90"),
+        (
+            ["explain", "runs/word_count-1", "--at", "1s"],
+            "runs/word_count-1: nothing was decided by 1 s; the first round was at 2 s",
+        ),
+        (["report", "elsewhere"], "there is no recording at elsewhere: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_what_a_user_can_put_right_is_one_sentence(recorded: Path, arguments: list[str], sentence: str) -> None:
+    Path("job.txt").write_text("")
+    result = call(*arguments)
+    assert (result.exit_code, result.stderr) == (2, f"elastream: {sentence}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--limit", "soon"], ["--limmit", "3s"], []])
+def test_a_wrong_option_is_a_usage_error(arguments: list[str]) -> None:
+    assert call("run", *arguments).exit_code == 2
+
+
+def test_a_report_is_written_beside_the_recording(recorded: Path) -> None:
+    result = call("report", recorded)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"report  {recorded}/report.html")
+    assert (recorded / "report.html").exists()
+
+
+def test_a_report_of_a_recording_s_file_goes_where_it_is_wanted(recorded: Path) -> None:
+    assert call("report", recorded / "recording.jsonl", "-o", "out.html").exit_code == 0
+    assert Path("out.html").exists()
+
+
+def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
+    out = call("explain", recorded).stdout
+    assert re.search(r"0:20\s+10\s+lease h2 \(small\) \(utilisation 75% is above 70%\)", out)
+    assert "of 90 rounds had nothing to do" in out
+
+
+@pytest.mark.parametrize("which", [["--round", "10"], ["--at", "20s"], ["--at", "21.5s"]])
+def test_explain_tells_a_round_from_seen_to_what_came_of_it(recorded: Path, which: list[str]) -> None:
+    out = call("explain", recorded, *which).stdout
+    for part in (
+        "round 10 at 0:20 (20.0 s), policy threshold",
+        "arrival rate: 83/s",
+        "lease h2 (small), by infrastructure - utilisation 75% is above 70%",
+        "lease h2 (small): accepted, the worker is starting",
+        "utilisation: 38% expected, 89% came",
+    ):
+        assert part in out
+
+
+def test_explain_tells_why_a_proposal_was_refused_and_why_nothing_was_done(recorded: Path) -> None:
+    assert "refused: 6 hosts are leased, which is the most allowed" in call("explain", recorded, "--at", "80s").stdout
+    assert "nothing: within its thresholds" in call("explain", recorded, "--round", "1").stdout
+
+
+def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
+    assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
+
+
+DOCUMENT = """\
+dataflow: word_count
+operators:
+  lines: {source: {text_files: books/}}
+  words: {from: lines, flat_map: "builtins:list", returns: word string}
+  out: {from: words, sink: {collect: words}}
+"""
+
+
+def test_check_shows_a_document_s_operators_and_stages() -> None:
+    result = call("check", write("flow.yaml", DOCUMENT))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "flow.yaml: dataflow 'word_count' is in order: 3 operators, 1 stage, 1 query"
+
+
+def test_check_names_file_line_and_field_of_a_mistake() -> None:
+    result = call("check", write("flow.yaml", DOCUMENT.replace("from: lines", "from: line")))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "elastream: flow.yaml:4: operators.words.from: there is no operator 'line', did you mean 'lines'?\n",
+    )
+
+
+def test_check_builds_the_policy_of_a_document() -> None:
+    result = call("check", write("flow.yaml", DOCUMENT + "policy: {threshold: {scale_uot: 1}}\n"))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "elastream: flow.yaml:6: policy.threshold.scale_uot: there is no such parameter, did you mean 'scale_out'?\n",
+    )
+
+
+def test_a_document_without_a_policy_cannot_be_run() -> None:
+    result = call("run", write("flow.yaml", DOCUMENT))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "elastream: flow.yaml: policy: is missing: a run needs one, such as 'policy: threshold'\n",
+    )
+
+
+def test_check_stops_a_program_where_it_would_run() -> None:
+    result = call("check", program("raise AssertionError('it went on')"))
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "job.py: dataflow 'word_count' is in order: 4 operators, 2 stages, 1 query"
+    assert not Path("runs").exists()
+
+
+def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
+    text = """\
+        from elastream import Dataflow, collect, text_files
+        flow = Dataflow("short")
+        flow.source(text_files("x")).filter(bool).sink(collect("y"))
+    """
+    result = call("check", write("flow.py", text))
+    assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is in order: 3 operators, 1 stage, 1 query"
+
+
+def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:
+    after = "print('ready', flush=True)\nimport time\ntime.sleep(60)"
+    job = program(after, end=False)
+    command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(job)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        deadline = time.monotonic() + 60
+        while running.stdout.readline() != "ready\n":
+            assert time.monotonic() < deadline
+        os.kill(running.pid, signal.SIGINT)
+        out, problems = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert out.splitlines()[-1] == "report  runs/word_count-1/report.html"
+    assert problems == ""

@@ -1,0 +1,223 @@
+"""The live view shows what was observed, a dash for what was not, and fits the terminal it has."""
+
+import io
+import math
+import re
+from collections import deque
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from elastream.control.recording import Header
+from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, told, view_for
+from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
+from elastream.model.decision import Decision, Proposal
+from elastream.model.observation import Frame, Metric, Observation
+from example_run import example_context, example_ending, example_events, example_header, play
+
+TAKE, GIVE_BACK = "\x1b[?1049h", "\x1b[?1049l"
+"""What a terminal is sent to switch to its alternate screen, and back."""
+SIZES = [(200, 60), (110, 30), (80, 24), (60, 20), (40, 12), (24, 8), (10, 3)]
+
+
+def terminal(width: int = 100, height: int = 30) -> Console:
+    return Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
+
+
+def shown(view: LiveView, width: int = 100, height: int = 30) -> str:
+    """The screen as text, as it would be on a terminal of that size."""
+    console = terminal(width, height)
+    view._console = console
+    console.print(view.screen())
+    return console.export_text()
+
+
+def watched(until: float = 130.0) -> LiveView:
+    view = LiveView(terminal())
+    view._header = example_header()
+    for event in example_events():
+        if event.time > until:
+            break
+        if isinstance(event, Observation):
+            view.observed(event)
+        else:
+            view.decided(event)
+    return view
+
+
+@pytest.fixture(scope="module")
+def view() -> LiveView:
+    return watched()
+
+
+def test_the_screen_shows_the_figures_that_people_ask_for(view: LiveView) -> None:
+    screen = shown(view)
+    for line in (
+        r"word_count simulated   threshold   2:10",
+        r"rate in\s+161/s\s+▁",
+        r"processed\s+161/s",
+        r"backlog\s+0",
+        r"hosts\s+5 leased, 5 ready\s+▂",
+        r"executors\s+5",
+        r"cost so far\s+0\.2\d",
+        r"latency\s+p50 \d+ ms   p99 \d\.\d s   target 2\.0 s",
+        r"words\s+161/s\s+\d+ ms\s+\d+ ms\s+50 ms",
+        r"2:10  drain h5 \(4 hosts are enough for 161/s\)",
+    ):
+        assert re.search(line, screen), line
+
+
+def test_what_is_unknown_is_a_dash_and_never_zero() -> None:
+    context = example_context()
+    view = LiveView(terminal())
+    view.observed(Observation(3.0, context, Frame(context.graph.order)))
+    screen = shown(view)
+    for line in (
+        r"rate in\s+–",
+        r"processed\s+–",
+        r"backlog\s+–",
+        r"cost so far\s+–",
+        r"latency\s+p50 –   p99 –",
+        r"words\s+–\s+–\s+–\s+50 ms\s+–",
+    ):
+        assert re.search(line, screen), line
+
+
+def test_a_latency_that_was_measured_as_zero_is_zero() -> None:
+    context = example_context()
+    view = LiveView(terminal())
+    frame = Frame(("word_count",), {Metric.LATENCY_P50: np.zeros(1)})
+    view.observed(Observation(3.0, context, Frame(context.graph.order), frame))
+    assert re.search(r"latency\s+p50 0 ms   p99 –", shown(view))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_screen_fits_the_terminal(view: LiveView, width: int, height: int) -> None:
+    lines = shown(view, width, height).splitlines()
+    assert max(map(len, lines)) <= width
+    if height >= 20:
+        assert len(lines) <= height
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 30), (24, 8)])
+def test_the_terminal_is_taken_once_and_given_back_at_the_end(width: int, height: int) -> None:
+    written = io.StringIO()
+    view = LiveView(Console(width=width, height=height, file=written, force_terminal=True, legacy_windows=False))
+    view.started(example_header())
+    for event in islice(example_events(), 20):
+        if isinstance(event, Observation):
+            view.observed(event)
+        else:
+            view.decided(event)
+    assert written.getvalue().count(TAKE) == 1
+    assert GIVE_BACK not in written.getvalue()
+    view.ended(example_ending())
+    assert written.getvalue().count(TAKE) == written.getvalue().count(GIVE_BACK) == 1
+
+
+def test_a_view_of_a_run_that_never_started_can_be_closed() -> None:
+    console = terminal()
+    LiveView(console).close()
+    assert console.export_text() == ""
+
+
+def test_a_view_closed_early_paints_no_more() -> None:
+    console = terminal()
+    view = LiveView(console)
+    view.started(example_header())
+    view.close()
+    before = console.file.getvalue()  # type: ignore[attr-defined]
+    view.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    view.ended(example_ending())
+    assert console.file.getvalue() == before  # type: ignore[attr-defined]
+
+
+def test_before_the_first_observation_the_screen_says_so() -> None:
+    assert "waiting for the first observation" in shown(LiveView(terminal()))
+
+
+def lines_of_a_run(**changes: bool) -> list[str]:
+    console = Console(record=True, width=20, file=io.StringIO())
+    play(PlainView(console), **changes)  # type: ignore[arg-type]
+    return console.export_text().splitlines()
+
+
+def test_without_a_terminal_there_is_a_line_every_ten_seconds() -> None:
+    times = [line.split()[0] for line in lines_of_a_run() if " rate in " in line]
+    assert times[:4] == ["0:01", "0:11", "0:21", "0:31"]
+    assert len(times) == 18
+
+
+def test_without_a_terminal_every_acting_decision_has_one_line() -> None:
+    lines = lines_of_a_run()
+    acting = {e.round: e for e in example_events() if isinstance(e, Decision) and e.outcomes}
+    for decision in acting.values():
+        assert [line for line in lines if decision.headline() in line] != []
+    assert sum("  lease h2" in line for line in lines) == 1
+
+
+def test_without_a_terminal_the_same_refusal_is_told_once() -> None:
+    assert sum("lease h7 (small): refused" in line for line in lines_of_a_run()) == 1
+
+
+def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_told() -> None:
+    lines = lines_of_a_run()
+    assert "p50 –   p99 –" in lines[1]
+    assert lines[0] == "word_count (simulated): started under threshold"
+    assert lines[-1].split() == ["3:01", "finished"]
+
+
+def test_the_view_is_a_screen_on_a_terminal_and_lines_elsewhere() -> None:
+    assert isinstance(view_for(terminal()), LiveView)
+    assert isinstance(view_for(Console(file=io.StringIO())), PlainView)
+
+
+def test_many_moves_of_a_round_are_told_together() -> None:
+    moves = tuple(Outcome(MoveTask(TaskId("count", n), f"h{n % 2}", why="even load"), Status.DONE) for n in range(9))
+    refused = (Proposal(LeaseHost("h9", "small"), "i", "too many"),)
+    assert told(Decision(1, 1.0, "p", outcomes=moves)) == "move 9 tasks to h0, h1 (even load)"
+    lease = Outcome(LeaseHost("h3", "small", why="load"), Status.ACCEPTED)
+    both = Decision(1, 1.0, "p", outcomes=(*moves, lease), proposals=refused)
+    assert told(both) == (
+        "move 9 tasks to h0, h1 (even load); lease h3 (small) (load); lease h9 (small): refused, too many"
+    )
+
+
+def test_a_decision_told_again_with_its_actual_takes_its_own_place() -> None:
+    kept: deque[Decision] = deque(maxlen=DECISIONS)
+    outcome = Outcome(LeaseHost("h2", "small"), Status.DONE)
+    first = Decision(1, 1.0, "p", outcomes=(outcome,))
+    second = replace(first, round=2, outcomes=(Outcome(LeaseHost("h3", "small"), Status.DONE),))
+    again = first.with_actual({"x": 1.0})
+    quiet = replace(first, round=3, outcomes=())
+    for decision in (first, again, second, again, quiet):
+        remember(kept, decision)
+    assert [decision.round for decision in kept] == [1, 2]
+    assert kept[0].actual == {"x": 1.0}
+
+
+@given(st.lists(st.floats(0, 1e9) | st.just(math.nan), max_size=400), st.integers(0, 80))
+def test_a_sparkline_is_never_wider_than_asked_and_keeps_the_peak(values: list[float], width: int) -> None:
+    line = sparkline(values, width)
+    assert len(line) <= width
+    known = [value for value in values if not math.isnan(value)]
+    if width and known and max(known) > 0:
+        assert "█" in line
+
+
+def test_a_sparkline_leaves_unknown_values_blank() -> None:
+    assert sparkline([1.0, math.nan, 8.0], 10) == "▁ █"
+    assert sparkline([math.nan], 10) == ""
+    assert sparkline([0.0, 0.0], 10) == "▁▁"
+
+
+def test_a_run_with_no_name_or_observation_yet_has_a_screen() -> None:
+    view = LiveView(terminal())
+    view.started(Header("f", "p", plant="spark"))
+    view.close()
+    assert "simulated" not in shown(view)
