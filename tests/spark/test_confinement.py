@@ -179,3 +179,15 @@ class TestNetworkNamespaces:
         assert "elastream253" not in left
         assert network.device(10) not in left
         assert not Path("/run/netns", network.namespace(10)).exists()
+
+    def test_what_a_killed_supervisor_left_under_the_same_number_is_no_obstacle(self):
+        try:
+            Network(252).open().add(10, Link(rate="10mbit"))
+        except OSError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error}")
+        again = Network(252).open()
+        try:
+            again.add(10, Link(rate="10mbit"))
+        finally:
+            again.remove(10)
+            again.close()

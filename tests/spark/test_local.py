@@ -22,7 +22,7 @@ from elastream.spark.supervisor import tagged
 BY_DEFAULT = HOST_TYPES["small"]
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 90.0) -> None:
+def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, "it did not come about"

@@ -230,7 +230,7 @@ def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tupl
                 _hand_on_cpu(cgroups.root)
             cgroups.create(name)
             try:
-                cgroups.limit(name, 1.0)
+                cgroups.limit(name, 0.01)  # the least there is: version 1 refuses more than a group above may use
                 cgroups.limit(name, None)
                 cgroups.cpu_seconds(name)
                 _in_a_child(partial(cgroups.join, name))
@@ -321,6 +321,10 @@ class Network:
         for command in ("ip", "tc", "nsenter"):
             if shutil.which(command) is None:
                 raise OSError(f"the command {command} is missing")
+        # What bears this name is left from a supervisor that was killed: numbers are claimed before they are used.
+        self.close()
+        for left in Path("/run/netns").glob(f"{self.bridge}-*"):
+            _run("ip", "netns", "delete", left.name)
         _run("ip", "link", "add", self.bridge, "type", "bridge")
         try:
             _run("ip", "address", "add", f"{self.address(1)}/24", "dev", self.bridge)

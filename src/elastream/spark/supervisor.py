@@ -174,19 +174,19 @@ class Supervisor:
         }
 
     def confine(self, name: str, cores: float | None) -> None:
-        """Set or lift the CPU quota of a host; nothing where there are no control groups or it is gone."""
+        """Set or lift the CPU quota of a host; nothing where there are no control groups or it has ended."""
         child = self.children[name]
-        if self.cgroups and child.group and not child.gone:
+        if self.cgroups and child.group and child.exit is None:
             self.cgroups.limit(child.group, cores)
 
     def cpu(self, name: str) -> float | None:
-        """CPU seconds that the host has used so far."""
+        """CPU seconds that the host has used so far; of one that has ended, those last read."""
         child = self.children[name]
-        if not child.gone:
-            if self.cgroups and child.group:
+        if self.cgroups and child.group:
+            with contextlib.suppress(OSError):  # the group is being removed, or is gone
                 child.cpu = self.cgroups.cpu_seconds(child.group)
-            else:
-                child.cpu = max(child.cpu or 0.0, sum(map(_cpu_seconds, self.members(child))))
+        elif not child.gone:
+            child.cpu = max(child.cpu or 0.0, sum(map(_cpu_seconds, self.members(child))))
         return child.cpu
 
     def memory(self, name: str) -> float | None:
@@ -257,8 +257,7 @@ class Supervisor:
 
     def clear(self, child: Child) -> None:
         """Remove what a host leaves behind; tried again at the next tick where the kernel is not done with it yet."""
-        with contextlib.suppress(OSError):
-            self.cpu(child.name)
+        self.cpu(child.name)
         if self.cgroups and child.group and not self.cgroups.remove(child.group):
             return
         if self.network and child.namespace is not None:
