@@ -115,8 +115,8 @@ class LocalCluster:
         self._java = find_java()
         self._check_folder()
         self._claim_addresses()
-        self._open_supervisor()
         try:
+            self._open_supervisor()
             self._start_master()
         except BaseException:
             self.close()
