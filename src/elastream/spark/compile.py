@@ -157,8 +157,8 @@ class _Compiler:
     def start(self, edges: dict[Edge, StructType]) -> RunningSegment:
         """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""
         self._announce()
-        first, behind = self._stages()
-        flows = self._region_flows(first, self._inlet_frames(first, edges))
+        before, behind = self._stages()
+        flows = self._flows(before, self._inlet_frames(edges))
         if self.keyed:
             (operator,) = self.keyed
             flows = self._behind(operator, behind, flows)
@@ -204,30 +204,31 @@ class _Compiler:
             return Carrier(stamped=True)
         return Carrier(offsets=self.checkpoint) if self.shaped else Carrier(log=_log(self.control).directory)
 
-    def _stages(self) -> tuple[Stage, Stage | None]:
-        """The stage that records enter by, and the one behind the keyed operator."""
+    def _stages(self) -> tuple[Sequence[str], Stage | None]:
+        """Operators that records meet before any shuffle, and the stage of the keyed operator."""
         keyed = [stage for stage in self.segment.stages if stage.keyed]
-        entering = [stage for stage in self.segment.stages if not stage.keyed]
+        before = [name for stage in self.segment.stages if not stage.keyed for name in stage.operators]
         if len(self.keyed) > 1:
             names = " and ".join(repr(operator.name) for operator in self.keyed)
             raise DataflowError(
                 f"dataflow {self.graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of "
                 "one exactly: put a durable edge before all but one of them"
             )
-        if len(entering) > 1 or (keyed and set(keyed[0].operators) & {o.name for o in self.sources}):
+        if not keyed:
+            return before, None
+        (behind,) = keyed
+        late = [edge.target for edge in self.segment.inputs if edge.target in behind.operators]
+        late += [operator.name for operator in self.sources if operator.name in behind.operators]
+        if others := [name for name in late if name != self.keyed[0].name]:
             raise DataflowError(
-                f"dataflow {self.graph.name!r}: records reach {self.segment.name!r}'s query before and behind its keyed "
-                "operator: put a durable edge between"
+                f"dataflow {self.graph.name!r}: through {others[0]!r}, records go around the keyed operator "
+                f"{self.keyed[0].name!r} and meet its results in one query: put a durable edge behind it"
             )
-        behind = keyed[0] if keyed else None
-        if entering:
-            return entering[0], behind
-        # The keyed operator reads a durable edge: what stands before it is an empty stage.
-        return Stage(self.segment.name, self.segment.name, (), keyed=False), behind
+        return before, behind
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
-    def _inlet_frames(self, stage: Stage, edges: Mapping[Edge, StructType]) -> dict[str, DataFrame]:
+    def _inlet_frames(self, edges: Mapping[Edge, StructType]) -> dict[str, DataFrame]:
         frames = {}
         for source in self.sources:
             frames[source.name] = self._open(source)
@@ -246,11 +247,10 @@ class _Compiler:
             batch_seconds=self.batch_seconds,
         )
 
-    def _region_flows(self, stage: Stage, frames: Mapping[str, DataFrame]) -> list[Outflow]:
-        members = set(stage.operators) | {operator.name for operator in self.keyed}
-        inputs = [edge for edge in self.segment.inputs if edge.target in members]
-        part = region(self.graph, stage.operators, inputs)
-        return self._walked(part, stage.name, [frames[inlet.origin] for inlet in part.inlets])
+    def _flows(self, operators: Sequence[str], frames: Mapping[str, DataFrame]) -> list[Outflow]:
+        """What leaves the region before any shuffle."""
+        part = region(self.graph, operators, self.segment.inputs)
+        return self._walked(part, self.segment.name, [frames[inlet.origin] for inlet in part.inlets])
 
     def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
         assert stage is not None

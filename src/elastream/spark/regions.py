@@ -66,16 +66,12 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Re
     Raises DataflowError where column expressions stand between functions, or have alternates.
     """
     members = [graph.operator(name) for name in operators]
-    inside = set(operators)
     transforms = {o.name: o for o in members if o.kind is Kind.TRANSFORM}
     native = {name for name, o in transforms.items() if _is_native(o)}
     heads = [o for o in members if o.kind in (Kind.SOURCE, Kind.KEYED)]
 
     inlets = []
-    for origin, edge in [
-        *((o.name, None) for o in heads),
-        *((edge.source, edge) for edge in inputs if edge.target in inside),
-    ]:
+    for origin, edge in [*((head.name, None) for head in heads), *((edge.source, edge) for edge in inputs)]:
         feeds = (_arriving(edge),) if edge is not None else graph.outputs[origin]
         natives: list[Operator] = []
         while len(feeds) == 1 and _only_way(graph, feeds[0], native):

@@ -117,7 +117,7 @@ def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None)
     """
     root = Path(path)
     folders = sorted((int(match[1]), each) for each in root.glob("batch=*") if (match := _BATCH.search(each.name)))
-    files = [file for _, folder in folders for file in sorted(folder.glob("*.parquet"))]
+    files = [file for _, folder in folders for file in sorted(folder.glob("[!.]*.parquet"))]
     if not files and not (root / KEY_FILE).exists():
         raise InputError(f"{root} holds no change log: there is no folder batch=0 in it")
     columns = _key_columns(root, key)

@@ -1,0 +1,180 @@
+"""What every benchmark here shares: arguments, progress, the checks and how they are printed, interleaved A/B runs.
+
+A machine that is shared makes single timings worthless; two ways of doing a thing are run in turn, and their ratio is taken
+round by round, so that what slows one round down slows both sides of it. What is measured is left to each benchmark.
+"""
+
+import argparse
+import html
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from elastream.spark.compile import session_settings
+
+
+@dataclass(frozen=True)
+class Check:
+    """A bar and whether it holds. `bound` is text such as `">= 0.97"`; `source` says where the bar comes from."""
+
+    name: str
+    value: float
+    bound: str
+    holds: bool
+    source: str
+
+
+@dataclass
+class Report:
+    """What a benchmark found, as `--json` writes it."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, Any] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+
+    def at_least(self, name: str, value: float, bar: float, source: str) -> None:
+        """Check that `value` reaches `bar`."""
+        self.checks.append(Check(name, value, f">= {bar:g}", value >= bar, source))
+
+    def at_most(self, name: str, value: float, bar: float, source: str) -> None:
+        """Check that `value` stays below `bar`."""
+        self.checks.append(Check(name, value, f"<= {bar:g}", value <= bar, source))
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Interleaved measurements of two ways, A and B: one value a round each."""
+
+    a: tuple[float, ...]
+    b: tuple[float, ...]
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """A over B, round by round."""
+        return tuple(a / b for a, b in zip(self.a, self.b, strict=True))
+
+    @property
+    def ratio(self) -> float:
+        """Median of the rounds' ratios."""
+        return statistics.median(self.ratios)
+
+    def figures(self, a: str, b: str) -> dict[str, Any]:
+        """Medians and spread, with the two ways by name."""
+        return {
+            a: {"median": statistics.median(self.a), "runs": self.a},
+            b: {"median": statistics.median(self.b), "runs": self.b},
+            "ratio": {"median": self.ratio, "quartiles": _quartiles(self.ratios), "runs": self.ratios},
+        }
+
+
+def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, what: str = "") -> Sides:
+    """Run A and B in turn, `rounds` times each; who goes first alternates, because the second finds warmer caches."""
+    first: list[float] = []
+    second: list[float] = []
+    for number in range(rounds):
+        if number % 2 == 0:
+            first.append(a())
+            second.append(b())
+        else:
+            second.append(b())
+            first.append(a())
+        progress(f"{what} round {number + 1} of {rounds}: {first[-1]:.4g} against {second[-1]:.4g}")
+    return Sides(tuple(first), tuple(second))
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def progress(text: str) -> None:
+    """One line for whoever watches; results go to stdout, this does not."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def environment(**more: object) -> dict[str, Any]:
+    """Where the figures come from."""
+    import pyarrow
+    import pyspark
+
+    return {
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "pyarrow": pyarrow.__version__,
+        **more,
+    }
+
+
+def local_session(name: str, folder: Path, extra: Mapping[str, str] | None = None, cores: int = 2) -> SparkSession:
+    """A session in this process with the settings of an Elastream run, for both sides of a comparison alike."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    settings = {
+        **session_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+        **(extra or {}),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def main(
+    name: str, description: str, measure: Callable[[argparse.Namespace], Report], line: Callable[[Report], str]
+) -> None:
+    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails."""
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write figures, checks and environment")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write them as one page")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it works, proves less")
+    arguments = parser.parse_args()
+    report = measure(arguments)
+    report.environment = {**environment(quick=arguments.quick), **report.environment}
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(asdict(report), indent=2) + "\n")
+    if arguments.html:
+        arguments.html.parent.mkdir(parents=True, exist_ok=True)
+        arguments.html.write_text(_page(name, description, report))
+    failed = [check for check in report.checks if not check.holds]
+    verdict = "ok" if not failed else "NOT REACHED: " + ", ".join(f"{c.name} {c.value:.3g} ({c.bound})" for c in failed)
+    print(f"{name}: {line(report)} - {verdict}")
+    sys.exit(1 if failed else 0)
+
+
+def _page(name: str, description: str, report: Report) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(c.name)}</td><td>{c.value:.4g}</td><td>{html.escape(c.bound)}</td>"
+        f"<td>{'holds' if c.holds else 'does not hold'}</td><td>{html.escape(c.source)}</td></tr>"
+        for c in report.checks
+    )
+    details = html.escape(json.dumps({"figures": report.figures, "environment": report.environment}, indent=2))
+    return (
+        f"<!doctype html><meta charset='utf-8'><title>{html.escape(name)}</title>"
+        "<style>body{font:16px system-ui;max-width:60rem;margin:2rem auto}td,th{padding:.3rem .8rem}</style>"
+        f"<h1>{html.escape(name)}</h1><p>{html.escape(description)}</p><table><tr><th>check</th><th>value</th><th>bar</th>"
+        f"<th></th><th>from</th></tr>{rows}</table><pre>{details}</pre>\n"
+    )

@@ -1,0 +1,152 @@
+"""What fusing is worth: nine operators with fan-out and fan-in as one Arrow stage, against the same as a plan of unions.
+
+    python benchmarks/fusion.py [--quick] [--json FILE] [--html FILE]
+
+Both sides run the same functions over the same source and throw the results away; a union plan is what PySpark makes of
+`a.union(b)`, and reads its source once a branch. Measured is the duration of a micro-batch, after warm-up.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from _common import Report, interleaved, local_session, main
+from pyspark.sql import DataFrame, SparkSession
+
+from elastream.model.flow import Dataflow, Stream
+from elastream.spark.composition import CompositionCodec
+from elastream.spark.fused import Carrier, stage_function
+from elastream.spark.meter import Meter
+from elastream.spark.regions import region, wire
+from elastream.spark.shipping import pickled
+
+BAR = 5.0
+SIZES = (1_000, 400_000)
+NUMBER = pa.schema([("value", pa.int64())])
+
+ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def _operator(compute: Callable[[pa.Array], pa.Array]) -> ArrowFunction:
+    return lambda batch: pa.RecordBatch.from_arrays([compute(batch.column("value"))], schema=NUMBER)
+
+
+FUNCTIONS: dict[str, ArrowFunction] = {
+    "parse": _operator(lambda v: pc.add(v, 1)),
+    "low": _operator(lambda v: v.filter(pc.equal(pc.bit_wise_and(v, 3), 0))),
+    "middle": _operator(lambda v: v.filter(pc.equal(pc.bit_wise_and(v, 3), 1))),
+    "high": _operator(lambda v: v.filter(pc.greater(pc.bit_wise_and(v, 3), 1))),
+    "join": _operator(lambda v: pc.multiply(v, 3)),
+    "left": _operator(lambda v: pc.add(v, 7)),
+    "right": _operator(lambda v: pc.subtract(v, 7)),
+    "meet": _operator(lambda v: pc.abs(v)),
+    "last": _operator(lambda v: pc.add(v, 2)),
+}
+"""parse fans out to low, middle and high; join takes all three and fans out to left and right; meet takes both; last."""
+
+
+def as_dataflow() -> Dataflow:
+    """The nine operators as a dataflow."""
+    flow = Dataflow("fusion")
+
+    def then(stream: Stream, name: str) -> Stream:
+        return stream.map_arrow(FUNCTIONS[name], returns="value long", name=name)
+
+    parsed = then(flow.source(None), "parse")
+    joined = then(then(parsed, "low").merge(then(parsed, "middle"), then(parsed, "high")), "join")
+    then(then(then(joined, "left").merge(then(joined, "right")), "meet"), "last").sink(None)
+    return flow
+
+
+def fused(spark: SparkSession) -> Callable[[DataFrame], DataFrame]:
+    """The dataflow as Elastream compiles it: one stage, with its meter."""
+    graph = as_dataflow().graph
+    walk = wire(region(graph, graph.order, ()), "source", "source", CompositionCodec(graph), [NUMBER], lambda _: NUMBER)
+    meter = Meter(spark.sparkContext)
+    function = stage_function(pickled(walk, "fusion"), Carrier(), meter.sink)
+    return lambda frame: frame.mapInArrow(function, "value long")
+
+
+def as_unions(frame: DataFrame) -> DataFrame:
+    """The same as a plan of unions."""
+
+    def then(before: DataFrame, name: str) -> DataFrame:
+        function = FUNCTIONS[name]
+        return before.mapInArrow(lambda batches: map(function, batches), "value long")
+
+    parsed = then(frame, "parse")
+    joined = then(then(parsed, "low").unionAll(then(parsed, "middle")).unionAll(then(parsed, "high")), "join")
+    return then(then(then(joined, "left").unionAll(then(joined, "right")), "meet"), "last")
+
+
+def seconds_a_batch(
+    spark: SparkSession, build: Callable[[DataFrame], DataFrame], rows: int, batches: int, folder: Path
+) -> float:
+    """Median duration of `batches` micro-batches of `rows` records, after two that warm up."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    checkpoint = folder / f"checkpoint-{time.monotonic_ns()}"
+    query = (
+        build(source.select("value"))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    try:
+        while query.lastProgress is None or query.lastProgress["batchId"] < batches + 1:
+            if (error := query.exception()) is not None:
+                raise error
+            time.sleep(0.02)
+        measured = [p for p in query.recentProgress if 2 <= p["batchId"] < batches + 2]
+        assert all(p["numInputRows"] % rows == 0 for p in measured)
+        return statistics.median(p["durationMs"]["triggerExecution"] / 1000 for p in measured)
+    finally:
+        query.stop()
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """Both plans at both sizes, interleaved."""
+    folder = Path(tempfile.mkdtemp(prefix="fusion-"))
+    spark = local_session("fusion", folder)
+    report = Report(environment={"master": spark.sparkContext.master})
+    try:
+        one_stage = fused(spark)
+        numbers = spark.range(0, 10_000, 1, 2).toDF("value")
+        same = Counter(one_stage(numbers).toArrow().column("value").to_pylist())
+        assert same == Counter(as_unions(numbers).toArrow().column("value").to_pylist()), "the two plans differ"
+        for rows in SIZES:
+            rounds, batches = (2, 3) if arguments.quick else (5, 8 if rows < 10_000 else 4)
+            sides = interleaved(
+                partial(seconds_a_batch, spark, as_unions, rows, batches, folder),
+                partial(seconds_a_batch, spark, one_stage, rows, batches, folder),
+                rounds,
+                f"{rows:,} records a batch, seconds of a batch as unions and fused:",
+            )
+            report.figures[str(rows)] = sides.figures("unions", "fused")
+            report.figures[str(rows)]["fused records/s"] = rows / statistics.median(sides.b)
+            report.at_least(f"fused over unions, {rows:,} records a batch", sides.ratio, BAR, "issue: fused >= 5x")
+    finally:
+        spark.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    return report
+
+
+def line(report: Report) -> str:
+    """The benchmark in one line."""
+    return "; ".join(
+        f"{int(rows):,} records a batch {1e3 * figures['unions']['median']:.0f} ms as unions, "
+        f"{1e3 * figures['fused']['median']:.0f} ms fused, {figures['ratio']['median']:.1f}x"
+        for rows, figures in report.figures.items()
+    )
+
+
+if __name__ == "__main__":
+    main("fusion", __doc__.splitlines()[0], measure, line)
