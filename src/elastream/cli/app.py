@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from elastream import __version__
 from elastream.cli.check import check
+from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.report import report
 from elastream.cli.run import run
@@ -22,7 +23,7 @@ __all__ = ["COMMANDS", "INTERRUPTED", "app"]
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check)
+COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, experiment)
 
 
 class Commands(TyperGroup):

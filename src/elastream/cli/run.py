@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from elastream.control.recording import Ending, Header
     from elastream.model.decision import Decision
+    from elastream.model.graph import Graph
     from elastream.model.observation import Observation
 
 __all__ = ["run"]
@@ -48,9 +49,12 @@ def run(
 
     console, follower = Console(), Follower()
     view = view_for(console) if live else PlainView(console)
-    options = RunOptions(
-        input=input, observe_only=observe_only, runs=runs, record=record, limit=limit, observers=(view, follower)
-    )
+
+    def announce(graph: "Graph", *about: Any) -> None:
+        # Hosts take seconds to come up, and until then there is nothing to show.
+        console.print(f"{graph.name}: starting its first host", markup=False, highlight=False, soft_wrap=True)
+
+    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce)
     try:
         execute(file, options, without_run)
     except BaseException:
