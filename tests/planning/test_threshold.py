@@ -196,8 +196,16 @@ def test_a_source_stage_gets_one_instance_for_each_slot_and_loses_them_with_the_
     assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3))
 
 
-def test_a_stage_gets_the_instances_that_its_utilisation_calls_for():
-    assert SetParallelism("source", 4) in Threshold().plan(observe([host("h1")], 280.0, parallelism=1))
+def test_a_stage_whose_instances_have_places_gets_those_that_its_utilisation_calls_for():
+    names = tuple(GRAPH.by_name)
+    placed = TaskFrame([names.index("source")], [0], [0], names)
+    observation = replace(observe([host("h1")], 280.0, parallelism=1), tasks=placed)
+    assert SetParallelism("source", 4) in Threshold().plan(observation)
+
+
+def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
+    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1))
+    assert SetParallelism not in kinds(plan)
 
 
 def test_nothing_known_nothing_done():

@@ -47,8 +47,9 @@ class Threshold:
 
     **Operators.** A stage whose parallelism can be set gets the instances that keep each at `scale_out` of its cores at
     the present rate, and loses some only when the highest rate of the last `settle` seconds fits fewer at `scale_in`.
-    Where its instances have no place of their own (a Spark source stage: tasks go to any free slot), it gets at least one
-    for each slot of the usable hosts, since a slot without a task is a core that is paid for and idle. A `waits`
+    Where its instances have no place of their own (a Spark source stage: tasks go to any free slot), it gets one for each
+    slot of the usable hosts: a slot without a task is a core that is paid for and idle, a task without a slot only waits
+    for the one before it. A `waits`
     operator's pool has no slots and follows the threads it keeps taken alone. Tasks with state are spread onto new hosts
     (`planning.placement`).
 
@@ -154,13 +155,13 @@ class Threshold:
         now = load.parallelism(operator)
         if math.isnan(now):
             return now, now, ""
+        if slots := load.free_slots(operator):
+            return now, min(slots, self.max_parallelism), "one for each slot"
         work, each = load.stage(operator, now)
         grown = _instances(load.arriving * work, each * self.scale_out, now)
         shrunk = _instances(load.peak_rate * work, each * self.scale_in, now)
         wanted = grown if grown > now else min(shrunk, now)
-        slots = load.free_slots(operator)
-        why = "utilisation" if wanted >= slots else "one for each slot"
-        return now, min(max(wanted, slots), self.max_parallelism), why
+        return now, min(wanted, self.max_parallelism), "utilisation"
 
     def _kind(self, observation: Observation) -> HostType:
         types = observation.context.host_types

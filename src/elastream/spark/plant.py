@@ -6,9 +6,9 @@ slow ones along so that `observe` and `apply` return at once.
 """
 
 import contextlib
-import math
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,8 @@ HOST_STEP = 0.25
 """Seconds between two looks at the hosts, which cost a few gateway calls each."""
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
+CPU_WINDOW = 3.0
+"""Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
 NAN = float("nan")
 
 
@@ -80,7 +82,8 @@ class SparkPlant:
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
         self._scalings: dict[str, int] = {}
-        self._cpu: dict[str, tuple[float, float]] = {}
+        self._cpu: dict[str, deque[tuple[float, float]]] = {}
+        self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._ended: list[int] = [-1] * len(running)
         self._committed = -1
@@ -140,6 +143,7 @@ class SparkPlant:
     @property
     def finished(self) -> bool:
         """Whether every shaped load has ended and been processed, or a query has failed (then `failure` says why)."""
+        self._run_ids |= {each.query.runId for each in self._running}
         for each in self._running:
             if not each.query.isActive:
                 error = each.query.exception()
@@ -211,7 +215,7 @@ class SparkPlant:
             "records": self._telemetry.rows,
             "longest batch": self._telemetry.longest,
             "moves": len(self._placing.landed),
-            "query runs": len({each.query.runId for each in self._running}),
+            "query runs": len(self._run_ids),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
@@ -405,12 +409,15 @@ class SparkPlant:
         return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
 
     def _busy(self, host: str, now: float) -> float:
-        """Cores that a host has used since it was last asked; unknown the first time."""
+        """Cores that a host has used, mean over CPU_WINDOW; unknown until it was looked at twice."""
         used = self._cluster.cpu_seconds(host)
         if used is None:
             return NAN
-        before, then = self._cpu.get(host, (math.nan, math.nan))
-        self._cpu[host] = (used, now)
+        samples = self._cpu.setdefault(host, deque())
+        samples.append((now, used))
+        while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
+            samples.popleft()
+        then, before = samples[0]
         return (used - before) / (now - then) if now > then else NAN
 
     def _task_frame(self, hosts: Sequence[str]) -> TaskFrame:
