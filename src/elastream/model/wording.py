@@ -43,8 +43,9 @@ def percent(fraction: float | None) -> str:
     """A fraction as percent; a share just below all of it is not rounded up to all of it."""
     if not _known(fraction):
         return UNKNOWN
-    rounded = f"{fraction:.0%}"
-    return f"{fraction:.2%}" if rounded == "100%" and fraction < 1 else rounded
+    if 0.995 <= fraction < 1:
+        return f"{math.floor(fraction * 10_000) / 10_000:.2%}"
+    return f"{fraction:.0%}"
 
 
 def money(value: float | None) -> str:

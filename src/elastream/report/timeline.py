@@ -260,8 +260,13 @@ KEPT = ("hosts", "circle", PALETTE[6])
 PLACED = ("tasks", "diamond", PALETTE[0])
 SWITCHED = ("dataflow", "square", PALETTE[3])
 REFUSED = ("not done", "x-thin-open", PALETTE[4])
-LEGEND = "▲ leased  ▼ given back  ◆ moved  ■ switched or scaled  ✕ not done"
-LANES = ("hosts", "tasks", "dataflow", "not done")
+LANES = {
+    "hosts": "▲ leased  ▼ given back",
+    "tasks": "◆ moved",
+    "dataflow": "■ switched or scaled",
+    "not done": "✕ not done",
+}
+"""Rows of the strip of decisions, from the top, with what their marks mean."""
 
 
 def _look(outcome: Outcome) -> tuple[str, str, str]:
@@ -322,7 +327,8 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
         "zeroline": False,
         "fixedrange": True,
     }
-    _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{LEGEND}</span>"], high)
+    legend = "  ".join(LANES[lane] for lane in lanes)
+    _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
     hosts = [mark for mark in marks if mark.lane == "hosts"]
     for mark in hosts if len(hosts) <= MARKED_LINES else ():
         time = _x(mark.decision.time)
