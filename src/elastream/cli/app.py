@@ -16,6 +16,7 @@ from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.report import report
 from elastream.cli.run import run
+from elastream.cli.simulate import simulate
 from elastream.model.errors import ElastreamError
 
 __all__ = ["COMMANDS", "INTERRUPTED", "app"]
@@ -23,7 +24,7 @@ __all__ = ["COMMANDS", "INTERRUPTED", "app"]
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, experiment)
+COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment)
 
 
 class Commands(TyperGroup):

@@ -1,0 +1,147 @@
+"""Policies compared on a load: what is shown, and what is never passed over in silence."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from elastream.experiments.compare import Comparison, Trial, compare, read_prices
+from elastream.experiments.page import render
+from elastream.model.cloud import Billing, HostType
+from elastream.model.errors import CloudError, InputError
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.planning.btu import Btu
+from elastream.planning.queue_threshold import QueueThreshold
+from elastream.workload import constant, steps, trace
+
+DATA = Path(__file__).parents[2] / "../shared/data"
+HOST = HostType("small", cores=2, memory=4000, price=0.1 / 3600, billing=Billing(1, 60), start=30, stop=5)
+
+
+def graph(level: float | None = 1.0) -> Graph:
+    work = Operator("work", Kind.TRANSFORM, (Alternate("work", cost=0.1),), max_duration=level, cores=1.0, memory=500)
+    ends = (Operator("in", Kind.SOURCE, cores=0), Operator("out", Kind.SINK, cores=0))
+    return Graph("case", (ends[0], work, ends[1]), (Edge("in", "work"), Edge("work", "out")))
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    policies = {"btu": Btu(), "queue_threshold": QueueThreshold()}
+    return compare(graph(), policies, [HOST], load=steps(5, 30, 5, every="10min"), target=0.5)
+
+
+def test_every_policy_is_tried_on_all_of_the_load(comparison):
+    assert [trial.name for trial in comparison.trials] == ["btu", "queue_threshold"]
+    assert comparison.records == 5 * 600 + 30 * 600 + 5 * 600
+    for trial in comparison.trials:
+        work = trial.result.operators["work"]
+        assert work.arrived == pytest.approx(comparison.records, abs=2)
+        assert work.arrived == work.done + work.queued + work.in_service
+
+
+def test_the_outcome_is_json_and_a_page_with_plots(comparison):
+    data = json.loads(json.dumps(comparison.outcome().to_json(), allow_nan=False))
+    assert data["figures"]["policies"]["btu"]["cost"] == comparison.trials[0].cost
+    assert data["environment"]["plant"] == "simulated"
+    page = render(comparison.outcome().page)
+    assert page.count("Plotly.newPlot(") == page.count('<div id="plot') == 4
+
+
+def with_trials(comparison: Comparison, *made: tuple[str, float, float | None]) -> Comparison:
+    result = comparison.trials[0].result
+    trials = tuple(Trial(name, cost, kept, result, 0.0, 0) for name, cost, kept in made)
+    return Comparison(comparison.graph, comparison.seconds, comparison.records, 0.95, trials)
+
+
+def test_the_cheapest_that_meets_the_target_wins_and_a_cheaper_one_is_said_to_miss_it(comparison):
+    found = with_trials(comparison, ("lazy", 1.0, 0.70), ("good", 3.0, 0.97), ("lavish", 9.0, 0.99))
+    assert found.winner is found.trials[1]
+    assert "lazy costs less (1.00) but MISSES the target: only 70.0% in time" in found.verdict
+    assert found.table().rows[0][2] == "70.00% MISSED"
+    assert found.table().good == (False, True, None)
+
+
+def test_there_is_no_winner_where_none_meets_the_target(comparison):
+    found = with_trials(comparison, ("lazy", 1.0, 0.70), ("lavish", 9.0, 0.90))
+    assert found.winner is None
+    assert "No policy meets the target" in found.verdict
+    assert not found.outcome().holds
+
+
+def test_without_a_promise_compliance_is_unknown_and_said_to_be():
+    found = compare(graph(level=None), {"btu": Btu()}, [HOST], load=constant(1, "2min"))
+    assert found.trials[0].compliance is None
+    assert "compliance is unknown" in found.verdict
+
+
+def test_an_endless_load_needs_a_length():
+    with pytest.raises(InputError, match="never ends"):
+        compare(graph(), {"btu": Btu()}, [HOST], load=constant(1))
+    assert compare(graph(), {"btu": Btu()}, [HOST], load=constant(1), seconds=120).records == 120
+
+
+def test_a_dataflow_without_a_load_is_refused():
+    with pytest.raises(InputError, match="no load"):
+        compare(graph(), {"btu": Btu()}, [HOST])
+
+
+def test_a_host_type_too_small_for_an_operator_is_refused_by_name():
+    tiny = HostType("tiny", cores=0.5, memory=100)
+    with pytest.raises(CloudError, match="work"):
+        compare(graph(), {"btu": Btu()}, [tiny], load=constant(1, "2min"))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_price_list_becomes_host_types_priced_by_the_second(tmp_path):
+    path = write(tmp_path / "p.csv", "instance_type,usd_per_hour,vcpu,memory_gib\nbig,3.6,4,16\nsmall,0.36,1,2\n")
+    small, big = read_prices(path)
+    assert (small.name, small.cores, small.price) == ("small", 1, pytest.approx(0.0001))
+    assert big.memory == pytest.approx(16 * 2**30 / 1e6)
+    assert small.billing == Billing(1.0, 60.0)
+    assert [kind.name for kind in read_prices(path, only=["big"])] == ["big"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("instance_type,usd_per_hour\na,1\n", "line 2: how many cores"),
+        ("instance_type,vcpu,memory_gib\na,1,1\n", "usd_per_hour"),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\na,1,x,1\n", "line 2: .* not a number"),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\n", "holds no price"),
+    ],
+)
+def test_a_damaged_price_list_names_file_and_line(tmp_path, text, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_prices(write(tmp_path / "p.csv", text))
+
+
+def test_a_negative_price_is_refused(tmp_path):
+    path = write(tmp_path / "p.csv", "instance_type,usd_per_hour,vcpu,memory_gib\na,-1,1,1\n")
+    with pytest.raises(CloudError, match="negative price"):
+        read_prices(path)
+
+
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the shared data are not here")
+
+
+@needs_data
+def test_the_recorded_price_lists_can_be_used():
+    history = DATA / "prices/ec2_linux_ondemand_history.csv"
+    m1 = read_prices(history, only=["m1.small", "m1.large"], region="us-east-1")
+    assert [(kind.name, kind.cores, kind.speed) for kind in m1] == [("m1.small", 1, 1.0), ("m1.large", 2, 2.0)]
+    today = read_prices(DATA / "prices/ec2_ondemand_us-east-1_2026-01-19.csv", only=["m1.small"], shapes=history)
+    assert today[0].price == pytest.approx(0.044 / 3600)
+
+
+@needs_data
+def test_a_recorded_load_is_compared(tmp_path):
+    with gzip.open(DATA / "rates/worldcup98_requests_per_minute.csv.gz", "rt", encoding="utf-8") as lines:
+        text = "".join(line for _, line in zip(range(120), lines, strict=False))
+    found = compare(graph(), {"btu": Btu()}, [HOST], load=trace(write(tmp_path / "load.csv", text)))
+    assert found.records > 0
+    assert found.trials[0].compliance is not None
