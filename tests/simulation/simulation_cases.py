@@ -1,6 +1,7 @@
 """Dataflows and plants that tests of the simulation share."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,12 @@ TABLE_2 = {
 }
 """VISP Table 2: duration (s), CPU shares, memory (MB), image (MB), items out per item in."""
 
-EDGES = "S1>O2 S2>O1 S3>O6 O1>O3 O1>O4 O1>O5 O3>O7 O4>O7 O5>O7 O7>O9 O2>O8 O6>O8 O9>O8 O8>out".split()  # VISP, Figure 1
+EDGES = {
+    "S1": ["O2"], "S2": ["O1"], "S3": ["O6"], "O1": ["O3", "O4", "O5"], "O3": ["O7"], "O4": ["O7"], "O5": ["O7"],
+    "O7": ["O9"], "O2": ["O8"], "O6": ["O8"], "O9": ["O8"], "O8": ["out"],
+}  # fmt: skip
+"""VISP, Figure 1."""
+
 
 VM = HostType("vm", cores=4, memory=7000, billing=Billing(600.0), start=45.0, stop=10.0, slots=16)
 SMALL = HostType("small", cores=1, memory=1000, billing=Billing(60.0), start=4.0, stop=2.0)
@@ -44,7 +50,9 @@ def manufacturing() -> Layout:
         operators.append(operator(name, seconds, shares / SHARE, selectivity, memory, image, seconds))
     operators.append(Operator("out", Kind.SINK))
     edges = [
-        Edge(a, b, Delivery.ROUND_ROBIN if a == "O1" else Delivery.DUPLICATE) for a, b in (e.split(">") for e in EDGES)
+        Edge(source, target, Delivery.ROUND_ROBIN if source == "O1" else Delivery.DUPLICATE)
+        for source, targets in EDGES.items()
+        for target in targets
     ]
     return lay_out(Graph("manufacturing", tuple(operators), tuple(edges)), fused=False)
 
@@ -62,7 +70,7 @@ def chain(*operators: Operator, name: str = "chain") -> Layout:
         Graph(
             name,
             (Operator("source", Kind.SOURCE), *operators, Operator("sink", Kind.SINK)),
-            tuple(Edge(a, b) for a, b in zip(names, names[1:], strict=False)),
+            tuple(Edge(a, b) for a, b in pairwise(names)),
         ),
         fused=False,
     )

@@ -1,8 +1,8 @@
 """The simulated plant keeps the contract that every plant keeps."""
 
-from conformance.suite import PlantCase, conformance_suite
 from simulation_cases import SMALL
 
+from conformance.suite import PlantCase, conformance_suite
 from elastream.model.cloud import HostType
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
