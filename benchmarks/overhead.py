@@ -14,13 +14,13 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, cycle, islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _common import Report, interleaved, local_session, main, progress
+from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -31,6 +31,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.spark.compile import start_queries
 from elastream.spark.directory import RunDirectory
+from elastream.spark.meter import Meter
 from elastream.spark.sinks import latest
 
 BAR = 0.97
@@ -60,33 +61,41 @@ def real_lines() -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-class Feed:
-    """Text files handed to a query one at a time, each when the batch before it is done."""
+class Lane:
+    """One side: a query, and the folder that it reads, into which text files are put one at a time."""
 
-    def __init__(self, folder: Path, files: list[Path]) -> None:
-        self.folder = folder
-        self.files = files
-        folder.mkdir()
+    def __init__(self, root: Path, name: str, texts: Sequence[str]) -> None:
+        self.folder = root / name
+        self.texts = texts
+        self.given = 0
+        self.inbox = self.folder / "in"
+        self.inbox.mkdir(parents=True)
 
-    def run(self, query: StreamingQuery, warm_up: int) -> float:
-        """Seconds of all batches but the first `warm_up`, with the query stopped at the end."""
-        try:
-            for number, file in enumerate(self.files):
-                hidden = self.folder / f".{number}"
-                shutil.copy(file, hidden)
-                os.replace(hidden, self.folder / f"{number}.txt")
-                while query.lastProgress is None or query.lastProgress["batchId"] < number:
-                    if (error := query.exception()) is not None:
-                        raise error
-                    time.sleep(0.01)
-            batches = {p["batchId"]: p for p in query.recentProgress if p["numInputRows"]}
-            assert sorted(batches) == list(range(len(self.files))), "not one file a batch"
-            return sum(p["durationMs"]["triggerExecution"] for n, p in batches.items() if n >= warm_up) / 1000
-        finally:
-            query.stop()
+    def run(self, query: StreamingQuery) -> None:
+        """Read the folder with `query` from now on."""
+        self.query = query
+
+    def next(self) -> float:
+        """Lines/s of the micro-batch that takes the next text, from its trigger to its commit."""
+        number = self.given
+        self.given += 1
+        text = self.texts[number]
+        (self.inbox / f".{number}").write_text(text)
+        os.replace(self.inbox / f".{number}", self.inbox / f"{number}.txt")
+        while self.query.lastProgress is None or self.query.lastProgress["batchId"] < number:
+            if (error := self.query.exception()) is not None:
+                raise error
+            time.sleep(0.005)
+        (batch,) = (p for p in self.query.recentProgress if p["batchId"] == number and p["numInputRows"])
+        return text.count("\n") / (batch["durationMs"]["triggerExecution"] / 1000)
+
+    def counts(self) -> dict[str, int]:
+        """What has been counted so far."""
+        found = latest(self.folder / "out", key="word")
+        return dict(zip(found["word"], found["count"], strict=True))
 
 
-def plain(spark: SparkSession, folder: Path, feed: Feed, warm_up: int) -> tuple[float, dict[str, int]]:
+def start_plain(spark: SparkSession, lane: Lane) -> None:
     """The pipeline as a Spark user would write it by hand."""
 
     def split(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,72 +105,53 @@ def plain(spark: SparkSession, folder: Path, feed: Feed, warm_up: int) -> tuple[
             yield pa.RecordBatch.from_arrays([pa.array(words, pa.string())], ["word"])
 
     def write(frame: DataFrame, batch: int) -> None:
-        target = folder / "out" / f"batch={batch}"
+        target = lane.folder / "out" / f"batch={batch}"
         target.mkdir(parents=True, exist_ok=True)
         pq.write_table(frame.toArrow(), target / ".changes.parquet")
         os.replace(target / ".changes.parquet", target / "changes.parquet")
 
-    lines = spark.readStream.text(str(feed.folder)).where("trim(value) <> ''")
+    lines = spark.readStream.text(str(lane.inbox)).where("trim(value) <> ''")
     counts = lines.mapInArrow(split, "word string").groupBy("word").count()
     writer = counts.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=TRIGGER)
-    seconds = feed.run(writer.option("checkpointLocation", str(folder / "checkpoint")).start(), warm_up)
-    found = latest(folder / "out", key="word")
-    return seconds, dict(zip(found["word"], found["count"], strict=True))
+    lane.run(writer.option("checkpointLocation", str(lane.folder / "checkpoint")).start())
 
 
-def elastream(spark: SparkSession, folder: Path, feed: Feed, warm_up: int) -> tuple[float, dict[str, int]]:
+def start_elastream(spark: SparkSession, lane: Lane) -> Meter:
     """The same as a dataflow."""
     flow = Dataflow("word_count")
-    lines = flow.source(text_files(feed.folder))
-    words = lines.flat_map(
+    words = flow.source(text_files(lane.inbox)).flat_map(
         {"words": split_words, "spaces": split_words_on_spaces}, returns="word string", name="split", cores=0.25
     )
-    words.key_by("word").count().sink(parquet(folder / "out"))
-    directory = RunDirectory.create(folder / "runs", flow.name)
+    words.key_by("word").count().sink(parquet(lane.folder / "out"))
+    directory = RunDirectory.create(lane.folder / "runs", flow.name)
+    composition = Composition.default(flow.graph)
     (segment,) = start_queries(
-        spark,
-        lay_out(flow.graph),
-        directory,
-        Composition.default(flow.graph),
-        state_partitions=STATE_PARTITIONS,
-        batch_seconds=1.0,
+        spark, lay_out(flow.graph), directory, composition, state_partitions=STATE_PARTITIONS, batch_seconds=1.0
     )
-    seconds = feed.run(segment.query, warm_up)
-    metered = sum(row.rows_out for row in segment.meter.drain() if row.operator == "split")
-    found = latest(folder / "out")
-    assert metered == found["count"].sum(), "the meter and the counts differ"
-    return seconds, dict(zip(found["word"], found["count"], strict=True))
+    lane.run(segment.query)
+    return segment.meter
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    """Both sides, interleaved."""
-    rounds, batches, rows, warm_up = (2, 5, 10_000, 2) if arguments.quick else (8, 10, 20_000, 2)
+    """Both queries at once, fed in turn: the pairs of batches are seconds apart, and share what else the machine does."""
+    pairs, rows, warm_up = (12, 10_000, 3) if arguments.quick else (60, 20_000, 5)
     root = Path(tempfile.mkdtemp(prefix="overhead-"))
     spark = local_session("overhead", root, {"spark.sql.shuffle.partitions": str(STATE_PARTITIONS)})
-    report = Report(environment={"master": spark.sparkContext.master, "rows a batch": rows, "batches": batches})
+    report = Report(environment={"master": spark.sparkContext.master, "lines a batch": rows, "pairs": pairs})
     try:
         endless = cycle(real_lines())
-        files = [root / f"text{number}.txt" for number in range(batches)]
-        expected: Counter[str] = Counter()
-        for file in files:
-            lines = list(islice(endless, rows))
-            file.write_text("\n".join(lines) + "\n")
-            expected.update(word for line in lines for word in split_words(line))
-        measured = rows * (batches - warm_up)
-        runs = iter(range(1000))
-
-        def side(pipeline: Callable[[SparkSession, Path, Feed, int], tuple[float, dict[str, int]]]) -> float:
-            folder = root / f"run{next(runs)}"
-            folder.mkdir()
-            seconds, counts = pipeline(spark, folder, Feed(folder / "in", files), warm_up)
-            assert counts == expected, "the counts are wrong"
-            shutil.rmtree(folder)
-            return measured / seconds
-
-        progress("one run of each side to warm up Spark")
-        side(plain)
-        side(elastream)
-        sides = interleaved(lambda: side(elastream), lambda: side(plain), rounds, "lines/s, Elastream and plain:")
+        texts = ["".join(f"{line}\n" for line in islice(endless, rows)) for _ in range(warm_up + pairs)]
+        expected = Counter(word for text in texts for line in text.splitlines() for word in split_words(line))
+        plain, elastream = Lane(root, "plain", texts), Lane(root, "elastream", texts)
+        start_plain(spark, plain)
+        meter = start_elastream(spark, elastream)
+        interleaved(elastream.next, plain.next, warm_up, "warming up:")
+        sides = interleaved(elastream.next, plain.next, pairs, "lines/s, Elastream and plain:")
+        plain.query.stop()
+        elastream.query.stop()
+        assert plain.counts() == elastream.counts() == expected, "the counts are wrong"
+        metered = sum(row.rows_out for row in meter.drain() if row.operator == "split")
+        assert metered == expected.total(), "the meter and the counts differ"
         report.figures = sides.figures("elastream lines/s", "plain lines/s")
         report.at_least("throughput, Elastream over plain PySpark", sides.ratio, BAR, "issue: overhead, ratio >= 0.97")
     finally:

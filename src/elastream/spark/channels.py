@@ -7,7 +7,9 @@ One flow of results that only grow goes into Spark's own sink. Several flows, or
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,14 +18,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.spark.composition import latest_batch
 from elastream.spark.directory import RunDirectory
 from elastream.spark.failures import first_line
 from elastream.spark.fused import EXIT
+from elastream.spark.kafka import sink_options, source_options
 from elastream.spark.sinks import (
     as_messages,
+    as_records,
     begin_appending,
     begin_change_log,
     collect_batch,
@@ -77,8 +81,8 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType,
     """The records that the query upstream writes to `edge`, as they come."""
     if edge.durable == "kafka":
         topic = _edge_topic(graph, edge)
-        options = {**topic.options, "kafka.bootstrap.servers": topic.servers, "subscribe": topic.topic}
-        messages = spark.readStream.format("kafka").options(**options).option("startingOffsets", "earliest").load()
+        _make_topic(spark, topic)
+        messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
         return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
     path = directory.edge(edge.source, edge.target)
     path.mkdir(parents=True, exist_ok=True)
@@ -96,6 +100,24 @@ def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
         f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of "
         "the dataflow says where Kafka's servers are"
     )
+
+
+def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
+    """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to one that nobody has written."""
+    jvm: Any = spark._jvm
+    properties = jvm.java.util.Properties()
+    properties.put("bootstrap.servers", topic.servers)
+    unset = jvm.java.util.Optional.empty()
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        try:
+            wanted = jvm.org.apache.kafka.clients.admin.NewTopic(topic.topic, unset, unset)
+            admin.createTopics(jvm.java.util.Collections.singleton(wanted)).all().get()
+        finally:
+            admin.close()
+    except Py4JError as error:
+        if "TopicExistsException" not in str(error):
+            raise EnvironmentProblem(f"Kafka at {topic.servers} did not make the topic {topic.topic!r}") from error
 
 
 # -- sinks -------------------------------------------------------------------------------------------------------------
@@ -119,12 +141,9 @@ def start_writing(
     frame = flows[0].frame
     (first, *others) = flows
     if not others and not key and not isinstance(sinks[first.target], Collected):
-        writer = _native_writer(first.part(frame), sinks[first.target], checkpoint)
+        writer = _native_writer(first.part(frame), first.target, sinks[first.target])
     else:
-        writers = [
-            (group, _batch_writer(sinks[target], key if isinstance(target, Operator) else ()))
-            for target, group in targets.items()
-        ]
+        writers = [(group, _batch_writer(target, sinks[target], key)) for target, group in targets.items()]
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
     return (
         writer.queryName(f"{graph.name}.{name}")
@@ -155,28 +174,32 @@ def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
             forget_collected(name)
 
 
-def _native_writer(frame: DataFrame, sink: SinkSpec, checkpoint: Path) -> DataStreamWriter:
+def _messages(frame: DataFrame, target: Operator | Edge, key: tuple[str, ...]) -> DataFrame:
+    return as_records(frame) if isinstance(target, Edge) else as_messages(frame, key)
+
+
+def _native_writer(frame: DataFrame, target: Operator | Edge, sink: SinkSpec) -> DataStreamWriter:
     if isinstance(sink, ParquetSink):
         return frame.writeStream.outputMode("append").format("parquet").option("path", sink.path)
     assert isinstance(sink, KafkaTopic)
-    options = {**sink.options, "kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
-    return as_messages(frame, ()).writeStream.outputMode("append").format("kafka").options(**options)
+    writer = _messages(frame, target, ()).writeStream.outputMode("append").format("kafka")
+    return writer.options(**sink_options(sink))
 
 
 BatchWriter = Callable[[DataFrame, int], None]
 
 
-def _batch_writer(sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
-    """Writes one batch into `sink`; rows are changes where there is a `key`."""
+def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
+    """Writes one batch into `sink`; rows are changes where there is a `key`, and records again on a durable edge."""
     match sink:
         case ParquetSink(path):
-            write = write_changes if key else write_batch
+            write = write_changes if key and isinstance(target, Operator) else write_batch
             return lambda frame, batch: write(frame, Path(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)
         case KafkaTopic():
-            options = {**sink.options, "kafka.bootstrap.servers": sink.servers, "topic": sink.topic}
-            return lambda frame, _: as_messages(frame, key).write.format("kafka").options(**options).save()
+            options = sink_options(sink)
+            return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
 
 
 def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:

@@ -66,7 +66,6 @@ def session_settings() -> Mapping[str, str]:
     return {
         # About 40 ms less for every crossing into Python.
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         # State as files of changes: a partition that moves loads from the checkpoint, and commits stay small.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -228,12 +227,10 @@ class _Compiler:
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
-    def _inlet_frames(self, edges: Mapping[Edge, StructType]) -> dict[str, DataFrame]:
-        frames = {}
-        for source in self.sources:
-            frames[source.name] = self._open(source)
+    def _inlet_frames(self, edges: Mapping[Edge, StructType]) -> dict[str | Edge, DataFrame]:
+        frames: dict[str | Edge, DataFrame] = {source.name: self._open(source) for source in self.sources}
         for edge in self.segment.inputs:
-            frames[edge.source] = read_edge(self.spark, self.graph, edge, edges[edge], self.directory)
+            frames[edge] = read_edge(self.spark, self.graph, edge, edges[edge], self.directory)
         return frames
 
     def _open(self, source: Operator) -> DataFrame:
@@ -247,18 +244,19 @@ class _Compiler:
             batch_seconds=self.batch_seconds,
         )
 
-    def _flows(self, operators: Sequence[str], frames: Mapping[str, DataFrame]) -> list[Outflow]:
+    def _flows(self, operators: Sequence[str], frames: Mapping[str | Edge, DataFrame]) -> list[Outflow]:
         """What leaves the region before any shuffle."""
         part = region(self.graph, operators, self.segment.inputs)
-        return self._walked(part, self.segment.name, [frames[inlet.origin] for inlet in part.inlets])
+        return self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
 
     def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
         assert stage is not None
         if len(flows) != 1:
-            others = " and ".join(repr(_name(flow.target)) for flow in flows if flow.target is not operator)
+            others = [_name(flow.target) for flow in flows if flow.target is not operator]
+            others += [flow.natives[0].name for flow in flows if flow.target is operator and flow.natives]
             raise DataflowError(
-                f"dataflow {self.graph.name!r}: one query would feed {others} besides the keyed {operator.name!r}: "
-                f"put a durable edge before {operator.name!r}"
+                f"dataflow {self.graph.name!r}: one query would feed {' and '.join(map(repr, others))} besides the keyed "
+                f"{operator.name!r}: put a durable edge before {operator.name!r}"
             )
         (flow,) = flows
         counted = keyed_frame(

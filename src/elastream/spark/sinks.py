@@ -23,6 +23,7 @@ from elastream.model.errors import EnvironmentProblem, InputError
 
 __all__ = [
     "as_messages",
+    "as_records",
     "begin_appending",
     "begin_change_log",
     "collect_batch",
@@ -176,6 +177,11 @@ def collected(name: str) -> pa.Table:
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
+
+
+def as_records(frame: DataFrame) -> DataFrame:
+    """Rows as Kafka messages that a query downstream reads back column by column: all of them as JSON."""
+    return frame.select(F.to_json(F.struct("*")).alias("value"))
 
 
 def as_messages(frame: DataFrame, key: Sequence[str]) -> DataFrame:
