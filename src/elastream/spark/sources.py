@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
 
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, TextFiles
@@ -75,9 +76,11 @@ def open_source(
             messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
             return messages.select(F.col("key").cast("string"), F.col("value").cast("string"), "timestamp")
         case TextFiles(path, None):
-            return spark.readStream.text(path).select("value").where("trim(value) <> ''")
+            reader, place = _file_reader(spark, path)
+            return reader.text(place).select("value").where("trim(value) <> ''")
         case Files(path, schema, format, None):
-            return spark.readStream.schema(schema).format(format).options(header=True).load(path)
+            reader, place = _file_reader(spark, path)
+            return reader.schema(schema).format(format).options(header=True).load(place)
         case Records(_, schema, None) as spec:
             folder = control / RECORDS
             freeze(spec, _arrow(spec.schema), control / CORPUS)
@@ -215,6 +218,14 @@ class ShapedReader(DataSourceStreamReader):
         return Offset(
             n=n, t=seconds, started=started, version=wanted.version, code=wanted.code, partitions=wanted.partitions
         )
+
+
+def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:
+    """Spark's file source watches folders only: a single file is its folder with a filter."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return spark.readStream.option("pathGlobFilter", place.name), str(place.parent)
+    return spark.readStream, path if "://" in path else str(place)
 
 
 def _arrow(schema: StructType | str) -> pa.Schema:
