@@ -197,12 +197,17 @@ class Btu:
 
         The last 5 % of a BTU of ten minutes are 30 s, shorter than the paper's own provisioning interval of 60 s: some
         hosts would never be looked at, others so late that their shutdown runs into the next BTU. So the window is at
-        least one period, in which a next plan would come too late, and the time that the host takes to stop.
+        least one period, in which a next plan would come too late, and the time that the host takes to stop; once less
+        than that time is left, the next BTU is as good as paid and the host is kept. Where a BTU is no longer than that
+        window (clouds that bill by the second), every round is the end of one.
         """
         if lease.state is not HostState.RUNNING:
             return False
-        window = max(self.window * lease.type.billing.unit, self.period + lease.type.stop)
-        return lease.remaining(now) <= window
+        unit, latest = lease.type.billing.unit, self.period + lease.type.stop
+        remaining = lease.remaining(now)
+        if unit <= latest:
+            return remaining <= latest
+        return lease.type.stop <= remaining <= max(self.window * unit, latest)
 
     def utility(self, draft: Draft, unit: Unit) -> float:
         """Algorithm 3 for a unit; of several operators in one instance, the most delayed speaks for it."""
