@@ -1,0 +1,135 @@
+"""`elastream run` on a real cluster, from outside: how it ends, what it says, and that nothing of it is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from elastream.control.recording import Recording
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+COMMAND = Path(sys.executable).with_name("elastream")
+
+PROGRAM = """
+from elastream import Dataflow, HostType, Local, Static, constant, parquet, records, run
+
+def split(line):
+    if line == "poison":
+        raise ValueError("bad apple")
+    return line.split()
+
+flow = Dataflow("small")
+rows = [{{"value": "a b"}}] * 30 + [{{"value": {last!r}}}]
+lines = flow.source(records(rows, "value string"), load=constant("40/s", lasts={lasts!r}))
+words = lines.flat_map(split, returns="word string")
+words.key_by("word").count().sink(parquet({out!r}))
+tiny = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
+result = run(flow, policy=Static(hosts=1), cloud=Local(tiny, max_hosts=1), target_latency="2s", state_partitions=2)
+print("TAKEN", sum(1 for _ in result.replay("source")))
+"""
+
+
+def start(folder: Path, *options: str, last: str = "c d", lasts: str | None = "5s") -> subprocess.Popen[str]:
+    program = folder / "small.py"
+    program.write_text(textwrap.dedent(PROGRAM).format(last=last, lasts=lasts, out=str(folder / "out")))
+    return subprocess.Popen(
+        [COMMAND, "run", str(program), "--no-live", "--runs", str(folder / "runs"), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+def left_over(folder: Path) -> list[str]:
+    """Command lines of processes that know of `folder`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(folder) in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+def wait_for_batches(folder: Path, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not list((folder / "runs").glob("*/checkpoint/*/commits/1")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "no batch was committed"
+        time.sleep(0.1)
+
+
+def gone(folder: Path) -> bool:
+    until = time.monotonic() + 30
+    while left_over(folder):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_path):
+    process = start(tmp_path)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert re.search(r"TAKEN 200\b", out), out
+    (folder,) = (tmp_path / "runs").iterdir()
+    recording = Recording.read(folder)
+    assert recording.ending is not None
+    assert recording.ending.status == "finished"
+    assert recording.ending.facts["records"] == 200
+    assert all(not lease.active for lease in recording.ending.ledger)
+    assert "</html>" in (folder / "report.html").read_text()
+    assert "Traceback" not in err
+    assert gone(tmp_path)
+
+
+def test_a_function_that_fails_is_named_in_one_sentence(tmp_path):
+    process = start(tmp_path, last="poison", lasts=None)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 2, err
+    told = [line for line in err.splitlines() if line.startswith("elastream: ")]
+    assert len(told) == 1
+    assert "operator 'split' failed on the record 'poison': ValueError: bad apple" in told[0]
+    assert "Traceback" not in err
+    assert gone(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "sigterm", "sigkill"])
+def test_nothing_is_left_of_a_run_that_is_stopped(tmp_path, number):
+    process = start(tmp_path, lasts=None)
+    wait_for_batches(tmp_path, process)
+    process.send_signal(number)
+    process.communicate(timeout=90)
+    assert gone(tmp_path)
+    if number is not signal.SIGKILL:
+        assert process.returncode == 130
+        (folder,) = (tmp_path / "runs").iterdir()
+        ending = Recording.read(folder).ending
+        assert ending is not None
+        assert ending.status == "stopped"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_for_the_checkpoint_is_named_before_anything_starts(tmp_path):
+    disk = tmp_path / "runs"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        process = start(tmp_path)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert "no room for the checkpoint" in err
+        assert str(disk) in err
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert gone(tmp_path)

@@ -1,0 +1,30 @@
+"""The Spark plant keeps the contract that policies rely on: the suite that every plant takes, with real hosts."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from conformance.suite import PlantCase, conformance_suite
+from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream.spark.directory import RunDirectory
+from elastream.spark.plant import SparkPlant
+from elastream.spark.starting import start_plant
+
+TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
+
+
+def start() -> SparkPlant:
+    root = Path(tempfile.mkdtemp(prefix="conforms-"))
+    flow = Dataflow("conforms")
+    lines = flow.source(records([{"value": "a b c"}], "value string"), load=constant("50/s"))
+    words = lines.flat_map({"all": str.split, "first": lambda line: line.split()[:1]}, returns="word string", name="split")
+    words.key_by("word").count().sink(parquet(root / "out"))
+    directory = RunDirectory.create(root / "runs", "conforms")
+    return start_plant(flow.graph, Local(TINY, max_hosts=2), directory, target_latency=2.0, state_partitions=2)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+class TestSparkPlant(conformance_suite(PlantCase("spark", start, settle=90.0, examples=3, shared=True))):  # type: ignore[misc]
+    """The whole suite on one plant."""
