@@ -142,15 +142,13 @@ class SparkPlant:
 
     @property
     def finished(self) -> bool:
-        """Whether every shaped load has ended and been processed, or a query has failed (then `failure` says why)."""
+        """Whether every shaped load has ended and been processed; raises ElastreamError where a query has failed."""
         self._run_ids |= {each.query.runId for each in self._running}
         for each in self._running:
             if not each.query.isActive:
                 error = each.query.exception()
-                self.failure = (
-                    explain_failure(error) if error is not None else f"the query of {each.segment.name} was stopped"
-                )
-                return True
+                stopped = f"the query of {each.segment.name!r} was stopped"
+                raise ElastreamError(stopped if error is None else explain_failure(error))
         sources = [source.name for source in self._context.graph.sources]
         now = time.time()
         if not all(self._telemetry.exhausted(source, now) for source in sources):

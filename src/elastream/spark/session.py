@@ -4,6 +4,7 @@ What is set here is what was measured to matter: short locality waits, so that a
 second and not for half a minute; no limit on executors lost, because releasing hosts is normal here; nothing on screen.
 """
 
+import logging
 import os
 import sys
 import sysconfig
@@ -55,7 +56,6 @@ def settings_for(
         "spark.storage.decommission.enabled": "false",
         "spark.executor.heartbeatInterval": "5s",
         "spark.locality.wait": LOCALITY_WAIT,
-        "spark.task.maxFailures": "16",
         "spark.stage.maxConsecutiveAttempts": "32",
         "spark.excludeOnFailure.enabled": "false",
         "spark.sql.shuffle.partitions": str(state_partitions),
@@ -87,11 +87,13 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
     # Workers run the interpreter of the driver, and find the modules that lie beside the user's program.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # What goes wrong on the way down is told by the run, in a sentence; the gateway would add a stack trace of its own.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)
-    logging = folder / "driver-log4j2.properties"
-    logging.write_text(LOGGING.format(file=folder / "driver.log"))
+    logs = folder / "driver-log4j2.properties"
+    logs.write_text(LOGGING.format(file=folder / "driver.log"))
     places = {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),

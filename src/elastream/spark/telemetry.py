@@ -370,7 +370,7 @@ def _batch(segment: str, progress: Mapping[str, Any]) -> Batch:
         rows=int(progress["numInputRows"]),
         first=float(first.get("n", 0 if last.get("n") is not None else NAN)),
         last=float(last.get("n", NAN)),
-        load_started=float(last.get("started", NAN)),
+        load_started=float(last.get("started") or NAN),
         parts=parts,
     )
 
