@@ -82,12 +82,11 @@ class Lane:
         text = self.texts[number]
         (self.inbox / f".{number}").write_text(text)
         os.replace(self.inbox / f".{number}", self.inbox / f"{number}.txt")
-        while self.query.lastProgress is None or self.query.lastProgress["batchId"] < number:
+        while not (done := [p for p in self.query.recentProgress if p["batchId"] == number and p["numInputRows"]]):
             if (error := self.query.exception()) is not None:
                 raise error
-            time.sleep(0.005)
-        (batch,) = (p for p in self.query.recentProgress if p["batchId"] == number and p["numInputRows"])
-        return text.count("\n") / (batch["durationMs"]["triggerExecution"] / 1000)
+            time.sleep(0.01)
+        return text.count("\n") / (done[0]["durationMs"]["triggerExecution"] / 1000)
 
     def counts(self) -> dict[str, int]:
         """What has been counted so far."""

@@ -132,18 +132,19 @@ def start_writing(
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
-    targets: dict[Operator | Edge, list[Outflow]] = {}
+    parts: dict[Edge | str, list[Outflow]] = {}
     for flow in flows:
-        targets.setdefault(flow.target, []).append(flow)
-    sinks = {target: _destination(graph, target, directory) for target in targets}
-    for target, sink in sinks.items():
+        parts.setdefault(flow.target if isinstance(flow.target, Edge) else flow.target.name, []).append(flow)
+    writers = []
+    for group in parts.values():
+        target = group[0].target
+        sink = _destination(graph, target, directory)
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
+        writers.append((group, _batch_writer(target, sink, key)))
     frame = flows[0].frame
-    (first, *others) = flows
-    if not others and not key and not isinstance(sinks[first.target], Collected):
-        writer = _native_writer(first.part(frame), first.target, sinks[first.target])
+    if len(flows) == 1 and not key and not isinstance(sink, Collected):
+        writer = _native_writer(flows[0].part(frame), target, sink)
     else:
-        writers = [(group, _batch_writer(target, sinks[target], key)) for target, group in targets.items()]
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
     return (
         writer.queryName(f"{graph.name}.{name}")
