@@ -1,6 +1,7 @@
 """Queues behave as queueing theory says, and what happens to each item is exact."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from elastream.model.qos import waiting_time
 from elastream.model.stages import lay_out
 from elastream.simulation import Distribution, Emissions, Service, Settings, Travel, make_plant
 
-EXPONENTIAL = Settings(services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
+EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
 DETERMINISTIC = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, latency=0.0)
 
 
@@ -23,7 +24,9 @@ def poisson(rate: float, count: int, seed: int = 7):
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
-@pytest.mark.parametrize(("settings", "variation"), [(EXPONENTIAL, 1.0), (DETERMINISTIC, 0.0)], ids=["M/M/1", "M/D/1"])
+@pytest.mark.parametrize(
+    ("settings", "variation"), [(EXPONENTIAL, 1.0), (replace(DETERMINISTIC, monitor=5000.0), 0.0)], ids=["M/M/1", "M/D/1"]
+)
 def test_a_single_instance_waits_as_long_as_theory_says(load, settings, variation):
     plant = run_out(one_queue(poisson(load, 200_000), 1.0, settings=settings), step=50_000)
     waited = plant.result().operators["work"].mean_duration - 1.0

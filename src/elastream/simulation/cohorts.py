@@ -27,7 +27,9 @@ MOST_SLOTS = 512
 """Slots in a monitoring period for instances that are modelled as occupied."""
 RATE_SLOTS = 128
 """Slots in a monitoring period where work is a rate; the time within a slot is reckoned with, so few are enough."""
-GROUPS = 48
+PARTS = 16
+"""Parts of a slot, at most, that a rate is cut into; a cohort larger than a round of the instances waits in such parts."""
+GROUPS = 24
 """Groups of neighbouring cohorts that percentiles are taken over."""
 DUST = 1e-9
 """Items less than this are nobody."""
@@ -54,13 +56,14 @@ def _serve(
     (time, queued, count). finishes: rows (time, born, count).
     """
     length = held.shape[0]
-    starts = np.empty((slots + queue.shape[0] + 1, 3))
-    finishes = np.empty((slots + queue.shape[0] + 1, 3))
+    starts = np.empty(((PARTS + 1) * slots + queue.shape[0] + 1, 3))
+    finishes = np.empty(((PARTS + 1) * slots + queue.shape[0] + 1, 3))
     started = finished = taken = 0
     busy = 0.0
     in_service = held[:, 0].sum()
     for slot in range(slots):
         now = begin + slot * width
+        most = math.inf
         instances = np.searchsorted(ready, now, side="right")
         if occupied:
             done = held[head, 0]
@@ -73,6 +76,7 @@ def _serve(
             held[head] = 0.0
         else:
             idle, freed = 0.0, instances * width / mean
+            most = freed * max(mean / width, 1 / PARTS)
         used = 0.0
         while taken < queue.shape[0] and queue[taken, 0] < now + width:
             available = queue[taken, 0]
@@ -82,17 +86,19 @@ def _serve(
             room = idle + freed - used
             if room <= DUST:
                 break
-            count = min(queue[taken, 3], room)
+            count = min(queue[taken, 3], room, most)
             middle = used + 0.5 * count
             at = now if middle <= idle else now + width * (middle - idle) / freed
+            if not occupied:
+                at -= 0.5 * mean  # a fluid is served on average half an item later than items, of which the first do not wait
             start = max(available, at)
             used += count
             starts[started] = start, queue[taken, 1], count
             started += 1
             busy += count * mean
             if occupied:
-                # Work of k to k + 1 slots that starts at `phase` of this one ends in slot k or k + 1 from here, by chance of
-                # the phase; what would end in this slot, ends in the next.
+                # Work of k to k + 1 slots that starts at `phase` of this one ends in slot k or k + 1 from here, in shares
+                # that the phase gives; what would end in this slot, ends in the next.
                 phase = min(1.0, max(0.0, (start - now) / width))
                 carried = 0.0
                 for k in range(first, weights.size):
@@ -107,35 +113,55 @@ def _serve(
                 finishes[finished] = start + mean, queue[taken, 2], count
                 finished += 1
             queue[taken, 3] -= count
-            if queue[taken, 3] > DUST:
-                break
-            taken += 1
+            if queue[taken, 3] <= DUST:
+                taken += 1
         head = (head + 1) % length
     return taken, starts[:started], finishes[:finished], busy, head
 
 
 @njit(cache=True)
 def _judge(
-    starts: Floats, mean: float, before: Floats, limits: Floats, certain: float, kind: int, shape: float, samples: Floats
-) -> tuple[float, Floats]:
-    """(items, items within each of `limits`).
+    starts: Floats,
+    mean: float,
+    before: Floats,
+    limits: Floats,
+    certain: float,
+    points: Floats,
+    kind: int,
+    shape: float,
+    samples: Floats,
+) -> tuple[float, float, Floats, Floats, Floats]:
+    """(items, sum of durations, items within each of `limits`, durations, their weights).
 
     before: equally likely seconds spent before the queue. certain: times the mean that no service takes longer than.
+    points: equally likely service times over their mean; the durations are those of at most `GROUPS` groups of starts.
     """
-    total = 0.0
+    early_mean = before.mean()
+    step = (starts.shape[0] + GROUPS - 1) // GROUPS
+    groups = (starts.shape[0] + step - 1) // step
+    waits, weights = np.zeros(groups), np.zeros(groups)
     within = np.zeros(limits.size)
     for k in range(starts.shape[0]):
-        total += starts[k, 2]
+        wait, count = starts[k, 0] - starts[k, 1], starts[k, 2]
+        waits[k // step] += count * wait
+        weights[k // step] += count
         for level in range(limits.size):
             chance = 0.0
             for early in before:
-                left = limits[level] - (starts[k, 0] - starts[k, 1]) - early
+                left = limits[level] - wait - early
                 if left >= certain * mean:
                     chance += 1.0
                 elif left > 0.0:
                     chance += below(kind, shape, samples, left / mean)
-            within[level] += starts[k, 2] * chance / before.size
-    return total, within
+            within[level] += count * chance / before.size
+    items = weights.sum()
+    durations = np.empty(groups * points.size)
+    shares = np.empty(groups * points.size)
+    for group in range(groups):
+        for k in range(points.size):
+            durations[group * points.size + k] = waits[group] / weights[group] + early_mean + mean * points[k]
+            shares[group * points.size + k] = weights[group] / points.size
+    return items, waits.sum() + items * (mean + early_mean), within, durations, shares
 
 
 def _quantiles(shape: Shape) -> Floats:
@@ -171,6 +197,7 @@ class CohortStation(Station):
         self.first = 0
         self.points = _quantiles(self.shape)
         self.certain = math.inf
+        self.before = np.zeros(1)
         self._planned = (-1.0, -1.0)
 
     @property
@@ -258,22 +285,15 @@ class CohortStation(Station):
             self.held[row] += old[(old_head + k) % old.shape[0]]
 
     def _count(self, starts: Floats, mean: float) -> None:
-        before = np.zeros(1)
-        if self.messaging is not None:
-            shape = Shape(LOGNORMAL, self.messaging.spread, self.shape.samples)
-            before = self.messaging.mean * _quantiles(shape)
-        shape = self.shape
-        items, within = _judge(starts, mean, before, self.limits, self.certain, *shape)
-        wait = starts[:, 0] - starts[:, 1]
+        if self.messaging is not None and not self.before.any():
+            self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
+        items, delay, within, durations, weights = _judge(
+            starts, mean, self.before, self.limits, self.certain, self.points, *self.shape
+        )
         self.period.judged += items
+        self.period.delay += delay
         self.period.within = self.period.within + within
-        self.period.delay += float((starts[:, 2] * wait).sum()) + items * (mean + float(before.mean()))
-        groups = np.unique(np.linspace(0, wait.size, min(GROUPS, wait.size), endpoint=False).astype(np.int64))
-        weights = np.add.reduceat(starts[:, 2], groups)
-        wait = np.add.reduceat(starts[:, 2] * wait, groups) / weights
-        spread = wait[:, None] + mean * self.points + before.mean()
-        counts = np.repeat(weights / POINTS, POINTS)
-        self.durations.append(Flow(spread.ravel(), counts, counts))
+        self.durations.append(Flow(durations, weights, weights))
 
     def _emitted(self, finishes: Floats) -> Flow:
         done = finishes[:, 2]

@@ -1,0 +1,108 @@
+"""How fast the simulator is: two hours of VISP's busiest load, and a day of 10,000 hosts with 50,000 instances.
+
+python benchmarks/simulator.py [--quick] [--json FILE]
+"""
+
+import argparse
+import time
+from itertools import pairwise
+
+import numpy as np
+from _common import Report, main, progress
+
+from elastream.experiments.visp import cases, make
+from elastream.model.cloud import Billing, HostType
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.stages import lay_out
+from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, drive, make_plant
+
+SOURCE = "issue: the simulator; compilation apart"
+CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
+"""A hundred operators with 500 instances each, in twenty chains."""
+RECORDS_PER_SECOND = 2000.0
+"""Mean load of a chain; it swings by 40 % over the day, so that queues fill and empty."""
+
+
+def large_plant() -> SimulatedPlant:
+    """50,000 instances on 10,000 hosts under a load that follows the day."""
+    operators: list[Operator] = []
+    edges: list[Edge] = []
+    for chain in range(CHAINS):
+        names = [f"source_{chain}", *(f"work_{chain}_{step}" for step in range(LENGTH)), f"sink_{chain}"]
+        operators.append(Operator(names[0], Kind.SOURCE))
+        operators += [
+            Operator(name, Kind.TRANSFORM, (Alternate(name, cost=0.1),), max_duration=1.0, cores=0.5, memory=400.0)
+            for name in names[1:-1]
+        ]
+        operators.append(Operator(names[-1], Kind.SINK))
+        edges += [Edge(a, b) for a, b in pairwise(names)]
+    minute = np.arange(1440)
+    loads = {
+        f"source_{chain}": Emissions.every(
+            60.0, np.round(60 * RECORDS_PER_SECOND * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440 + chain))), spread=True
+        )
+        for chain in range(CHAINS)
+    }
+    return make_plant(
+        lay_out(Graph("large", tuple(operators), tuple(edges)), fused=False),
+        host_types=[HostType("vm", cores=4, memory=7000, billing=Billing(3600), start=45.0)],
+        loads=loads,
+        settings=Settings(monitor=60.0, travel=Travel.COHORTS),
+        hosts=HOSTS,
+        parallelism={operator.name: EACH for operator in operators if operator.kind is Kind.TRANSFORM},
+    )
+
+
+def observed_for(plant: SimulatedPlant, periods: int) -> float:
+    """Seconds for `periods` control periods of a minute, each ending in an observation."""
+    began = time.perf_counter()
+    for period in range(periods):
+        plant.advance(60.0 * (period + 1))
+        plant.observe()
+        if period % 120 == 119:
+            progress(f"simulated {(period + 1) / 60:.0f} h in {time.perf_counter() - began:.1f} s")
+    return time.perf_counter() - began
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    observed_for(large_plant(), 2)  # compiles
+    paper = []
+    for number in range(2 if arguments.quick else 4):
+        case = cases()[0]
+        plant = make(case)
+        began = time.perf_counter()
+        drive(plant, case.policy, period=60.0, until=7200.0)
+        if number:  # the first compiles
+            paper.append(time.perf_counter() - began)
+            progress(
+                f"two hours of {case.pattern} under {case.name}: {paper[-1]:.2f} s for {plant.result().judged:.0f} items"
+            )
+    report.at_most("two hours of VISP's busiest load, s", min(paper), 1.0, SOURCE)
+    periods = 60 if arguments.quick else 1440
+    plant = large_plant()
+    cpu = time.process_time()
+    seconds = observed_for(plant, periods)
+    cpu = time.process_time() - cpu
+    report.at_most("a day of 10,000 hosts and 50,000 instances, s", seconds * 1440 / periods, 60.0, SOURCE)
+    report.figures = {
+        "paper_seconds": paper,
+        "items": plant.result().judged,
+        "day_seconds": seconds * 1440 / periods,
+        "day_cpu_seconds": cpu * 1440 / periods,
+        "extrapolated": periods < 1440,
+    }
+    return report
+
+
+def line(report: Report) -> str:
+    """The result in a line."""
+    figures = report.figures
+    return (
+        f"two hours of the paper in {min(figures['paper_seconds']):.2f} s; a day of 10,000 hosts in "
+        f"{figures['day_seconds']:.0f} s ({figures['day_cpu_seconds']:.0f} s of CPU)"
+    )
+
+
+if __name__ == "__main__":
+    main("simulator", __doc__.splitlines()[0], measure, line)
