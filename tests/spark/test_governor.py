@@ -1,5 +1,6 @@
 """How many records a batch may take: batches of modelled cost in, allowances out."""
 
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -66,6 +67,15 @@ def test_a_first_batch_on_cold_workers_does_not_count() -> None:
     governor = Governor(1.0).after(100, 15.0)
     assert governor.allowance == 100
     assert governor.after(100, 0.2).allowance == 200
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_on_a_noisy_machine_do_not_die_out(seed: int) -> None:
+    noise = random.Random(seed)
+    # Having a batch takes 1 to 4 s whatever is in it, and a record next to nothing.
+    batches = run(Governor(0.5), lambda records: noise.uniform(1, 4) + 2e-5 * records, 60)
+    assert min(records for records, _ in batches[-10:]) >= 100
+    assert max(records for records, _ in batches) >= 5000
 
 
 def test_the_allowance_follows_hosts_that_come_and_go() -> None:

@@ -63,11 +63,17 @@ class Governor:
 def _costs(batches: tuple[Batch, ...]) -> tuple[float, float, bool]:
     """Seconds of an empty batch, seconds a record, and whether the two can be told apart.
 
-    The Theil-Sen line, which a stalled batch does not bend. Where all batches are of about one size, all their time counts
+    After Theil and Sen, a line that a stalled batch does not bend, with the lower quartile of the slopes for their median:
+    where noise is all that tells two batches apart, half of the slopes are negative and records are taken to cost nothing,
+    so that a noisy machine is not mistaken for dear records. Where all batches are of about one size, all their time counts
     as their records'.
     """
     slopes = [
         (t2 - t1) / (n2 - n1) for (n1, t1), (n2, t2) in combinations(sorted(batches), 2) if n2 >= APART * n1 and n2 > n1
     ]
-    each = median(slopes) if slopes else median(t / n for n, t in batches)
+    each = max(0.0, _lower_quartile(slopes)) if slopes else median(t / n for n, t in batches)
     return max(0.0, median(t - each * n for n, t in batches)), each, bool(slopes)
+
+
+def _lower_quartile(values: list[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 4]

@@ -41,7 +41,8 @@ CORPUS, LOAD, RECORDS = "corpus.arrow", "load.pickle", "records"
 class Offset(TypedDict):
     """How far a load has been taken, and what the batch that ends here runs under.
 
-    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when it began.
+    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when it began, 0 while
+    it has not: the first batch of a query takes nothing, starts the workers, and only then does the load begin.
     """
 
     n: int
@@ -68,7 +69,8 @@ def open_source(
 
     With a load: our own source, with a column `_composition bigint` behind those of the operator. Its composition and
     width are those in `control`/wanted.json, or the default and `partitions` where there is none yet; batches are held to
-    about `batch_seconds`. The load begins with the query's first batch and goes on by the clock, restarts included.
+    about `batch_seconds`. The load begins when the query's first batch, an empty one, has started its workers, and goes on
+    by the clock, restarts included.
     Without: Spark's readers, and no such column. Raises InputError for records that cannot be read.
     """
     match operator.endpoint:
@@ -126,7 +128,8 @@ def check_source(operator: Operator) -> None:
 
 def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:
     """Records of `load` due at epoch second `now` that `offset`, one of our own source, has not taken."""
-    return max(0, load.count(now - float(offset["started"])) - int(offset["n"]))
+    started = float(offset["started"])
+    return max(0, load.count(now - started) - int(offset["n"])) if started else 0
 
 
 class ShapedSource(DataSource):
@@ -158,6 +161,7 @@ class ShapedReader(DataSourceStreamReader):
         self._governor = Governor(batch_seconds)
         self._under_way: tuple[int, float] | None = None
         self._planned: Offset | None = None
+        self._began: float | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:
@@ -166,8 +170,8 @@ class ShapedReader(DataSourceStreamReader):
         return found
 
     def initialOffset(self) -> dict[str, Any]:
-        """The load begins now."""
-        return dict(self._offset(0, 0.0, time.time()))
+        """Nothing taken, and the load not begun."""
+        return dict(self._offset(0, 0.0, 0.0))
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """All that is due, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
@@ -176,7 +180,12 @@ class ShapedReader(DataSourceStreamReader):
             records, since = self._under_way
             self._governor = self._governor.after(records, time.monotonic() - since)
             self._under_way = None
-        taken, started = int(start["n"]), float(start["started"])
+        if not start["started"] and self._planned is None:
+            self._planned = Offset(**start)  # type: ignore[typeddict-item]
+            return dict(start)
+        if self._began is None:
+            self._began = float(start["started"]) or now
+        taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
         upto = min(due, taken + self._governor.allowance)
         self._planned = Offset(**start)  # type: ignore[typeddict-item]
@@ -188,9 +197,9 @@ class ShapedReader(DataSourceStreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What is due by now, for the progress report: there, latest less end offset is the backlog."""
-        if self._planned is None:
+        if self._planned is None or self._began is None:
             return None
-        elapsed = time.time() - self._planned["started"]
+        elapsed = time.time() - self._began
         return {**self._planned, "n": max(self._planned["n"], self._load.count(elapsed)), "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
