@@ -2,8 +2,8 @@
 
 A slot is a fraction of the service time, bounded in number a monitoring period. Instances that work longer than two
 slots on an item are modelled as occupied, with what they hold spread over coming slots by the service-time
-distribution; shorter ones as a rate. Waiting that chance alone causes in a queue that has room is left out: it shrinks with
-the number of instances, and `Travel.SINGLE` is there for the rest.
+distribution; shorter ones as a rate. The waiting that chance alone causes in a queue that has room is added from queueing
+theory (`model.qos`), to durations only: nothing reaches the next operator later by it.
 """
 
 import math
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
+from elastream.model.qos import erlang_c, waiting_time
 from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
 from elastream.simulation.settings import Service, Settings
 from elastream.simulation.stations import NOTHING, Flow, Shape, Station
@@ -31,6 +32,10 @@ PARTS = 16
 """Parts of a slot, at most, that a rate is cut into; a cohort larger than a round of the instances waits in such parts."""
 GROUPS = 24
 """Groups of neighbouring cohorts that percentiles are taken over."""
+MOST_SERVERS, FULL, NEGLIGIBLE = 64, 0.97, 0.002
+"""Waiting by chance is reckoned up to so many instances, up to that utilisation, from that part of a service time."""
+CHANCES = 4
+"""Quantiles that stand for waiting by chance."""
 DUST = 1e-9
 """Items less than this are nobody."""
 
@@ -51,13 +56,14 @@ def _serve(
 ) -> tuple[int, Floats, Floats, float, int]:
     """Serve `queue` for `slots` slots; returns (cohorts taken whole, starts, finishes, busy instance-seconds, ring head).
 
-    queue: rows (available, queued, born, count), the count of a cohort taken in part is reduced. held: ring of what
-    finishes in coming slots, rows (count, count x queued, count x born), updated from row `head` on. starts: rows
-    (time, queued, count). finishes: rows (time, born, count).
+    queue: rows (available, queued, born, count, count at first, span) of items that come evenly within `span` seconds
+    from `available` on; the count of a cohort taken in part is reduced. held: ring of what finishes in coming slots, rows
+    (count, count x queued, count x born), updated from row `head` on. starts: rows (time, queued, count). finishes: rows
+    (time, born, count).
     """
     length = held.shape[0]
-    starts = np.empty(((PARTS + 1) * slots + queue.shape[0] + 1, 3))
-    finishes = np.empty(((PARTS + 1) * slots + queue.shape[0] + 1, 3))
+    starts = np.empty(((PARTS + 2) * slots + queue.shape[0] + 1, 3))
+    finishes = np.empty(((PARTS + 2) * slots + queue.shape[0] + 1, 3))
     started = finished = taken = 0
     busy = 0.0
     in_service = held[:, 0].sum()
@@ -78,8 +84,12 @@ def _serve(
             idle, freed = 0.0, instances * width / mean
             most = freed * max(mean / width, 1 / PARTS)
         used = 0.0
-        while taken < queue.shape[0] and queue[taken, 0] < now + width:
-            available = queue[taken, 0]
+        while taken < queue.shape[0]:
+            whole, span = queue[taken, 4], queue[taken, 5]
+            gone = 1.0 - queue[taken, 3] / whole
+            available = queue[taken, 0] + span * gone
+            if available >= now + width:
+                break
             if not occupied and available > now:
                 # A rate is gone with its time: what could have been served before the cohort came is lost.
                 used = max(used, (available - now) / width * freed)
@@ -87,13 +97,18 @@ def _serve(
             if room <= DUST:
                 break
             count = min(queue[taken, 3], room, most)
+            if span > 0.0:
+                count = min(count, max(1e-6 * whole, whole * (now + width - available) / span))
+            shift = span * (gone + 0.5 * count / whole)
             middle = used + 0.5 * count
             at = now if middle <= idle else now + width * (middle - idle) / freed
             if not occupied:
-                at -= 0.5 * mean  # a fluid is served on average half an item later than items, of which the first do not wait
-            start = max(available, at)
+                at -= (
+                    0.5 * mean
+                )  # a fluid is served on average half an item later than items, of which the first do not wait
+            start = max(queue[taken, 0] + shift, at)
             used += count
-            starts[started] = start, queue[taken, 1], count
+            starts[started] = start, queue[taken, 1] + shift, count
             started += 1
             busy += count * mean
             if occupied:
@@ -188,7 +203,9 @@ class CohortStation(Station):
     ) -> None:
         super().__init__(operator, stream, service, inputs, limits, seed)
         self.settings = settings
-        self.queue = np.zeros((0, 4))
+        self.queue = np.zeros((0, 6))
+        self.grain = 0.0
+        self.comes = self.leaves = 0.0
         self.held = np.zeros((1, 3))
         self.head = 0
         self.width = 0.0
@@ -223,7 +240,7 @@ class CohortStation(Station):
         share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
         total, queued, born = self.held.sum(axis=0)
         self.held *= 1 - share
-        front = np.array([[queued / total, queued / total, born / total, total * share]])
+        front = np.array([[queued / total, queued / total, born / total, total * share, total * share, 0.0]])
         self.queue = np.concatenate([front, self.queue])
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
@@ -233,7 +250,10 @@ class CohortStation(Station):
         self._plan(typical, begin)
         came = self._arrived(end)
         if came.times.size:
-            arrived = np.column_stack([came.times, came.times, came.born, came.counts])
+            # A cohort stands for items that come evenly, as far apart as those who sent it could tell.
+            span = np.minimum(np.diff(came.times, append=math.inf), self.grain)
+            first = came.times - 0.5 * span
+            arrived = np.column_stack([first, first, came.born, came.counts, came.counts, span])
             self.queue = np.concatenate([self.queue, arrived])
         slots = int(end / self.width + 1e-6) - self.slot
         if slots <= 0:
@@ -250,7 +270,8 @@ class CohortStation(Station):
             # A window is never worked for longer than it lasts; what spills over belongs to the next.
             self.crew.busy[placed] += busy / placed.sum()
         if starts.size:
-            self._count(starts, typical)
+            rate = came.total / (end - begin)
+            self._count(starts, typical, self._early(rate, typical, int(placed.sum())))
         return self._emitted(finishes)
 
     def _plan(self, mean: float, begin: float) -> None:
@@ -284,11 +305,34 @@ class CohortStation(Station):
             row = min(count, int(k * old_width / width)) if old_width else 0
             self.held[row] += old[(old_head + k) % old.shape[0]]
 
-    def _count(self, starts: Floats, mean: float) -> None:
+    def _early(self, rate: float, mean: float, instances: int) -> Floats:
+        """Equally likely seconds that an item spends before the fluid queue: in messaging, and waiting by chance.
+
+        Chance: Allen and Cunneen's G/G/c with the variation of arrivals that Whitt's queueing network analyser (1983)
+        passes on from operator to operator; what a source emits has none, its bursts being there in the flow itself.
+        """
         if self.messaging is not None and not self.before.any():
             self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
+        if not instances:
+            return self.before
+        service, usage = self.service.squared_variation, min(1.0, rate * mean / instances)
+        self.leaves = 1 + (1 - usage**2) * (self.comes - 1) + usage**2 * (max(service, 0.2) - 1) / math.sqrt(instances)
+        if instances > MOST_SERVERS or not 0 < usage < FULL:
+            return self.before
+        waits = waiting_time(rate, mean, instances, self.comes + service - 1)
+        chance = erlang_c(instances, rate * mean)
+        if waits < NEGLIGIBLE * mean:
+            return self.before
+        levels = (np.arange(CHANCES) + 0.5) / CHANCES
+        late = np.maximum(0.0, np.log(chance / (1 - levels)))
+        if not late.any():
+            late[-1] = 1.0
+        late *= waits / late.mean()
+        return np.asarray((self.before[:, None] + late).ravel(), dtype=np.float64)
+
+    def _count(self, starts: Floats, mean: float, before: Floats) -> None:
         items, delay, within, durations, weights = _judge(
-            starts, mean, self.before, self.limits, self.certain, self.points, *self.shape
+            starts, mean, before, self.limits, self.certain, self.points, *self.shape
         )
         self.period.judged += items
         self.period.delay += delay

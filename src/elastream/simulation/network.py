@@ -133,7 +133,30 @@ class Network:
                 operator = station.operator
                 mean = station.work / (operator.cores * np.where(crew.host >= 0, speeds[crew.host], 1.0))
                 station.period.given += len(crew) * (end - begin)
+                if isinstance(station, CohortStation):
+                    station.comes = self._variation(name)
+                    station.grain = max(self._grain(edge.source) for edge in self.graph.inputs[name])
                 self._deliver(name, station.advance(begin, end, mean))
+
+    def _variation(self, name: str) -> float:
+        """Squared coefficient of variation of the times between items that come to an operator, by chance alone."""
+        found = []
+        for edge in self.graph.inputs[name]:
+            station = self.by_name.get(edge.source)
+            if isinstance(station, CohortStation):
+                dealt = sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
+                # What emits one item for every n it takes, or deals them to n, sends them more evenly than it finishes.
+                each = station.selectivity * len(station.waiting) / max(1, dealt)
+                found.append(station.leaves * min(1.0, each))
+        return sum(found) / len(found) if found else 0.0
+
+    def _grain(self, name: str) -> float:
+        """Seconds within which a source or operator tells the times of its items apart no more; 0 for real bursts."""
+        if name in self.sources:
+            source = self.sources[name]
+            return min(source.load.span, source.piece or 0.0)
+        station = self.by_name[name]
+        return station.width if isinstance(station, CohortStation) else 0.0
 
     def _deliver(self, name: str, flow: Flow) -> None:
         """Send what an operator emits over its live edges."""
