@@ -19,7 +19,7 @@ GRAPH = Graph(
 
 def result_with(messaging):
     plant = make_plant(
-        lay_out(GRAPH),
+        lay_out(GRAPH, fused=False),
         host_types=[HostType("h", cores=4)],
         loads={"in": constant(2, "1000s")},
         settings=Settings(messaging=messaging),

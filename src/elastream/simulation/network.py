@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from elastream.model.errors import DataflowError
-from elastream.model.graph import Delivery, Edge, Kind, Operator
+from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
@@ -67,7 +67,7 @@ class Network:
         self.settings = settings
         self.cohorts = settings.travel is Travel.COHORTS
         piece = settings.monitor / PIECES if self.cohorts else None
-        self.sources = {source.name: Source(_load(source, loads, seconds), piece) for source in self.graph.sources}
+        self.sources = {source.name: Source(load_of(source, loads, seconds), piece) for source in self.graph.sources}
         self.stations = tuple(
             self._station(self.graph.by_name[name], stream, settings, seed)
             for stream, name in enumerate(self.graph.order)
@@ -75,6 +75,7 @@ class Network:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Flow] = []
+        self.batches: list[float] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
         self.link_free: dict[Edge, float] = {}
@@ -105,16 +106,9 @@ class Network:
     def compose(self, composition: Composition) -> None:
         """Work under this composition from now on."""
         self.version = composition.version
-        for station in self.stations:
-            alternate = station.operator.alternate(composition.alternates[station.name])
-            cost = alternate.cost if alternate.cost is not None else station.service.cost
-            if cost is None:
-                raise DataflowError(
-                    f"operator {station.name!r} gives no cost for {alternate.name!r}; "
-                    "the simulation needs core-seconds a record"
-                )
-            station.work = cost
-            station.selectivity = 1.0 if alternate.selectivity is None else alternate.selectivity
+        for name, (cost, selectivity) in alternate_costs(self.graph, self.settings, composition).items():
+            self.by_name[name].work = cost
+            self.by_name[name].selectivity = selectivity
         self.live = {
             name: [edge for edge in edges if edge.choice is None or composition.choices[edge.choice] == edge.target]
             for name, edges in self.graph.outputs.items()
@@ -221,6 +215,11 @@ class Network:
                 self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
 
     @property
+    def scalable(self) -> frozenset[str]:
+        """Operators whose number of instances can change: all."""
+        return frozenset(self.by_name)
+
+    @property
     def empty(self) -> bool:
         """Whether nothing is left to come or to do; what a join has no partner for does not count."""
         return all(source.ended for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
@@ -231,7 +230,29 @@ def share(flow: Flow, first: int, of: int) -> Flow:
     return Flow(*(column[first::of] for column in flow))
 
 
-def _load(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
+def alternate_costs(graph: Graph, settings: Settings, composition: Composition) -> dict[str, tuple[float, float]]:
+    """(core-seconds a record, records out per record in) of every operator that works, by what runs under `composition`.
+
+    What was measured goes before what the alternate declares. Raises DataflowError where neither gives a cost.
+    """
+    found = {}
+    for operator in graph.operators:
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
+            alternate = operator.alternate(composition.alternates[operator.name])
+            measured = settings.service(operator.name)
+            cost = measured.cost if measured.cost is not None else alternate.cost
+            selectivity = measured.selectivity if measured.selectivity is not None else alternate.selectivity
+            if cost is None:
+                raise DataflowError(
+                    f"operator {operator.name!r} gives no cost for {alternate.name!r}; "
+                    "the simulation needs core-seconds a record"
+                )
+            found[operator.name] = (cost, 1.0 if selectivity is None else selectivity)
+    return found
+
+
+def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
+    """The load of a source: the one in `loads`, else its own; raises DataflowError where there is none."""
     load = loads.get(source.name) or getattr(source.endpoint, "load", None)
     if load is None:
         raise DataflowError(f"source {source.name!r} has no load: the simulation needs to know when records arrive")

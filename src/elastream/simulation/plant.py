@@ -32,6 +32,7 @@ from elastream.model.errors import CloudError, DataflowError
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
+from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Event, Pool
 from elastream.simulation.result import Result, result_of
@@ -60,7 +61,7 @@ class SimulatedClock:
 class SimulatedPlant:
     """See `make_plant`. Implements `model.plant.Plant`."""
 
-    def __init__(self, context: Context, network: Network, pool: Pool, settings: Settings) -> None:
+    def __init__(self, context: Context, network: Network | FusedNetwork, pool: Pool, settings: Settings) -> None:
         self.context = context
         self.settings = settings
         self.network = network
@@ -175,9 +176,9 @@ class SimulatedPlant:
     def _place_rest(self) -> None:
         """Start instances that lost their host wherever there is room by now."""
         for station in list(self.shortfall):
-            crew, operator = station.crew, station.operator
+            crew = station.crew
             for i in np.flatnonzero(crew.host < 0):
-                row = self.pool.best(operator.cores, operator.memory)
+                row = self.pool.best(*station.needs)
                 if row is None:
                     break
                 self._occupy(station, row)
@@ -187,7 +188,7 @@ class SimulatedPlant:
                 self.shortfall.remove(station)
 
     def _occupy(self, station: Station, row: int, sign: int = 1) -> None:
-        self.pool.hold(row, station.operator.cores, station.operator.memory, sign)
+        self.pool.hold(row, *station.needs, sign)
 
     def _start(self, station: Station, row: int) -> float:
         """When an instance asked for now can take items on that host; its image is cached from now on."""
@@ -208,8 +209,8 @@ class SimulatedPlant:
 
     def _set_parallelism(self, action: SetParallelism) -> tuple[Status, str]:
         station = self._station(action.operator)
-        if station is None:
-            return Status.REFUSED, f"{action.operator!r} is no operator that runs in instances"
+        if station is None or station.name not in self.network.scalable:
+            return Status.REFUSED, f"{action.operator!r} is no operator whose number of instances can change"
         if action.instances < 1:
             return Status.REFUSED, f"{action.operator} needs at least one instance"
         change = action.instances - len(station.crew)
@@ -230,17 +231,20 @@ class SimulatedPlant:
     def _extend(self, station: Station, count: int, on: Sequence[str]) -> str:
         """Add `count` instances on these hosts, then wherever is room; all or none. Returns why not, or nothing."""
         operator, pool = station.operator, self.pool
+        if not station.placed:
+            station.crew.add([-1] * count, [math.inf] * count)
+            return ""
         chosen: list[int] = []
         refused = ""
         for host in on[:count]:
             row = self._active(host)
-            if row is None or not pool.fits(operator.cores, operator.memory)[row]:
+            if row is None or not pool.fits(*station.needs)[row]:
                 refused = f"host {host!r} is not there or has no room for {operator.name}"
                 break
             self._occupy(station, row)
             chosen.append(row)
         if not refused:
-            chosen += pool.spread(operator.cores, operator.memory, count - len(chosen))
+            chosen += pool.spread(*station.needs, count - len(chosen))
             if len(chosen) < count:
                 refused = f"no host has room for another instance of {operator.name}"
         if refused:
@@ -276,7 +280,7 @@ class SimulatedPlant:
         i = int(rows[0])
         if station.crew.host[i] == target:
             return Status.DONE, ""
-        if not self.pool.fits(station.operator.cores, station.operator.memory)[target]:
+        if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
         self._shift(station, i, target)
         return Status.ACCEPTED, "the instance is starting there"
@@ -326,7 +330,7 @@ class SimulatedPlant:
         left = 0
         for station in self.network.stations:
             for i in np.flatnonzero(station.crew.host == row):
-                target = self.pool.best(station.operator.cores, station.operator.memory, [row])
+                target = self.pool.best(*station.needs, [row])
                 if target is None:
                     left += 1
                 else:
@@ -362,7 +366,7 @@ class SimulatedPlant:
         fits = True
         for station in self.network.stations:
             for _ in range(int((station.crew.host == row).sum())):
-                target = self.pool.best(station.operator.cores, station.operator.memory, [row])
+                target = self.pool.best(*station.needs, [row])
                 if target is None:
                     fits = False
                     break
@@ -397,10 +401,12 @@ class SimulatedPlant:
         """Start the run with these instances, ready at once; raises CloudError where the first hosts have no room."""
         for station in self.network.stations:
             count = parallelism.get(station.name, 1)
+            if station.name not in self.network.scalable:
+                count = self.settings.state_partitions
             refused = self._extend(station, count, ())
             if refused:
                 raise CloudError(f"{refused}; the run starts with {count} on {len(self.pool)} hosts")
-            station.crew.free[:] = self.time
+            station.crew.free[station.crew.host >= 0] = self.time
         self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
 
 
@@ -420,6 +426,9 @@ def make_plant(
 ) -> SimulatedPlant:
     """A simulated plant for `layout`, at time 0 with `hosts` hosts of the first type running and all operators staffed.
 
+    A layout with stages of several operators works in micro-batches as on Spark (`microbatch`); one with every operator
+    apart has a queue before each.
+
     loads: by source, over the load that the source itself declares. parallelism: instances to start with, 1 where not
     given. seconds: where to cut a load that goes on for longer. Raises DataflowError for a source without a load,
     CloudError for host types none of which can hold an operator or first hosts too small for all of them, InputError
@@ -431,17 +440,18 @@ def make_plant(
         raise CloudError("the simulation has no host type to lease")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"there is a load for {min(unknown)!r}, which is no source of {layout.graph.name!r}")
-    network = Network(layout, loads or {}, settings, seed, seconds)
+    fused = any(len(stage.operators) > 1 for stage in layout.stages)
+    network = (FusedNetwork if fused else Network)(layout, loads or {}, settings, seed, seconds)
     for station in network.stations:
         operator = station.operator
-        if not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
+        if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
             raise CloudError(
                 f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
                 f"no host type is that large ({', '.join(types)})"
             )
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
-        frozenset(KINDS), frozenset(station.name for station in network.stations),
+        frozenset(KINDS), network.scalable,
     )  # fmt: skip
     pool = Pool(types, len(network.stations), settings, seed)
     for number in range(hosts):

@@ -26,7 +26,7 @@ SLACK = 1e-9
 
 COLUMNS = (
     "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
-    "bandwidth", "region", "tasks", "open", "up", "images",
+    "bandwidth", "worked", "region", "tasks", "open", "up", "images",
 )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ class Pool:
         self.capacity = 0
         self.cores = self.memory = self.used_cores = self.used_memory = self.speed = self.ready = np.zeros(0)
         self.since = self.until = self.unit = self.minimum = self.price = np.zeros(0)
-        self.bandwidth = np.zeros(0)
+        self.bandwidth = self.worked = np.zeros(0)
         self.region: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.region_names: list[str] = []
         self.tasks: NDArray[np.int64] = np.zeros(0, dtype=np.int64)

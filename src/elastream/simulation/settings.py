@@ -33,14 +33,15 @@ class Service:
     """How the service time of an operator varies from item to item; its mean is the cost of the alternate that runs.
 
     variation: coefficient of variation, used by the lognormal alone. samples: measured service times of the empirical
-    distribution, in any unit, because only their ratio to their own mean counts. cost: core-seconds an item where the
-    alternate gives none.
+    distribution, in any unit, because only their ratio to their own mean counts. cost, selectivity: core-seconds an item
+    and items out per item in as measured; they go before what the alternates declare.
     """
 
     distribution: Distribution = Distribution.LOGNORMAL
     variation: float = 0.2
     samples: tuple[float, ...] = ()
     cost: float | None = None
+    selectivity: float | None = None
 
     def __post_init__(self) -> None:
         if self.variation < 0:
@@ -50,9 +51,9 @@ class Service:
         ):
             raise InputError("an empirical service time needs samples that are not negative, one of them above 0")
 
-    def costing(self, cost: float) -> "Service":
-        """This shape with a mean of `cost` core-seconds, for an alternate that gives none."""
-        return replace(self, cost=cost)
+    def costing(self, cost: float, selectivity: float | None = None) -> "Service":
+        """This shape as measured: a mean of `cost` core-seconds, and so many items out per item in."""
+        return replace(self, cost=cost, selectivity=selectivity)
 
     @property
     def squared_variation(self) -> float:
@@ -171,8 +172,10 @@ class Settings:
     )
     history: int = _assumed(40, "monitoring periods", "ten minutes at VISP's 15 s; policies look at fewer")
     batch_overhead: float = _given(
-        0.05, "s a micro-batch and stage", "docs/explanation/fusion.md: an Arrow stage on Spark 4.3.0, two shared cores"
+        0.05, "s a micro-batch and stage", "measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms"
     )
+    batch_seconds: float = _given(1.0, "s", "what the governor of Elastream on Spark aims at by default")
+    state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
     cohort_slots: int = _assumed(
         16, "slots a service time", "finer slots changed compliance on the VISP scenario by less than 0.3 points"
     )

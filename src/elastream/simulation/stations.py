@@ -213,6 +213,21 @@ class Station:
         """Work in [begin, end); returns what is emitted. mean: mean service time on each instance, seconds."""
         raise NotImplementedError
 
+    @property
+    def backlog(self) -> float:
+        """What is reported as queued; NaN where the operator has no queue of its own."""
+        return self.queued
+
+    @property
+    def needs(self) -> tuple[float, float]:
+        """Cores and megabytes that an instance reserves on its host."""
+        return self.operator.cores, self.operator.memory
+
+    @property
+    def placed(self) -> bool:
+        """Whether its instances lie on hosts."""
+        return True
+
     def receive(self, flow: Flow, port: int) -> None:
         """Items on their way to input `port`; they may still be travelling."""
         if flow.times.size:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
 from elastream.model.observation import Composition, Context, Floats, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
@@ -30,7 +31,7 @@ LINKS_UP_TO = 32
 class Watch:
     """Keeps the figures of the last period and the history of operators."""
 
-    def __init__(self, context: Context, network: Network, pool: Pool, settings: Settings) -> None:
+    def __init__(self, context: Context, network: Network | FusedNetwork, pool: Pool, settings: Settings) -> None:
         self.context = context
         self.network = network
         self.pool = pool
@@ -48,6 +49,7 @@ class Watch:
         self.task_busy: dict[str, Floats] = {}
         self.slow_since: dict[str, float] = {}
         self.adapted: list[float] = []
+        self.applications: list[Mapping[Metric, float]] = []
         self.series: list[tuple[float, ...]] = []
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
@@ -69,7 +71,8 @@ class Watch:
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
         self.columns = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
-        busy = np.zeros(len(self.pool))
+        busy = self.pool.worked[: len(self.pool)].copy()
+        self.pool.worked[:] = 0.0
         for host, seconds in self.elsewhere.items():
             busy[host] += seconds
         self.elsewhere = {}
@@ -133,6 +136,9 @@ class Watch:
             Metric.THROUGHPUT: (network.committed - self.committed) / period,
         }
         self.committed = network.committed
+        if network.batches:
+            self.application[Metric.BATCH_DURATION] = float(np.mean(network.batches))
+            network.batches = []
         if network.latencies:
             middle, late = quantiles(network.latencies, (0.5, 0.99))
             whole = joined_latencies(network.latencies)
@@ -147,6 +153,7 @@ class Watch:
             network.latencies = []
         if kept > 0 and self.context.target_latency is None:
             self.application[Metric.COMPLIANCE] = within / kept
+        self.applications.append(self.application)
         self.series.append(
             (
                 self.ticks * self.settings.monitor,
@@ -164,7 +171,7 @@ class Watch:
             values[metric] = np.full(len(self.names), np.nan)
         for station in self.network.stations:
             row = self.rows[station.name]
-            values[Metric.BACKLOG][row] = station.queued
+            values[Metric.BACKLOG][row] = station.backlog
             values[Metric.PARALLELISM][row] = len(station.crew)
             values[Metric.SCALINGS][row] = station.scalings
         return Frame(self.names, values, self._ages)
@@ -234,7 +241,7 @@ class Watch:
             self.names,
             {
                 Metric.UTILISATION: np.concatenate(busy)[placed],
-                Metric.MEMORY: np.repeat([station.operator.memory for station in stations], counts)[placed],
+                Metric.MEMORY: np.repeat([station.needs[1] for station in stations], counts)[placed],
             },
         )
 
