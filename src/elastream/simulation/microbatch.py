@@ -192,6 +192,8 @@ class FusedSegment:
 class FusedNetwork:
     """All segments of a fused dataflow; the same face as `Network`. `stations` are stages."""
 
+    cohorts = True
+
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         self.layout = layout
         self.graph = layout.graph

@@ -17,7 +17,7 @@ from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.pool import Pool
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
-from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, joined
+from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, each_one, joined
 
 __all__ = ["Network"]
 
@@ -43,7 +43,7 @@ class Source:
             times, counts = self.load.times[self.next : stop], self.load.counts[self.next : stop]
             if self.piece is None:
                 times = items(times, counts, self.load.span)
-                came = Flow(times, times, np.ones(times.size))
+                came = Flow(times, times, each_one(times.size))
             else:
                 times, shares = cohorts(times, counts, self.load.span, self.piece)
                 came = Flow(times, times, shares)

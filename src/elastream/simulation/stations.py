@@ -46,10 +46,19 @@ class Flow(NamedTuple):
     def before(self, end: float) -> tuple["Flow", "Flow"]:
         """What comes before `end`, and the rest."""
         cut = int(np.searchsorted(self.times, end, side="left"))
+        if cut == self.times.size:
+            return self, NOTHING
         return Flow(*(a[:cut] for a in self)), Flow(*(a[cut:] for a in self))
 
 
 NOTHING = Flow(EMPTY, EMPTY, EMPTY)
+ONES: Floats = np.ones(1 << 16)
+ONES.flags.writeable = False
+
+
+def each_one(size: int) -> Floats:
+    """`size` ones, read-only: the counts of items that travel alone."""
+    return ONES[:size] if size <= ONES.size else np.ones(size)
 
 
 def joined(flows: Sequence[Flow]) -> Flow:
@@ -240,12 +249,11 @@ class Station:
                 came, later = joined(flows).before(end)
                 self.inbox[port] = [later] if later.times.size else []
                 self.period.arrived += came.total
+                if len(self.waiting) == 1:
+                    return came
                 left = self.waiting[port]
                 self.waiting[port] = Flow(*(np.concatenate(pair) for pair in zip(left, came, strict=True)))
-        if len(self.waiting) == 1:
-            came, self.waiting[0] = self.waiting[0], NOTHING
-            return came
-        return self._matched()
+        return self._matched() if len(self.waiting) > 1 else NOTHING
 
     def _matched(self) -> Flow:
         raise NotImplementedError
@@ -324,7 +332,7 @@ class ItemStation(Station):
 
     def _count(self, delay: Floats) -> None:
         delay = self._with_messaging(delay)
-        durations = Flow(delay, delay, np.ones(delay.size))
+        durations = Flow(delay, delay, each_one(delay.size))
         total, within = judge(delay, durations.counts, self.limits)
         self.period.done += delay.size
         self.period.judged += delay.size
@@ -341,7 +349,7 @@ class ItemStation(Station):
             copies = np.diff(due).astype(np.int64)
             finish, born = np.repeat(finish, copies), np.repeat(born, copies)
         self.period.emitted += finish.size
-        return Flow(finish, born, np.ones(finish.size))
+        return Flow(finish, born, each_one(finish.size))
 
     def _matched(self) -> Flow:
         whole = min(flow.times.size for flow in self.waiting)
@@ -350,4 +358,4 @@ class ItemStation(Station):
         ready = np.max([flow.times[:whole] for flow in self.waiting], axis=0)
         born = np.min([flow.born[:whole] for flow in self.waiting], axis=0)
         self.waiting = [Flow(*(column[whole:] for column in flow)) for flow in self.waiting]
-        return Flow(ready, born, np.ones(whole))
+        return Flow(ready, born, each_one(whole))

@@ -24,6 +24,8 @@ PERIODIC = (
     Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
+SAMPLED = 1000
+"""Items of a period that percentiles are taken of, at least (VISP itself measures every tenth item)."""
 LINKS_UP_TO = 32
 """Hosts up to which the observation lists every pair of them."""
 
@@ -108,7 +110,7 @@ class Watch:
             columns[Metric.SERVICE_TIME][row] = tally.busy * station.operator.cores / tally.done
         if tally.judged > 0:
             columns[Metric.DURATION][row] = tally.delay / tally.judged
-            middle, late = quantiles(station.durations, (0.5, 0.99))
+            middle, late = quantiles(station.durations, (0.5, 0.99), single=not self.network.cohorts)
             columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
             if station.operator.max_duration is not None:
                 columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.judged
@@ -140,7 +142,7 @@ class Watch:
             self.application[Metric.BATCH_DURATION] = float(np.mean(network.batches))
             network.batches = []
         if network.latencies:
-            middle, late = quantiles(network.latencies, (0.5, 0.99))
+            middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)
             self.application |= {
                 Metric.LATENCY: float(np.average(whole.times, weights=whole.counts)),
@@ -282,12 +284,17 @@ def joined_latencies(latencies: Sequence[Flow]) -> Flow:
     return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
-def quantiles(durations: Sequence[Flow], wanted: Sequence[float]) -> list[float]:
-    """Quantiles of durations (`times`) weighted by `counts`: the smallest that so much of the weight does not exceed."""
+def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: bool = False) -> list[float]:
+    """Quantiles of durations (`times`) weighted by `counts`: the smallest that so much of the weight does not exceed.
+
+    `single`: all counts are 1; of many items every n-th is looked at.
+    """
+    if single:
+        times = np.concatenate([flow.times for flow in durations])
+        times = times[:: times.size // SAMPLED + 1]
+        at = np.maximum(0, np.ceil(np.asarray(wanted) * times.size - 1e-9).astype(np.int64) - 1)
+        return [float(value) for value in np.partition(times, at)[at]]
     whole = joined_latencies(durations)
-    if whole.counts.min() == whole.counts.max():
-        at = np.maximum(0, np.ceil(np.asarray(wanted) * whole.times.size - 1e-9).astype(np.int64) - 1)
-        return [float(value) for value in np.partition(whole.times, at)[at]]
     order = np.argsort(whole.times, kind="stable")
     weight = np.cumsum(whole.counts[order])
     at = np.searchsorted(weight, np.asarray(wanted) * weight[-1] * (1 - 1e-12), side="left")
