@@ -245,34 +245,42 @@ class CohortStation(Station):
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
         """Work through the slots that end by `end`; returns what is emitted, in part later than `end`."""
-        placed = np.isfinite(self.crew.free)
-        typical = float(mean[placed].mean()) if placed.any() else self.work / self.operator.cores
+        ready = self.crew.free
+        everywhere = ready.size > 0 and bool(ready.max() < math.inf)
+        placed = slice(None) if everywhere else np.flatnonzero(ready < math.inf)
+        ready = ready[placed]
+        typical = float(mean[placed].mean()) if ready.size else self.work / self.operator.cores
         self._plan(typical, begin)
         came = self._arrived(end)
         if came.times.size:
             # A cohort stands for items that come evenly, as far apart as those who sent it could tell.
-            span = np.minimum(np.diff(came.times, append=math.inf), self.grain)
-            first = came.times - 0.5 * span
-            arrived = np.column_stack([first, first, came.born, came.counts, came.counts, span])
-            self.queue = np.concatenate([self.queue, arrived])
+            arrived = np.empty((came.times.size, 6))
+            arrived[:-1, 5] = came.times[1:] - came.times[:-1]
+            arrived[-1, 5] = math.inf
+            np.minimum(arrived[:, 5], self.grain, out=arrived[:, 5])
+            arrived[:, 0] = arrived[:, 1] = came.times - 0.5 * arrived[:, 5]
+            arrived[:, 2] = came.born
+            arrived[:, 3] = arrived[:, 4] = came.counts
+            self.queue = np.concatenate([self.queue, arrived]) if self.queue.shape[0] else arrived
         slots = int(end / self.width + 1e-6) - self.slot
         if slots <= 0:
             return NOTHING
         at = self.slot * self.width
         self.slot += slots
         occupied = typical >= 2 * self.width
+        if ready.size and ready.max() > at:
+            ready = np.sort(ready)
         taken, starts, finishes, busy, self.head = _serve(
-            self.queue, self.held, self.head, at, slots, self.width, typical, np.sort(self.crew.free[placed]),
+            self.queue, self.held, self.head, at, slots, self.width, typical, ready,
             self.weights, self.first, occupied,
         )  # fmt: skip
         self.queue = self.queue[taken:]
-        if placed.any():
-            # A window is never worked for longer than it lasts; what spills over belongs to the next.
-            self.crew.busy[placed] += busy / placed.sum()
+        if ready.size:
+            self.crew.busy[placed] += busy / ready.size  # work counts when it begins
         if starts.size:
             rate = came.total / (end - begin)
-            self._count(starts, typical, self._early(rate, typical, int(placed.sum())))
-        return self._emitted(finishes)
+            self._count(starts, typical, self._early(rate, typical, ready.size))
+        return self._emitted(finishes) if finishes.shape[0] else NOTHING
 
     def _plan(self, mean: float, begin: float) -> None:
         """Choose the slots for a mean service time. They change with it by steps, so that small changes of speed do not."""
@@ -340,15 +348,14 @@ class CohortStation(Station):
         self.durations.append(Flow(durations, weights, weights))
 
     def _emitted(self, finishes: Floats) -> Flow:
-        done = finishes[:, 2]
-        self.period.done += float(done.sum())
+        done = float(finishes[:, 2].sum())
         each = self.selectivity * len(self.waiting)
-        counts = done * each
-        self.period.emitted += float(counts.sum())
-        if not counts.size or each == 0:
+        self.period.done += done
+        self.period.emitted += done * each
+        if each == 0:
             return NOTHING
-        order = np.argsort(finishes[:, 0], kind="stable")
-        return Flow(finishes[order, 0], finishes[order, 1], counts[order])
+        times, born, counts = finishes[np.argsort(finishes[:, 0], kind="stable")].T
+        return Flow(times, born, counts * each)
 
     def _matched(self) -> Flow:
         """Cohorts that a join could put together: items count by their rank at each input."""

@@ -17,7 +17,7 @@ from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.pool import Pool
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
-from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, each_one, joined
+from elastream.simulation.stations import EMPTY, NOTHING, Flow, ItemStation, Station, each_one, joined
 
 __all__ = ["Network"]
 
@@ -125,7 +125,8 @@ class Network:
                 station = self.by_name[name]
                 crew = station.crew
                 operator = station.operator
-                mean = station.work / (operator.cores * np.where(crew.host >= 0, speeds[crew.host], 1.0))
+                # The speed of an instance that is placed nowhere is that of any host: it takes nothing.
+                mean = station.work / (operator.cores * speeds[crew.host]) if speeds.size else EMPTY
                 station.period.given += len(crew) * (end - begin)
                 if isinstance(station, CohortStation):
                     station.comes = self._variation(name)

@@ -63,7 +63,8 @@ def each_one(size: int) -> Floats:
 
 def joined(flows: Sequence[Flow]) -> Flow:
     """All of `flows`, sorted by time; ties in the order given."""
-    flows = [flow for flow in flows if flow.times.size]
+    if len(flows) != 1:
+        flows = [flow for flow in flows if flow.times.size]
     if not flows:
         return NOTHING
     if len(flows) == 1:
