@@ -25,12 +25,18 @@ def split_words(line):
 counts_folder = tempfile.mkdtemp(prefix="word-counts-")
 
 flow = Dataflow("word_count")
-lines = flow.source(text_files(PLAYS / "**/*.md"), load=ramp("1k/s", "40k/s", over="60s").then_back())
+lines = flow.source(text_files(PLAYS / "**/*.md"), load=ramp("1k/s", "80k/s", over="60s").then_back())
 words = lines.flat_map(split_words, returns="word string", max_duration="250ms", cores=0.25)
 counts = words.key_by("word").count()
 counts.sink(parquet(counts_folder))
 
-result = run(flow, policy=Threshold(scale_out=0.7), cloud=Local(host_type="small", max_hosts=6), target_latency="2s")
+result = run(
+    flow,
+    policy=Threshold(scale_out=0.7),
+    cloud=Local(host_type="small", max_hosts=4),
+    target_latency="2s",
+    state_partitions=6,
+)
 
 counted = dict(latest(counts_folder).itertuples(index=False))
 expected = Counter(word for line in result.replay("source") for word in split_words(line))

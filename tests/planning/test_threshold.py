@@ -190,10 +190,29 @@ def test_tasks_are_moved_onto_a_host_that_has_come():
     assert {action.host for action in plan} == {"h2"}
 
 
-def test_a_source_stage_gets_one_instance_for_each_slot_and_loses_them_with_the_hosts():
+def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses_them_with_the_hosts():
     three = [host("h1"), host("h2"), host("h3", changed=999.0)]
-    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 10.0, parallelism=1))
+    # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
+    assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1))
+    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1))
     assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3))
+
+
+def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
+    def seen(rate):
+        # Half a core for having batches, and 0.01 core-seconds a record.
+        busy = frame(rate)
+        columns = {metric: busy.column(metric) for metric in busy.metrics}
+        columns[Metric.BUSY_CORES] = [0.5 + rate * WORK if n == "words" else 0.0 for n in busy.ids]
+        return Frame(busy.ids, columns)
+
+    history = tuple(Sample(1000.0 - ago, seen(10.0 + ago % 10)) for ago in range(30, 0, -1))
+    columns = {metric: seen(19.0).column(metric) for metric in seen(19.0).metrics}
+    columns[Metric.ARRIVAL_RATE] = [200.0 if n == "source" else 19.0 for n in seen(19.0).ids]
+    now = Frame(seen(19.0).ids, columns)
+    plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history))
+    # 0.5 + 200 x 0.01 cores at 70 %: four hosts, one is there. In proportion it would have been twelve.
+    assert kinds(plan) == [LeaseHost] * 3
 
 
 def test_a_stage_whose_instances_have_places_gets_those_that_its_utilisation_calls_for():

@@ -21,14 +21,22 @@ from elastream.planning.placement import balance
 
 __all__ = ["Load", "Threshold"]
 
+LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
+"""Monitoring times that the line through rate and busy cores is drawn through, the fewest it needs, and how many times the
+lowest rate the highest must be: on less, a slope says more about noise than about records."""
+FARTHEST = 4.0
+"""Times the highest rate processed lately beyond which work in proportion to records is not believed; the next rounds see
+more."""
+
 
 @dataclass(frozen=True)
 class Threshold:
     """Keep the cores in use at `scale_out` of those to be had.
 
-    **Need.** Work per record is what the operators burnt per record taken over the last `window` seconds. The cores needed
-    are the work per record times the rate at which records arrive now, plus what it takes to work off late backlog: the
-    part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late). Backlog is to be
+    **Need.** The cores needed are those that the rate arriving now takes on the line through the rates and busy cores seen
+    lately; where no line can be drawn (too few samples, or rates too alike), work per record over the last `window` seconds
+    times that rate, which is believed up to FARTHEST times the rates seen. To that comes what it takes to work off late
+    backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late). Backlog is to be
     gone within the target latency, or within the time that a host takes to start where that is longer, since no host
     leased now helps earlier. Where the 99th percentile of latency is above target although records arrive faster than they
     are taken, and no host came in the last `cool_down` seconds, the hosts there are fall short whatever their metered work
@@ -47,9 +55,9 @@ class Threshold:
 
     **Operators.** A stage whose parallelism can be set gets the instances that keep each at `scale_out` of its cores at
     the present rate, and loses some only when the highest rate of the last `settle` seconds fits fewer at `scale_in`.
-    Where its instances have no place of their own (a Spark source stage: tasks go to any free slot), it gets one for each
-    slot of the usable hosts: a slot without a task is a core that is paid for and idle, a task without a slot only waits
-    for the one before it. A `waits`
+    Where its instances have no place of their own (a Spark source stage: tasks go to any free slot), it gets as many as
+    slots that the load fills to `scale_out`, and never more than there are: a task without a slot only waits for the one
+    before it, and every task costs something however few its records. A `waits`
     operator's pool has no slots and follows the threads it keeps taken alone. Tasks with state are spread onto new hosts
     (`planning.placement`).
 
@@ -156,7 +164,7 @@ class Threshold:
         if math.isnan(now):
             return now, now, ""
         if slots := load.free_slots(operator):
-            return now, min(slots, self.max_parallelism), "one for each slot"
+            return now, min(load.slots_filled(slots, now, self.scale_out, self.scale_in), self.max_parallelism), "load"
         work, each = load.stage(operator, now)
         grown = _instances(load.arriving * work, each * self.scale_out, now)
         shrunk = _instances(load.peak_rate * work, each * self.scale_in, now)
@@ -307,6 +315,13 @@ class Load:
             return 0
         return sum(observation.leases[host].type.slots for host in observation.usable)
 
+    def slots_filled(self, slots: int, now: float, scale_out: float, scale_in: float) -> int:
+        """Of `slots`, those that the load fills to `scale_out`; fewer than `now` if its peak fits them at `scale_in`."""
+        each = capacity(self.observation, self.observation.usable) / slots
+        grown = _instances(self.demand, each * scale_out, slots)
+        shrunk = _instances(self.peak, each * scale_in, now)
+        return int(min(slots, grown if grown > now else min(shrunk, now)))
+
     def _per_record(self, names: Sequence[str]) -> float:
         pairs = [
             (_sum_of(frame, Metric.BUSY_CORES, names), source_sum(self.observation, Metric.PROCESSED_RATE, frame))
@@ -317,7 +332,36 @@ class Load:
         return math.fsum(busy for busy, _ in known) / records if records > 0 else math.nan
 
     def _cores(self, rate: float) -> float:
-        return 0.0 if rate == 0 else rate * self.work
+        """Cores that `rate` records/s take: on the line through what was seen lately, else in proportion."""
+        fixed, each = self._line
+        if not math.isnan(each):
+            return fixed + each * rate
+        # The first batches of a run show what starting costs, not what records cost.
+        known = rate if math.isnan(self.processed) else min(rate, FARTHEST * self.processed)
+        return 0.0 if rate == 0 else known * self.work
+
+    @cached_property
+    def _line(self) -> tuple[float, float]:
+        """Cores that are busy at no load, and core-seconds that a further record adds; NaN where they cannot be told apart.
+
+        Having a micro-batch costs something however few its records: taken in proportion, a light load makes each record
+        look dear, and a step of it would be answered with far too many hosts.
+        """
+        frames = [*(sample.operators for sample in self.observation.history[-LINE_SAMPLES:]), self.observation.operators]
+        names = [o.name for o in self.observation.context.graph.operators if not o.waits]
+        pairs = np.array(
+            [
+                (source_sum(self.observation, Metric.PROCESSED_RATE, frame), _sum_of(frame, Metric.BUSY_CORES, names))
+                for frame in frames
+            ]
+        )
+        pairs = pairs[~np.isnan(pairs).any(axis=1) & (pairs[:, 0] > 0)]
+        if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
+            return math.nan, math.nan
+        rates, busy = pairs.T
+        each = float(np.cov(rates, busy)[0, 1] / rates.var(ddof=1))
+        fixed = float(busy.mean() - each * rates.mean())
+        return (fixed, each) if each > 0 and fixed > 0 else (math.nan, math.nan)
 
 
 def _sum_of(frame: Frame, metric: Metric, names: Sequence[str]) -> float:

@@ -38,10 +38,6 @@ from elastream.spark.sinks import (
 
 __all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 
-SHORTEST_BATCH = "100 milliseconds"
-"""A batch begins when the one before has ended, but not sooner than this: an idle query then polls its source ten times a
-second, and a batch of a few records does not begin just to be followed by another."""
-
 
 @dataclass(frozen=True)
 class Outflow:
@@ -124,9 +120,11 @@ def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
 
 
 def start_writing(
-    graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory
+    graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory, interval: float
 ) -> StreamingQuery:
     """Start the query called `name` that writes `flows`, which share one frame; `key` is not empty where rows are changes.
+
+    A batch begins when the one before has ended, but not sooner than `interval` seconds after it began.
 
     Raises EnvironmentProblem where a sink cannot be written, DataflowError for a sink that writes nothing.
     """
@@ -149,7 +147,7 @@ def start_writing(
     return (
         writer.queryName(f"{graph.name}.{name}")
         .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime=SHORTEST_BATCH)
+        .trigger(processingTime=f"{interval * 1e3:.0f} milliseconds")
         .start()
     )
 

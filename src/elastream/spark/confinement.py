@@ -67,6 +67,11 @@ class Link:
         )
 
 
+STARTING_WEIGHT = 0.1
+"""Share of a machine that is short of CPU which a host without a quota gets against one with: a host that starts may take
+all that is idle, and must not slow those that work."""
+
+
 def quota(cores: float) -> int:
     """Microseconds of CPU that `cores` cores give in each `PERIOD`; the kernel takes no less than 1,000."""
     return max(1000, round(cores * PERIOD))
@@ -129,8 +134,9 @@ class CgroupV1:
             (tree / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.cfs_quota_us`; -1 lifts it."""
+        """Set `cpu.cfs_quota_us`; -1 lifts it, at a low weight."""
         (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
+        (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * (STARTING_WEIGHT if cores is None else 1.0))}")
 
     def cpu_seconds(self, name: str) -> float:
         """`cpuacct.usage`, which is in nanoseconds."""
@@ -166,8 +172,9 @@ class CgroupV2:
         (self.root / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.max`, which holds the quota and its period."""
+        """Set `cpu.max`, which holds the quota and its period; without one, a low weight."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
+        (self.root / name / "cpu.weight").write_text(f"{round(100 * (STARTING_WEIGHT if cores is None else 1.0))}")
 
     def cpu_seconds(self, name: str) -> float:
         """`usage_usec` of `cpu.stat`."""

@@ -3,7 +3,7 @@
 What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS`):
 
     REQUESTED -> STARTING   the provider has spawned it
-    STARTING  -> RUNNING    its executor registered and is warm; from now on its CPU quota holds
+    STARTING  -> RUNNING    its executor registered and is warm
     STARTING  -> LOST       it died, or did not come up within START_LIMIT
     RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
     DRAINING  -> RUNNING    asked to after all
@@ -12,8 +12,8 @@ What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS
                             that nothing it wrote is still needed; the provider then ended it
     any       -> LOST       it is gone without being asked
 
-A host is quick to start because its quota is lifted until it is ready, and slow to be trusted because a cold executor
-would make a batch slow.
+A host is quick to start because its quota is lifted until it has worked off SETTLING_BATCHES, and slow to be trusted
+because a cold executor would make a batch slow.
 """
 
 import contextlib
@@ -34,6 +34,8 @@ __all__ = ["Hosts", "Provider"]
 
 START_LIMIT = 90.0
 """Seconds a host may take to register an executor before it is given up as lost; a cold laptop needs about 15."""
+SETTLING_BATCHES = 3
+"""Batches after which a host that takes tasks is held to its quota: in its first ones it still compiles what it runs."""
 GRACE_BATCHES = 2
 """Batches that must end between a host's last task and its end: the one under way, and one that surely began after."""
 GRACE_LIMIT = 20.0
@@ -81,6 +83,7 @@ class _Seen:
     executor: str | None = None
     warming: threading.Thread | None = None
     warm: set[str] = field(default_factory=set)
+    confined_after: int | None = None
     fenced_at: float | None = None
     fenced_batch: int = 0
     milestones: dict[str, float] = field(default_factory=dict)
@@ -110,6 +113,12 @@ class Hosts:
     def usable(self) -> tuple[str, ...]:
         """Hosts that take tasks."""
         return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no host is on its way in or out."""
+        resting = (HostState.RUNNING, HostState.RELEASED, HostState.LOST)
+        return all(lease.state in resting for lease in self.leases.values())
 
     def milestones(self, host: str) -> Mapping[str, float]:
         """When (seconds of the run) it was leased, spawned, registered and warm, as far as it came."""
@@ -167,9 +176,11 @@ class Hosts:
             elif lease.state is HostState.REQUESTED:
                 self._to(name, HostState.STARTING)
             elif lease.state is HostState.STARTING:
-                self._step_starting(name, lease)
+                self._step_starting(name, lease, batch)
             elif not self._provider.alive(name):
                 self._lose(name)
+            else:
+                self._confine(name, lease, batch)
 
     def close(self) -> None:
         """Every host that is still leased is released now."""
@@ -178,7 +189,13 @@ class Hosts:
                 for state in _WAY_OUT[lease.state]:
                     self._to(name, state)
 
-    def _step_starting(self, name: str, lease: Lease) -> None:
+    def _confine(self, name: str, lease: Lease, batch: int) -> None:
+        seen = self._seen[name]
+        if seen.confined_after is not None and batch > seen.confined_after:
+            self._provider.confine(name, lease.type.cores)
+            seen.confined_after = None
+
+    def _step_starting(self, name: str, lease: Lease, batch: int) -> None:
         seen, executor = self._seen[name], self.executor(name)
         if not self._provider.alive(name) or (executor is None and self._clock() - lease.since > START_LIMIT):
             self._lose(name)
@@ -192,7 +209,7 @@ class Hosts:
                 seen.warming.start()
             return
         seen.milestones["warm"] = self._clock()
-        self._provider.confine(name, lease.type.cores)
+        seen.confined_after = batch + SETTLING_BATCHES
         self._to(name, HostState.RUNNING)
 
     def _warm_up(self, seen: _Seen, executor: Executor) -> None:

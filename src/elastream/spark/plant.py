@@ -48,8 +48,8 @@ __all__ = ["SparkPlant"]
 
 STEP = 0.05
 """Seconds between two looks of the steward at the queries: what a batch's end may go unnoticed for."""
-HOST_STEP = 0.25
-"""Seconds between two looks at the hosts, which cost a few gateway calls each."""
+HOST_STEP, QUIET_STEP = 0.25, 1.0
+"""Seconds between two looks at the hosts, which cost a few gateway calls each: while one comes or goes, and otherwise."""
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
 CPU_WINDOW = 3.0
@@ -445,7 +445,7 @@ class SparkPlant:
                 if self._clock.now() >= next_look:
                     idle = all(_idle(each.query) for each in self._running)
                     self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
-                    next_look = self._clock.now() + HOST_STEP
+                    next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError):
                 if self._closing.is_set():
                     return

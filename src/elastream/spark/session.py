@@ -4,11 +4,12 @@ What is set here is what was measured to matter: short locality waits, so that a
 second and not for half a minute; no limit on executors lost, because releasing hosts is normal here; nothing on screen.
 """
 
+import contextlib
 import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -22,6 +23,14 @@ __all__ = ["open_session", "settings_for"]
 LOCALITY_WAIT = "1s"
 """How long a task waits for the executor that holds its state. A lost executor costs at most this once per batch; below
 half a second, tasks of an unevenly loaded stage start to run away from their state."""
+
+SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For executors on less than a core. The optimising compiler spends 12 CPU seconds in an executor's first minutes, and more
+collector threads than cores only wait for each other; what the first tier makes is good enough for hosts that small."""
+
+STACK = "-Xss32m"
+"""Room for the driver's threads: Spark looks for an interrupt in the text of a failed Python callback with an expression
+that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
 
 LOGGING = """\
 rootLogger.level = warn
@@ -41,11 +50,13 @@ def settings_for(
     executor_memory: float,
     executor_cores: int,
     state_partitions: int,
+    small: bool = False,
     ports: range | None = None,
     packages: Sequence[str] = (),
 ) -> Mapping[str, str]:
     """Spark settings of an elastic session; `executor_memory` in mebibytes, `ports` for driver and block manager."""
     settings = {
+        "spark.executor.extraJavaOptions": SMALL_JVM if small else "",
         "spark.driver.host": driver_address,
         "spark.driver.bindAddress": driver_address,
         "spark.driver.memory": "1g",
@@ -63,6 +74,8 @@ def settings_for(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
+        # A slow machine is no reason to end a query: a Python worker may take its time to say hello.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
         **session_settings(),
     }
@@ -93,7 +106,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     logs = folder / "driver-log4j2.properties"
     logs.write_text(LOGGING.format(file=folder / "driver.log"))
     places = {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logs.as_uri()} {STACK}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_own_modules()),
@@ -101,10 +114,28 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     for key, value in {**settings, **places}.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with _stderr_into(folder / "driver-stderr.log"):
+            spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {str(error).splitlines()[0]}") from error
     return spark
+
+
+@contextlib.contextmanager
+def _stderr_into(file: Path) -> Iterator[None]:
+    """Let processes started inside write their stderr to `file`.
+
+    The driver's JVM and the Python processes that it starts keep it for life: what they say on their way down, or of an
+    executor that was released, would run through the live view.
+    """
+    before = os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def _own_modules() -> list[str]:

@@ -8,7 +8,7 @@ two and a replay meets the first one again. The records themselves are left to `
 import pickle
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -41,8 +41,8 @@ CORPUS, LOAD, RECORDS = "corpus.arrow", "load.pickle", "records"
 class Offset(TypedDict):
     """How far a load has been taken, and what the batch that ends here runs under.
 
-    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when it began, 0 while
-    it has not: the first batch of a query takes nothing, starts the workers, and only then does the load begin.
+    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when it began, 0
+    while it has not: the first batch of a query takes nothing, starts the workers, and only then does the load begin.
     """
 
     n: int
@@ -185,6 +185,9 @@ class ShapedReader(DataSourceStreamReader):
             return dict(start)
         if self._began is None:
             self._began = float(start["started"]) or now
+            # What the load brings in twice the time of a batch is no burst, whatever a record costs.
+            usual = int(2 * self._governor.batch_seconds * self._load.rate(now - self._began))
+            self._governor = replace(self._governor, allowance=max(self._governor.allowance, usual))
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
         upto = min(due, taken + self._governor.allowance)

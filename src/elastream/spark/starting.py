@@ -29,6 +29,12 @@ __all__ = ["start_plant"]
 PARTITIONS_PER_SLOT = 2
 """State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
 
+BATCH_SHARE = 0.4
+"""Of the target latency, the time from one batch to the next: a record waits for at most one batch and is in the next,
+which at full use leaves a fifth of the target to spare."""
+DEFAULT_LATENCY = 2.0
+"""Seconds that stand for a target latency where none is given."""
+
 CAPABILITIES = frozenset(
     {
         "SwitchAlternate", "SwitchEdge", "SetParallelism", "MoveTask",
@@ -44,16 +50,16 @@ def start_plant(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
-    batch_seconds: float = 0.5,
+    batch_seconds: float | None = None,
     warm: bool = True,
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkPlant:
     """Start cluster, session and queries; returns when the first host takes tasks.
 
-    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how long a
-    micro-batch is meant to take. settings: further Spark settings, which win. Raises ElastreamError, with nothing left
-    running, where any of it fails.
+    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how often a batch
+    begins and how long it may take, by default BATCH_SHARE of the target latency. settings: further Spark
+    settings, which win. Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
     partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
@@ -71,6 +77,7 @@ def start_plant(
             executor_memory=cluster.executor_memory_mb,
             executor_cores=cloud.type.slots,
             state_partitions=partitions,
+            small=cloud.type.cores < 1,
             packages=_packages(graph),
         )
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
@@ -80,8 +87,9 @@ def start_plant(
         _await_first(hosts, cluster, first)
         own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
         composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
+        pace = batch_seconds or BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
         running = start_queries(
-            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=batch_seconds
+            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
         )
         states = {name: StatePartitions(spark, each.query, partitions) for each in running for name in each.keyed}
     except BaseException:
@@ -105,7 +113,7 @@ def start_plant(
 def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
     """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
     while True:
-        hosts.step(batch=0, idle=True, holds=lambda host: False)
+        hosts.step(batch=-1, idle=True, holds=lambda host: False)
         states = {name: hosts.leases[name].state for name in names}
         for name, state in states.items():
             if state is HostState.LOST:
