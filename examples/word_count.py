@@ -34,8 +34,8 @@ result = run(
     flow,
     policy=Threshold(scale_out=0.7),
     cloud=Local(host_type="small", max_hosts=4),
-    target_latency="2s",
-    state_partitions=6,
+    target_latency="3s",
+    state_partitions=4,
 )
 
 counted = dict(latest(counts_folder).itertuples(index=False))

@@ -36,8 +36,8 @@ class Threshold:
     **Need.** The cores needed are those that the rate arriving now takes on the line through the rates and busy cores seen
     lately; where no line can be drawn (too few samples, or rates too alike), work per record over the last `window` seconds
     times that rate, which is believed up to FARTHEST times the rates seen. To that comes what it takes to work off late
-    backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late). Backlog is to be
-    gone within the target latency, or within the time that a host takes to start where that is longer, since no host
+    backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late).
+    Backlog is to be gone within the target latency, or within the time that a host takes to start where that is longer, since no host
     leased now helps earlier. Where the 99th percentile of latency is above target although records arrive faster than they
     are taken, and no host came in the last `cool_down` seconds, the hosts there are fall short whatever their metered work
     says: then the need is their cores times arrival over processed rate, and at least one host more. Where instances have
