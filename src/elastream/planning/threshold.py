@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
@@ -37,8 +38,8 @@ class Threshold:
     lately; where no line can be drawn (too few samples, or rates too alike), work per record over the last `window` seconds
     times that rate, which is believed up to FARTHEST times the rates seen. To that comes what it takes to work off late
     backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late).
-    Backlog is to be gone within the target latency, or within the time that a host takes to start where that is longer, since no host
-    leased now helps earlier. Where the 99th percentile of latency is above target although records arrive faster than they
+    Backlog is to be gone within the target latency, or within the time that a host takes to start where that is longer,
+    since no host leased now helps earlier. Where the 99th percentile of latency is above target although records arrive faster than they
     are taken, and no host came in the last `cool_down` seconds, the hosts there are fall short whatever their metered work
     says: then the need is their cores times arrival over processed rate, and at least one host more. Where instances have
     places of their own (the simulator), hosts must also have the cores that those reserve.
@@ -333,20 +334,20 @@ class Load:
 
     def _cores(self, rate: float) -> float:
         """Cores that `rate` records/s take: on the line through what was seen lately, else in proportion."""
+        if rate == 0:
+            return 0.0
         fixed, each = self._line
         if not math.isnan(each):
             return fixed + each * rate
         # The first batches of a run show what starting costs, not what records cost.
+        if len(self._pairs) < LEAST_SAMPLES:
+            return math.nan
         known = rate if math.isnan(self.processed) else min(rate, FARTHEST * self.processed)
-        return 0.0 if rate == 0 else known * self.work
+        return known * self.work
 
     @cached_property
-    def _line(self) -> tuple[float, float]:
-        """Cores that are busy at no load, and core-seconds that a further record adds; NaN where they cannot be told apart.
-
-        Having a micro-batch costs something however few its records: taken in proportion, a light load makes each record
-        look dear, and a step of it would be answered with far too many hosts.
-        """
+    def _pairs(self) -> NDArray[np.float64]:
+        """Records/s processed and cores busy at the last LINE_SAMPLES monitoring times, where known; shape (n, 2)."""
         frames = [*(sample.operators for sample in self.observation.history[-LINE_SAMPLES:]), self.observation.operators]
         names = [o.name for o in self.observation.context.graph.operators if not o.waits]
         pairs = np.array(
@@ -355,7 +356,17 @@ class Load:
                 for frame in frames
             ]
         )
-        pairs = pairs[~np.isnan(pairs).any(axis=1) & (pairs[:, 0] > 0)]
+        known: NDArray[np.float64] = pairs[~np.isnan(pairs).any(axis=1) & (pairs[:, 0] > 0)]
+        return known
+
+    @cached_property
+    def _line(self) -> tuple[float, float]:
+        """Cores that are busy at no load, and core-seconds that a further record adds; NaN where they cannot be told apart.
+
+        Having a micro-batch costs something however few its records: taken in proportion, a light load makes each record
+        look dear, and a step of it would be answered with far too many hosts.
+        """
+        pairs = self._pairs
         if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
             return math.nan, math.nan
         rates, busy = pairs.T

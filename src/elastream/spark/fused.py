@@ -19,6 +19,7 @@ from elastream.spark.composition import COLUMN, CompositionLog, Digit, code_in_o
 from elastream.spark.meter import TaskRow
 from elastream.spark.records import Chunk, conformed, shareable
 from elastream.spark.runner import Implementation, Runner
+from elastream.spark.workers import settle_in
 
 __all__ = [
     "ENTRY",
@@ -251,6 +252,7 @@ def walked(
     report: Callable[[list[TaskRow]], object],
 ) -> Iterator[pa.RecordBatch]:
     """The records of one task of batch `number` through `walk`. With several exits, rows are tagged (`tagged`)."""
+    settle_in()
     started, begun = time.thread_time(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)

@@ -31,6 +31,7 @@ from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.governor import Governor
 from elastream.spark.kafka import check_topic, source_options
+from elastream.spark.workers import settle_in
 
 __all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
 
@@ -214,6 +215,7 @@ class ShapedReader(DataSourceStreamReader):
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Arrow batches of a slice, stamped."""
+        settle_in()
         stamps = pa.array(np.full(min(partition.last - partition.first, 10_000), partition.code))
         for batch in slices(frozen(self._control / CORPUS), partition.first, partition.last):
             columns = [*batch.columns, stamps.slice(0, batch.num_rows)]
