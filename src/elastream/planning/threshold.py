@@ -34,15 +34,16 @@ more."""
 class Threshold:
     """Keep the cores in use at `scale_out` of those to be had.
 
-    **Need.** The cores needed are those that the rate arriving now takes on the line through the rates and busy cores seen
-    lately; where no line can be drawn (too few samples, or rates too alike), work per record over the last `window` seconds
-    times that rate, which is believed up to FARTHEST times the rates seen. To that comes what it takes to work off late
-    backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is late).
-    Backlog is to be gone within the target latency, or within the time that a host takes to start where that is longer,
-    since no host leased now helps earlier. Where the 99th percentile of latency is above target although records arrive faster than they
-    are taken, and no host came in the last `cool_down` seconds, the hosts there are fall short whatever their metered work
-    says: then the need is their cores times arrival over processed rate, and at least one host more. Where instances have
-    places of their own (the simulator), hosts must also have the cores that those reserve.
+    **Need.** The cores needed are those that the rate arriving now takes on the line through the rates and busy cores
+    seen lately; where no line can be drawn (too few samples, or rates too alike), work per record over the last `window`
+    seconds times that rate, which is believed up to FARTHEST times the rates seen. To that comes what it takes to work
+    off late backlog: the part above arrival rate x target latency (Little's law: with less than that waiting, nobody is
+    late). Backlog is to be gone within the target latency, or within the time that a host takes to start where that is
+    longer, since no host leased now helps earlier. Where the 99th percentile of latency is above target although records
+    arrive faster than they are taken, and no host came in the last `cool_down` seconds, the hosts there are fall short
+    whatever their metered work says: then the need is their cores times arrival over processed rate, and at least one
+    host more. Where instances have places of their own (the simulator), hosts must also have the cores that those
+    reserve.
 
     **Growing.** All hosts that the need lacks are asked for at once: drains are cancelled first, then hosts leased, as many
     as bring usable and coming cores to need / `scale_out`, and `spare` hosts on top. So a step of the load is answered
