@@ -25,6 +25,7 @@ from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
 from elastream.spark.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.sources import check_source, open_source
+from spark_jvm import forget_jvm
 
 POMS = Path(__file__).parent / "kafka"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
@@ -150,6 +151,7 @@ def spark(broker: str) -> Iterator[SparkSession]:
         reasons.append(found)
     else:
         pytest.skip("; ".join(reasons))
+    forget_jvm()  # jars are found by a JVM that is started with them
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -164,6 +166,7 @@ def spark(broker: str) -> Iterator[SparkSession]:
         )
         yield session
         session.stop()
+    forget_jvm()
 
 
 def drain(stream: DataFrame, folder: Path) -> DataFrame:

@@ -230,15 +230,15 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     records = [value for batch in batches.values() for value in batch["value"].to_pylist()]
     assert len(records) == target == 3000
     assert Counter(records) == Counter(lines[n % 3] for n in range(target))
-    codes = {number: set(batch[COLUMN].to_pylist()) for number, batch in batches.items()}
-    assert codes == {number: {code_in_offsets(checkpoint, number)} for number in batches}
+    codes = {number: set(batch[COLUMN].to_pylist()) for number, batch in batches.items() if batch.num_rows}
+    assert codes == {number: {code_in_offsets(checkpoint, number)} for number in codes}
     assert len({code for batch in codes.values() for code in batch}) > 2
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    load = constant("100000/s", "1s")
+    load = constant("2M/s", "1s")
     stream = open_source(
         spark, source(Records(WORDS, "word string", load)), control=tmp_path / "c", partitions=1, batch_seconds=0.5
     )
@@ -248,8 +248,8 @@ def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_p
         batches = [progress for progress in query.recentProgress if progress.numInputRows]
     finally:
         query.stop()
-    assert batches[1].numInputRows == 100
-    for batch in batches[1:3]:
+    assert all(batch.numInputRows < load.count(1.0) for batch in batches)
+    for batch in batches[:2]:
         latest, end = (json.loads(offset) for offset in (batch.sources[0].latestOffset, batch.sources[0].endOffset))
         assert latest["n"] == load.count(latest["t"]) > end["n"]
         assert backlog(end, load, end["started"] + latest["t"]) == latest["n"] - end["n"]

@@ -21,10 +21,10 @@ def start() -> SparkPlant:
     words = lines.flat_map({"all": str.split, "first": lambda line: line.split()[:1]}, returns="word string", name="split")
     words.key_by("word").count().sink(parquet(root / "out"))
     directory = RunDirectory.create(root / "runs", "conforms")
-    return start_plant(flow.graph, Local(TINY, max_hosts=2), directory, target_latency=2.0, state_partitions=2)
+    return start_plant(flow.graph, Local(TINY, max_hosts=4), directory, target_latency=2.0, state_partitions=2)
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-class TestSparkPlant(conformance_suite(PlantCase("spark", start, settle=90.0, examples=3, shared=True))):  # type: ignore[misc]
+class TestSparkPlant(conformance_suite(PlantCase("spark", start, settle=90.0, examples=2, shared=True))):  # type: ignore[misc]
     """The whole suite on one plant."""
