@@ -42,7 +42,7 @@ class PlantCase:
 
     make: a running plant with at least one host that takes tasks, or that will within `settle` seconds. settle: seconds on
     its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
-    generated plans it is given. shared: whether all tests but the last use one plant, because starting one takes long.
+    generated plans it is given. shared: whether all tests use one plant, which the last of them closes, because starting one takes long.
     """
 
     name: str
@@ -336,8 +336,8 @@ def conformance_suite(case: PlantCase) -> type:
                     check_observation(plant, observation)
                 assert not len(observation.tasks) or observation.leases
 
-        def test_a_closed_plant_holds_no_host_and_may_be_closed_again(self):
-            plant = case.make()
+        def test_a_closed_plant_holds_no_host_and_may_be_closed_again(self, shared):
+            plant = shared or case.make()
             ready(plant, case)
             plant.apply(LeaseHost(plant.observe().host_name(), next(iter(plant.context.host_types))))
             plant.close()
