@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing test check unit docs clean
+.PHONY: setup demo test check unit docs clean
 
 setup: $(READY)
 

@@ -16,7 +16,7 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, drive, make_plant
 
-SOURCE = "issue: the simulator; compilation apart"
+SOURCE = "the project's bar; compilation apart"
 CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
 """A hundred operators with 500 instances each, in twenty chains."""
 RECORDS_PER_SECOND = 2000.0

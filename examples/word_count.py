@@ -40,6 +40,8 @@ result = run(
     state_partitions=4,
 )
 
+if result.ending.status != "finished":
+    raise SystemExit("stopped before its load had ended: nothing is compared")
 counted = dict(latest(counts_folder).itertuples(index=False))
 expected = Counter(word for line in result.replay("source") for word in split_words(line))
 if counted != expected:

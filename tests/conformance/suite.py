@@ -42,7 +42,8 @@ class PlantCase:
 
     make: a running plant with at least one host that takes tasks, or that will within `settle` seconds. settle: seconds on
     its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
-    generated plans it is given. shared: whether all tests use one plant, which the last of them closes, because starting one takes long.
+    generated plans it is given. shared: whether all tests use one plant, which the last
+    of them closes, because starting one takes long.
     """
 
     name: str

@@ -74,6 +74,10 @@ def test_a_draining_host_neither_gets_nor_gives():
     assert counts(after(observation, moves)) == [2, 2, 2]
 
 
+def test_an_operator_whose_tasks_are_all_on_a_draining_host_is_left_to_the_drain():
+    assert balance(observe([0, 0], [1, 1, 1], draining={0})) == []
+
+
 def test_each_operator_is_spread_by_itself():
     observation = observe([0, 0, 1, 1], [1, 1], operators=["count", "count", "words", "words"])
     result = after(observation, balance(observation))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conformance.fake_plant import SMALL, FakePlant, word_count
 from elastream.model.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, Lease
+from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
 from elastream.planning.threshold import Threshold
@@ -236,8 +237,12 @@ def test_nothing_known_nothing_done():
 
 
 def test_thresholds_that_would_swing_are_refused():
-    with pytest.raises(ValueError, match="scale_in"):
+    with pytest.raises(ElastreamError, match="scale_in"):
         Threshold(scale_out=0.5, scale_in=0.6)
+
+
+def test_scale_in_follows_scale_out():
+    assert Threshold(scale_out=0.5).scale_in == pytest.approx(0.375)
 
 
 def drive(plant, policy, seconds):

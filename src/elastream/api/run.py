@@ -29,6 +29,8 @@ from elastream.spark.starting import start_plant
 
 __all__ = ["RunResult", "run"]
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -102,12 +104,11 @@ def run(
             ports=ports,
             settings=settings,
         )
-        taken: Mapping[str, tuple[Path, int]] = {}
         try:
             ending = _drive(plant, policy, directory, watching, options, duration(monitor), duration(period), stop)
-            taken = plant.taken()
         finally:
             plant.close()
+        taken = plant.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
@@ -155,8 +156,15 @@ class _Stop:
 
     def then(self, *actions: Any) -> None:
         self._actions = actions
+        # PySpark has put a handler of its own in place of ours when its session opened.
+        self.take_over()
         if self._asked:
             self._act()
+
+    def take_over(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._asked or not self._actions:
@@ -176,7 +184,8 @@ def _ending_in_order() -> Iterator[_Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    stop.take_over()
     try:
         yield stop
     finally:

@@ -266,7 +266,7 @@ def _bars(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Itera
             " / ".join(f"{value:.2%}" for value in (threshold, short, middle, long)),
             "ascending",
             threshold < short <= middle <= long,
-            "issue, from the paper's Tables 3-6",
+            "our bar, from the paper's Tables 3-6",
         )
     near = "near-real-time compliance"
     gain = mean("btu 60", near) - mean("threshold 60", near)
@@ -275,7 +275,7 @@ def _bars(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Itera
         round(100 * gain, 2),
         f">= {100 * REQUIRED_POINTS:g}",
         gain >= REQUIRED_POINTS,
-        "issue; paper: 93 % against 67 % (Table 3)",
+        "our bar; paper: 93 % against 67 % (Table 3)",
     )
     total = "near-real-time total cost"
     saving = 1 - mean("btu 60", total) / mean("threshold 60", total)
@@ -284,17 +284,17 @@ def _bars(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Itera
         round(saving, 4),
         f">= {REQUIRED_SAVING:g}",
         saving >= REQUIRED_SAVING,
-        "issue; paper: 36 % (Table 3)",
+        "our bar; paper: 36 % (Table 3)",
     )
     early = [mean(f"btu {minutes}", "early host releases") for minutes in BTUS]
-    yield Check(f"{pattern}: early host releases of BTU", max(early), "0", max(early) == 0, "issue")
+    yield Check(f"{pattern}: early host releases of BTU", max(early), "0", max(early) == 0, "our bar")
     early = [mean(f"threshold {minutes}", "early host releases") for minutes in BTUS]
-    yield Check(f"{pattern}: early host releases of threshold", min(early), "> 0", min(early) > 0, "issue")
+    yield Check(f"{pattern}: early host releases of threshold", min(early), "> 0", min(early) > 0, "our bar")
     short, middle, long = (mean(f"btu {minutes}", "scaling actions") for minutes in BTUS)
     yield Check(
         f"{pattern}: scaling actions fall as the BTU grows",
         " / ".join(f"{value:.1f}" for value in (short, middle, long)),
         "descending",
         short > middle > long,
-        "issue, from the paper's discussion of Table 3",
+        "our bar, from the paper's discussion of Table 3",
     )

@@ -39,6 +39,8 @@ def balance(observation: Observation, *, weigh: bool = True, tolerance: float = 
     moves: list[MoveTask] = []
     for operator in np.unique(tasks.operator).tolist():
         rows = np.flatnonzero((tasks.operator == operator) & (place >= 0))
+        if not len(rows):
+            continue  # all of them are on hosts that are being drained, which moves them by itself
         busy = tasks.column(Metric.BUSY_CORES)[rows]
         weighed = weigh and not np.isnan(busy).any() and bool(busy.sum() > 0)
         weights = busy if weighed else np.ones(len(rows))

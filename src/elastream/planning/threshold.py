@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
+from elastream.model.errors import ElastreamError
 from elastream.model.observation import Frame, Metric, Observation
 from elastream.model.units import format_duration
 from elastream.planning.measures import capacity, host_capacity, known_sum, source_sum, tasks_on
@@ -25,6 +26,8 @@ __all__ = ["Load", "Threshold"]
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Monitoring times that the line through rate and busy cores is drawn through, the fewest it needs, and how many times the
 lowest rate the highest must be: on less, a slope says more about noise than about records."""
+IN_TO_OUT = 0.75
+"""Of scale_out, what scale_in is by default (E2DF, section 4: 0.7, and 0.75 of it)."""
 FARTHEST = 4.0
 """Times the highest rate processed lately beyond which work in proportion to records is not believed; the next rounds see
 more."""
@@ -71,7 +74,7 @@ class Threshold:
     """
 
     scale_out: float = 0.7
-    scale_in: float = 0.525
+    scale_in: float | None = None
     spare: int = 0
     settle: float = 10.0
     cool_down: float = 10.0
@@ -80,8 +83,16 @@ class Threshold:
     max_parallelism: int = 64
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale_in < self.scale_out <= 1:
-            raise ValueError(f"scale_in {self.scale_in:g} and scale_out {self.scale_out:g}: 0 < scale_in < scale_out <= 1")
+        if self.scale_in is None:
+            object.__setattr__(self, "scale_in", IN_TO_OUT * self.scale_out)
+        if not 0 < self._scale_in < self.scale_out <= 1:
+            raise ElastreamError(
+                f"scale_in {self.scale_in:g} and scale_out {self.scale_out:g}: 0 < scale_in < scale_out <= 1"
+            )
+
+    @property
+    def _scale_in(self) -> float:
+        return IN_TO_OUT * self.scale_out if self.scale_in is None else self.scale_in
 
     @property
     def name(self) -> str:
@@ -154,7 +165,7 @@ class Threshold:
         # Spare hosts are kept beside what the load needs: the smallest of the rest count as spare.
         working = sorted(rest, key=lambda host: host_capacity(observation, host))[self.spare :]
         left = capacity(observation, working)
-        if not (load.peak <= self.scale_in * left and reserved <= left):
+        if not (load.peak <= self._scale_in * left and reserved <= left):
             return []
         use = f"{load.peak / left:.0%}" if left else "0%"
         why = f"{len(working)} hosts are used at {use} at most, as seen for {format_duration(self.settle)}"
@@ -166,10 +177,10 @@ class Threshold:
         if math.isnan(now):
             return now, now, ""
         if slots := load.free_slots(operator):
-            return now, min(load.slots_filled(slots, now, self.scale_out, self.scale_in), self.max_parallelism), "load"
+            return now, min(load.slots_filled(slots, now, self.scale_out, self._scale_in), self.max_parallelism), "load"
         work, each = load.stage(operator, now)
         grown = _instances(load.arriving * work, each * self.scale_out, now)
-        shrunk = _instances(load.peak_rate * work, each * self.scale_in, now)
+        shrunk = _instances(load.peak_rate * work, each * self._scale_in, now)
         wanted = grown if grown > now else min(shrunk, now)
         return now, min(wanted, self.max_parallelism), "utilisation"
 

@@ -3,13 +3,15 @@
 What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS`):
 
     REQUESTED -> STARTING   the provider has spawned it
+    REQUESTED -> LOST       the provider refused
     STARTING  -> RUNNING    its executor registered and is warm
     STARTING  -> LOST       it died, or did not come up within START_LIMIT
     RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
     DRAINING  -> RUNNING    asked to after all
     RUNNING, DRAINING -> RELEASING   asked to: it gets no further task
     RELEASING -> RELEASED   it holds no state partition, and GRACE_BATCHES have ended since it got its last task, so
-                            that nothing it wrote is still needed; the provider then ended it
+                            that nothing it wrote is still needed; or no batch came to an end for GRACE_LIMIT, or none is
+                            under way for IDLE_LIMIT; the provider then ended it
     any       -> LOST       it is gone without being asked
 
 A host is quick to start because its quota is lifted until it has worked off SETTLING_BATCHES, and slow to be trusted
@@ -26,7 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import TRANSITIONS, HostState, HostType, Lease
 from elastream.spark.executors import Executor, Executors
 from elastream.spark.warmup import warm_up
 
@@ -80,8 +82,7 @@ class Provider(Protocol):
 class _Seen:
     """What the steward remembers of one host beside its lease."""
 
-    executor: str | None = None
-    warming: threading.Thread | None = None
+    warming: str | None = None
     warm: set[str] = field(default_factory=set)
     confined_after: int | None = None
     fenced_at: float | None = None
@@ -139,14 +140,19 @@ class Hosts:
     def lease(self, host: str, type: HostType) -> None:
         """Ask the provider for a host; it starts unconfined."""
         self.adopt(host, type, self._clock())
-        self._provider.lease(host, type)
+        try:
+            self._provider.lease(host, type)
+        except BaseException:
+            self._to(host, HostState.LOST)
+            raise
         self._to(host, HostState.STARTING)
 
-    def adopt(self, host: str, type: HostType, since: float) -> None:
-        """Take over a host that the provider was asked for at `since`, before there was a session."""
+    def adopt(self, host: str, type: HostType, since: float, *, spawned: bool = False) -> None:
+        """Take over a host that was asked for at `since`; `spawned` where the provider has done so, before this session."""
         with self._lock:
-            self._leases[host] = Lease(host, type, since)
             self._seen[host] = _Seen(milestones={"lease": since})
+            lease = Lease(host, type, since)
+            self._leases[host] = lease.to(HostState.STARTING, self._clock()) if spawned else lease
 
     def drain(self, host: str) -> None:
         """RUNNING to DRAINING."""
@@ -173,8 +179,6 @@ class Hosts:
                 continue
             if lease.state is HostState.RELEASING:
                 self._step_releasing(name, batch, idle, holds)
-            elif lease.state is HostState.REQUESTED:
-                self._to(name, HostState.STARTING)
             elif lease.state is HostState.STARTING:
                 self._step_starting(name, lease, batch)
             elif not self._provider.alive(name):
@@ -197,16 +201,16 @@ class Hosts:
 
     def _step_starting(self, name: str, lease: Lease, batch: int) -> None:
         seen, executor = self._seen[name], self.executor(name)
-        if not self._provider.alive(name) or (executor is None and self._clock() - lease.since > START_LIMIT):
+        if not self._provider.alive(name) or self._clock() - lease.since > START_LIMIT:
             self._lose(name)
             return
         if executor is None:
             return
         seen.milestones.setdefault("registered", self._clock())
         if self._warm and executor.id not in seen.warm:
-            if seen.warming is None:
-                seen.warming = threading.Thread(target=self._warm_up, args=(seen, executor), daemon=True)
-                seen.warming.start()
+            if seen.warming != executor.id:
+                seen.warming = executor.id
+                threading.Thread(target=self._warm_up, args=(seen, executor), daemon=True).start()
             return
         seen.milestones["warm"] = self._clock()
         seen.confined_after = batch + SETTLING_BATCHES
@@ -214,9 +218,11 @@ class Hosts:
 
     def _warm_up(self, seen: _Seen, executor: Executor) -> None:
         # A cold executor is slow, not wrong; a dead one shows in the next step.
-        with contextlib.suppress(PySparkException, Py4JError, OSError):
-            warm_up(self._spark, executor)
-        seen.warm.add(executor.id)
+        try:
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                warm_up(self._spark, executor)
+        finally:
+            seen.warm.add(executor.id)
 
     def _step_releasing(self, name: str, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         seen = self._seen[name]
@@ -232,7 +238,9 @@ class Hosts:
 
     def _to(self, host: str, state: HostState) -> None:
         with self._lock:
-            self._leases[host] = self._leases[host].to(state, self._clock())
+            # Someone else may have sent it another way since it was looked at: what is not in the table is not wanted.
+            if state in TRANSITIONS[self._leases[host].state]:
+                self._leases[host] = self._leases[host].to(state, self._clock())
 
 
 _WAY_OUT: Mapping[HostState, tuple[HostState, ...]] = {

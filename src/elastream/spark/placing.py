@@ -78,12 +78,14 @@ class Placing:
     def send(self, target: Callable[[str], Location | None]) -> int:
         """A batch has ended: settle the moves that landed, tell the coordinator the others; how many were told.
 
-        `target(host)` gives the executor of a usable host, None otherwise.
+        `target(host)` gives the executor of a usable host, None otherwise. Each host is told one task a batch: loading a
+        partition takes time from the batch that needs it, and moving many at once would make one batch long.
         """
         if not self._wanted:
             return 0
         self.look()
         told = 0
+        loading: set[str] = set()
         with self._lock:
             for task, move in list(self._wanted.items()):
                 place = target(move.host)
@@ -93,7 +95,8 @@ class Placing:
                     # The coordinator repeats what it was told; the batch that has ended since makes it true.
                     self.landed.append(replace(move, landed_at=self._clock()))
                     del self._wanted[task]
-                else:
+                elif move.host not in loading:
+                    loading.add(move.host)
                     self._states[task.operator].move(task.index, place)
                     self._wanted[task] = replace(move, attempts=move.attempts + 1)
                     told += 1

@@ -87,6 +87,7 @@ class SparkPlant:
         self._closing = threading.Event()
         self._ended: list[int] = [-1] * len(running)
         self._committed = -1
+        self._round = list(self._ended)
         self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
         self._steward.start()
 
@@ -153,7 +154,10 @@ class SparkPlant:
         now = time.time()
         if not all(self._telemetry.exhausted(source, now) for source in sources):
             return False
-        return all(each.own_source or _idle(each.query) for each in self._running)
+        for each in self._running:
+            if not each.own_source:
+                each.query.processAllAvailable()  # what travels over durable edges is the last to arrive
+        return True
 
     def observe(self) -> Observation:
         """What is known now."""
@@ -201,6 +205,7 @@ class SparkPlant:
         self._steward.join(10)
         for each in self._running:
             _quietly(each.query.stop)
+        _quietly(self._telemetry.poll)
         self._hosts.close()
         # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
         self._cluster.close()
@@ -225,15 +230,6 @@ class SparkPlant:
             for source, control in each.sources.items()
             if (batch := last[each.segment.name]) is not None and batch.last == batch.last
         }
-
-    def wait_idle(self, limit: float = 30.0) -> bool:
-        """Wait until no batch is under way and none is due; whether it came to that within `limit` seconds."""
-        until = time.monotonic() + limit
-        while time.monotonic() < until:
-            if all(_idle(each.query) for each in self._running):
-                return True
-            time.sleep(STEP)
-        return False
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -446,16 +442,19 @@ class SparkPlant:
                     idle = all(_idle(each.query) for each in self._running)
                     self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
                     next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
-            except (Py4JError, PySparkException, OSError):
+            except (Py4JError, PySparkException, OSError, ElastreamError):
                 if self._closing.is_set():
                     return
-                # A query that has just stopped answers with an error; `finished` tells the story of it.
+                # A query that has just stopped, or a host that has just gone, answers with an error. The next look at it
+                # tells: `finished` of the query, the provider of the host.
 
     def _follow_batches(self) -> None:
         ended = [_last_batch(each.query) for each in self._running]
         if ended != self._ended:
             self._ended = ended
-            self._committed = max(ended)
+            # Several queries have batches of their own: what counts is that each has ended one.
+            if all(now > then for now, then in zip(ended, self._round, strict=True)):
+                self._committed, self._round = self._committed + 1, ended
             self._placing.send(self._target)
             self._placing.look()
 

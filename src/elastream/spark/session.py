@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -116,7 +117,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     try:
         with _stderr_into(folder / "driver-stderr.log"):
             spark = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
         raise EnvironmentProblem(f"Spark did not start on {master}: {str(error).splitlines()[0]}") from error
     return spark
 

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from elastream.model.cloud import HostState
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
@@ -62,6 +62,13 @@ def start_plant(
     settings, which win. Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
+    for segment in layout.segments:
+        shaped = [o.name for o in graph.sources if o.name in segment.operators and getattr(o.endpoint, "load", None)]
+        if len(shaped) > 1:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one query, "
+                "whose latencies could not be told apart: put a durable edge behind all but one of them"
+            )
     partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
     clock = RunClock()
     cluster = LocalCluster(cloud, directory.cluster, ports)
@@ -83,7 +90,7 @@ def start_plant(
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
         hosts = Hosts(spark, cluster, clock.now, warm=warm)
         for host in first:
-            hosts.adopt(host, cloud.type, since)
+            hosts.adopt(host, cloud.type, since, spawned=True)
         _await_first(hosts, cluster, first)
         own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
         composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
