@@ -250,7 +250,7 @@ def tabulate(runs: Sequence[Run]) -> Figures:
 
 
 def bars(figures: Figures) -> tuple[Check, ...]:
-    """The issue's bars, for every pattern, on means over the seeds."""
+    """Our bars, for every pattern, on means over the seeds."""
     return tuple(check for pattern, columns in figures.items() for check in _bars(pattern, columns))
 
 

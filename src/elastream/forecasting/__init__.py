@@ -1,1 +1,1 @@
-"""What looks ahead: short-horizon forecasts of load and host speed. Nothing yet; its issue has not opened."""
+"""What looks ahead: short-horizon forecasts of load and host speed. Nothing yet."""

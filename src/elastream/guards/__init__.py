@@ -1,1 +1,1 @@
-"""What chooses alternates: activation and value-based guards. Nothing yet; its issue has not opened."""
+"""What chooses alternates: activation and value-based guards. Nothing yet."""
