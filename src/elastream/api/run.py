@@ -73,11 +73,11 @@ def run(
 ) -> RunResult:
     """Run `flow` on hosts of `cloud` under `policy` until its load ends, or for ever where it has none.
 
-    target_latency: service level, from a record being due to its result being committed by the first query that takes it. state_partitions: key groups of
-    each keyed operator, fixed for the life of a checkpoint (default: two per slot of the largest cluster). batch: how
-    long a micro-batch is meant to take. monitor, period: seconds between observations, and between plans. warm_up:
-    whether new executors are warmed before they count. ports: the first two are the master's and its page's. settings: further
-    Spark settings.
+    target_latency: service level, from a record being due to its result being committed by the first query that takes it.
+    state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
+    largest cluster). batch: how long a micro-batch is meant to take. monitor, period: seconds between observations, and
+    between plans. warm_up: whether new executors are warmed before they count. ports: the first two are the master's and
+    its page's. settings: further Spark settings.
 
     Raises ElastreamError for what a user can put right, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
