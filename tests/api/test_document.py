@@ -484,7 +484,7 @@ def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
         (
             "scale_out: 0.7", "scale_out: 1.5",
             ("flow.yaml:24: policy.threshold.scale_out: "
-            "scale_in 0.525 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
+            "scale_in 1.125 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
         ),
         (
             "host_type: small", "host_type: smal",
