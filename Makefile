@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check unit docs clean
+.PHONY: setup demo test test-all check unit docs clean
 
 setup: $(READY)
 
@@ -25,6 +25,9 @@ check: setup
 	$(BIN)/mypy -p elastream
 	$(BIN)/mypy --strict -p elastream.model -p elastream.planning -p elastream.control -p elastream.workload
 	$(BIN)/lint-imports
+
+test-all: setup check
+	$(BIN)/python -m pytest -m ""
 
 unit: setup
 	$(BIN)/python -m pytest -m "not spark and not kafka"

@@ -92,6 +92,7 @@ def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_p
     assert gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_is_named_in_one_sentence(tmp_path):
     process = start(tmp_path, last="poison", lasts=None)
     _, err = process.communicate(timeout=200)

@@ -21,6 +21,7 @@ NUMBERS = 700
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_records_cross_a_kafka_edge_once_and_results_are_messages(

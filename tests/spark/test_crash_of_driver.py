@@ -16,7 +16,7 @@ import pytest
 
 from elastream import latest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
 
 RECORDS = 6000
 PROGRAM = """

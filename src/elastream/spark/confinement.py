@@ -357,6 +357,9 @@ class Network:
         """Make the namespace of host number `index`, limited by `link` in both directions; raises OSError."""
         name, device = self.namespace(index), self.device(index)
         _run("ip", "netns", "add", name)
+        # The kernel takes a namespace that was deleted apart in its own time: the outer end of its link may still be there.
+        with contextlib.suppress(OSError):
+            _run("ip", "link", "delete", device)
         _run("ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", name)
         _run("ip", "link", "set", device, "master", self.bridge, "up")
         _run("ip", "-n", name, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
