@@ -163,7 +163,7 @@ class _Compiler:
         members = [graph.operator(name) for name in segment.operators]
         self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
         self.keyed = [operator for operator in members if operator.kind is Kind.KEYED]
-        self.shaped = [operator for operator in self.sources if getattr(operator.endpoint, "load", None) is not None]
+        self.shaped = [operator for operator in self.sources if operator.load is not None]
 
     def start(self, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
         """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""

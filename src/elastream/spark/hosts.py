@@ -129,10 +129,6 @@ class Hosts:
         """Address of a host."""
         return self._provider.address(host)
 
-    def at(self, address: str) -> str | None:
-        """The active host with this address."""
-        return next((n for n, lease in self.leases.items() if lease.active and self._provider.address(n) == address), None)
-
     def executor(self, host: str) -> Executor | None:
         """The registered executor of a host."""
         return self._by_address.get(self._provider.address(host))
@@ -190,7 +186,8 @@ class Hosts:
         """Every host that is still leased is released now."""
         for name, lease in self.leases.items():
             if lease.active:
-                for state in _WAY_OUT[lease.state]:
+                # A host that never started goes straight to its end: `_to` skips what the table does not know.
+                for state in (HostState.RELEASING, HostState.RELEASED):
                     self._to(name, state)
 
     def _confine(self, name: str, lease: Lease, batch: int) -> None:
@@ -241,15 +238,6 @@ class Hosts:
             # Someone else may have sent it another way since it was looked at: what is not in the table is not wanted.
             if state in TRANSITIONS[self._leases[host].state]:
                 self._leases[host] = self._leases[host].to(state, self._clock())
-
-
-_WAY_OUT: Mapping[HostState, tuple[HostState, ...]] = {
-    HostState.REQUESTED: (HostState.RELEASED,),
-    HostState.STARTING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.RUNNING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.DRAINING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.RELEASING: (HostState.RELEASED,),
-}
 
 
 def _fence(spark: SparkSession, executor: str) -> None:

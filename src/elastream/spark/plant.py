@@ -81,7 +81,6 @@ class SparkPlant:
         self._composition = composition
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
-        self._scalings: dict[str, int] = {}
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
@@ -278,8 +277,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
         if instances < 1:
             return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
-        return outcome
+        return self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
 
     def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
         changed = replace(self._composition, **changes)  # type: ignore[arg-type]
@@ -288,8 +286,6 @@ class SparkPlant:
         changed = replace(changed, version=self._composition.version + 1)
         switch(self._running, changed)
         self._composition = changed
-        if isinstance(action, SetParallelism):
-            self._scalings[action.operator] = self._scalings.get(action.operator, 0) + 1
         return Outcome(action, Status.DONE)
 
     def _move(self, action: Action, task: TaskId, host: str) -> Outcome:

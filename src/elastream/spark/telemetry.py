@@ -6,7 +6,6 @@ record is the commit of its batch less the moment it was due: computed here from
 """
 
 import json
-import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.graph import Graph, Kind
+from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Frame, Metric
 from elastream.model.stages import Layout
 from elastream.spark.compile import RunningSegment
@@ -34,7 +32,11 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown."""
+    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown.
+
+    since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
+    wait for the next trigger counts.
+    """
 
     segment: str
     id: int
@@ -44,6 +46,7 @@ class Batch:
     first: float = NAN
     last: float = NAN
     load_started: float = NAN
+    since: float = NAN
     parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -59,7 +62,7 @@ class Telemetry:
         self._layout = layout
         self._running = tuple(running)
         self._target = target_latency
-        self._patterns = _patterns(layout.graph)
+        self._patterns = layout.graph.loads
         self._source_of = {
             each.segment.name: name
             for each in running
@@ -68,8 +71,7 @@ class Telemetry:
         }
         self._seen: dict[str, int] = defaultdict(lambda: -1)
         self._recent: dict[str, deque[Batch]] = defaultdict(lambda: deque(maxlen=200))
-        self._meter: deque[tuple[float, MeterRow]] = deque(maxlen=20_000)
-        self._counted: dict[str, tuple[float, int]] = {}
+        self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         self.batches = 0
         self.rows = 0
         self.longest = 0.0
@@ -81,7 +83,7 @@ class Telemetry:
             name = each.segment.name
             for progress in _unseen(each.query, self._seen[name]):
                 self._seen[name] = progress["batchId"]
-                batch = _batch(name, progress)
+                batch = _batch(name, progress, self.last(name))
                 self._recent[name].append(batch)
                 fresh.append(batch)
                 if name in self._source_of:
@@ -92,8 +94,11 @@ class Telemetry:
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
         """Take what the meter has drained."""
-        now = time.time()
-        self._meter.extend((now, row) for row in rows)
+        for row in rows:
+            self._meter[row.segment, row.batch].append(row)
+        for segment, batch in list(self._meter):
+            if (recent := self._recent[segment]) and batch < recent[0].id:
+                del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
         """The newest committed batch of a segment."""
@@ -118,9 +123,8 @@ class Telemetry:
     def backlog(self, source: str, at: float) -> float:
         """Records due and not taken by any batch."""
         if source in self._patterns:
-            return (
-                max(0.0, self.due(source, at) - self.taken(source)) if self.due(source, at) == self.due(source, at) else NAN
-            )
+            due = self.due(source, at)
+            return max(0.0, due - self.taken(source)) if due == due else NAN
         running = self._of_source(source)
         last = self.last(running.segment.name) if running else None
         return last.parts.get("behind", NAN) if last else NAN
@@ -189,8 +193,8 @@ class Telemetry:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
         window = self._window(now)
         batches = {(batch.segment, batch.id): batch for each in window.values() for batch in each}
-        for _, row in self._meter:
-            if (row.segment, row.batch) in batches:
+        for key in batches:
+            for row in self._meter.get(key, ()):
                 rows_of[row.operator].append(row)
         for name, rows in rows_of.items():
             covered = {(row.segment, row.batch) for row in rows}
@@ -217,11 +221,6 @@ class Telemetry:
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
         window = self._window(now)
-        last_metered: dict[tuple[str, int], tuple[float, float]] = {}
-        for _, row in self._meter:
-            key = (row.segment, row.batch)
-            ends, emitted = last_metered.get(key, (0.0, 0.0))
-            last_metered[key] = (max(ends, row.last), emitted)
         for each in self._running:
             batches = window.get(each.segment.name, ())
             for name in each.keyed:
@@ -229,9 +228,9 @@ class Telemetry:
                 arriving = sum(columns[Metric.EMITTED_RATE].get(source, NAN) for source in feeding)
                 columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
                 spans = [
-                    (batch.end - last_metered[(batch.segment, batch.id)][0], float(batch.rows))
+                    (batch.end - max(row.last for row in metered), float(batch.rows))
                     for batch in batches
-                    if (batch.segment, batch.id) in last_metered and batch.rows
+                    if batch.rows and (metered := self._meter.get((batch.segment, batch.id)))
                 ]
                 if spans:
                     seconds, weights = np.maximum(0.0, np.array([s for s, _ in spans])), np.array([w for _, w in spans])
@@ -325,20 +324,15 @@ def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])
 
 
-def _patterns(graph: Graph) -> dict[str, ArrivalPattern]:
-    loads = {o.name: getattr(o.endpoint, "load", None) for o in graph.sources}
-    return {name: load for name, load in loads.items() if load is not None}
-
-
 def _rate(batches: Sequence[Batch]) -> float:
     return sum(batch.rows for batch in batches) / _span(batches) if batches else NAN
 
 
 def _span(batches: Sequence[Batch]) -> float:
-    """Wall-clock seconds that a run of batches covers, gaps included."""
+    """Wall-clock seconds that a run of batches covers, from the end of the batch before it, gaps included."""
     if not batches:
         return NAN
-    return max(1e-3, max(batch.end for batch in batches) - min(batch.start for batch in batches))
+    return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))
 
 
 def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
@@ -354,7 +348,7 @@ def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
     return fresh[::-1]
 
 
-def _batch(segment: str, progress: Mapping[str, Any]) -> Batch:
+def _batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> Batch:
     started = datetime.fromisoformat(progress["timestamp"]).timestamp()
     source = progress["sources"][0] if progress["sources"] else {}
     first, last = _offset(source.get("startOffset")), _offset(source.get("endOffset"))
@@ -371,6 +365,7 @@ def _batch(segment: str, progress: Mapping[str, Any]) -> Batch:
         first=float(first.get("n", 0 if last.get("n") is not None else NAN)),
         last=float(last.get("n", NAN)),
         load_started=float(last.get("started") or NAN),
+        since=started if before is None else min(started, max(before.end, started - WINDOW)),
         parts=parts,
     )
 
