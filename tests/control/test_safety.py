@@ -62,5 +62,3 @@ def test_a_fake_clock_moves_only_forward_and_says_where_it_wakes():
     clock.advance(1.0)
     assert clock.now() == 11.0
     assert woken == [10.0, 10.0]
-
-

@@ -171,7 +171,9 @@ def test_a_quantile_of_nothing_is_unknown():
 
 
 def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)])
+    made = telemetry(
+        tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)]
+    )
     made.poll()
     # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
     seen = made.application(STARTED + 4.0, cost=0.0)
@@ -188,7 +190,8 @@ def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
     made = telemetry(tmp_path, [Progress(number, float(number), 0.5, number, number + 1) for number in range(300)])
     made.poll()
     made.metered(
-        MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1) for number in range(300)
+        MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1)
+        for number in range(300)
     )
     assert made.operators(STARTED + 300.0, {}, cores=1.0).value("split", Metric.BUSY_CORES) == pytest.approx(0.1)
     assert len(made._meter) == 200

@@ -254,6 +254,7 @@ class _Compiler:
             control=self._control_of(source),
             partitions=self._width(source),
             batch_seconds=self.batch_seconds,
+            checkpoint=self.checkpoint,
         )
 
     def _flows(self, operators: Sequence[str], frames: Mapping[str | Edge, DataFrame]) -> list[Outflow]:

@@ -344,7 +344,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         self._empty(host, others)
         self._placing.forget(host)
-        self._hosts.release(host, self._committed)
+        self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _empty(self, host: str, others: Sequence[str]) -> None:
@@ -436,6 +436,7 @@ class SparkPlant:
                 self._follow_batches()
                 if self._clock.now() >= next_look:
                     idle = all(_idle(each.query) for each in self._running)
+                    self._keep_emptying()
                     self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
                     next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError, ElastreamError):
@@ -446,13 +447,20 @@ class SparkPlant:
 
     def _follow_batches(self) -> None:
         ended = [_last_batch(each.query) for each in self._running]
-        if ended != self._ended:
-            self._ended = ended
-            # Several queries have batches of their own: what counts is that each has ended one.
-            if all(now > then for now, then in zip(ended, self._round, strict=True)):
-                self._committed, self._round = self._committed + 1, ended
-            self._placing.send(self._target)
-            self._placing.look()
+        for each, batch, before in zip(self._running, ended, self._ended, strict=True):
+            if batch != before and each.keyed:
+                self._placing.send(each.keyed, self._target)
+        # Several queries have batches of their own: what counts is that each has ended one.
+        if all(now > then for now, then in zip(ended, self._round, strict=True)):
+            self._committed, self._round = self._committed + 1, ended
+        self._ended = ended
+
+    def _keep_emptying(self) -> None:
+        """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""
+        usable = self._hosts.usable
+        for name, lease in self._hosts.leases.items():
+            if usable and lease.state in (HostState.DRAINING, HostState.RELEASING):
+                self._empty(name, usable)
 
     def _target(self, host: str) -> Location | None:
         executor = self._hosts.executor(host)

@@ -83,7 +83,7 @@ def start_plant(
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
         hosts = Hosts(spark, cluster, clock.now, warm=warm)
         for host in first:
-            hosts.adopt(host, cloud.type, since, spawned=True)
+            hosts.adopt(host, cloud.type, since)
         _await_first(hosts, cluster, first)
         composition = Composition.default(graph, dict.fromkeys(graph.loads, len(first) * cloud.type.slots))
         pace = batch_seconds or BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
