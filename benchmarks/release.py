@@ -40,12 +40,12 @@ def measure(arguments: argparse.Namespace) -> Report:
             median = bench.steady(BEFORE)
             began = time.time()
             plant.apply(DrainHost(host))
-            plant.apply(SetParallelism("source", number - 1))
             bench.observe_until(
                 lambda host=host: plant.observe().hosts.value(host, Metric.TASKS) == 0 and not plant.placing.wanted(),
                 60,
                 f"state moved off {host}",
             )
+            plant.apply(SetParallelism("source", number - 1))
             plant.apply(ReleaseHost(host))
             bench.observe_until(
                 lambda host=host: plant.hosts.leases[host].state is HostState.RELEASED, 60, f"{host} released"
