@@ -54,7 +54,7 @@ def one_run(warm: bool) -> dict[str, float]:
             "recovered": max(late, default=step),
         }
         milestones = [plant.hosts.milestones(host) for host, _ in leased]
-        for name, key in (("lease", "lease"), ("executor ready", "warm")):
+        for name, key in (("lease", "spawned"), ("executor ready", "warm")):
             parts[name] = max((each[key] for each in milestones if key in each), default=float("nan"))
         parts["state moved"] = max((move.landed_at for move in plant.placing.landed), default=float("nan"))
         return {name: round(parts[name] - step, 2) for name in PARTS}

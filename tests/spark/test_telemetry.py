@@ -64,7 +64,7 @@ def telemetry(tmp_path, progress, rate=100, lasts="10s", target=1.0):
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
     running = SimpleNamespace(
-        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",)
+        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",), edges={}
     )
     return Telemetry(layout, [running], target)
 
@@ -168,3 +168,30 @@ def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
 
 def test_a_quantile_of_nothing_is_unknown():
     assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
+
+
+def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
+    made = telemetry(
+        tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)]
+    )
+    made.poll()
+    # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
+    seen = made.application(STARTED + 4.0, cost=0.0)
+    assert seen.value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_a_long_silence_counts_for_no_more_than_an_observation_looks_back(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 60.0, 1.0, 10, 410)])
+    made.poll()
+    assert made.application(STARTED + 61.0, cost=0.0).value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
+    made = telemetry(tmp_path, [Progress(number, float(number), 0.5, number, number + 1) for number in range(300)])
+    made.poll()
+    made.metered(
+        MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1)
+        for number in range(300)
+    )
+    assert made.operators(STARTED + 300.0, {}, cores=1.0).value("split", Metric.BUSY_CORES) == pytest.approx(0.1)
+    assert len(made._meter) == 200

@@ -158,8 +158,6 @@ class _Stop:
         self._actions = actions
         # PySpark has put a handler of its own in place of ours when its session opened.
         self.take_over()
-        if self._asked:
-            self._act()
 
     def take_over(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -170,9 +168,6 @@ class _Stop:
         if self._asked or not self._actions:
             raise KeyboardInterrupt
         self._asked = True
-        self._act()
-
-    def _act(self) -> None:
         for action in self._actions:
             action()
 

@@ -254,7 +254,7 @@ def alternate_costs(graph: Graph, settings: Settings, composition: Composition) 
 
 def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
     """The load of a source: the one in `loads`, else its own; raises DataflowError where there is none."""
-    load = loads.get(source.name) or getattr(source.endpoint, "load", None)
+    load = loads.get(source.name) or source.load
     if load is None:
         raise DataflowError(f"source {source.name!r} has no load: the simulation needs to know when records arrive")
     return emissions(load, until=seconds)

@@ -30,7 +30,7 @@ from elastream.spark.composition import (
     write_wanted,
 )
 from elastream.spark.directory import RunDirectory
-from elastream.spark.edges import edge_name, open_edge
+from elastream.spark.edges import Channel, edge_name, open_edge
 from elastream.spark.failures import explain_failure, first_line
 from elastream.spark.fused import ENTRY, Carrier, stage_function, tagged_schema
 from elastream.spark.keyed import keyed_frame, schema_from
@@ -39,7 +39,7 @@ from elastream.spark.regions import Inlet, Region, region, wire
 from elastream.spark.shipping import pickled
 from elastream.spark.sources import open_source
 
-__all__ = ["RunningSegment", "explain_failure", "session_settings", "start_queries", "switch"]
+__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "session_settings", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches where nothing else is asked for: an idle query polls its source that often."""
@@ -54,8 +54,8 @@ class RunningSegment:
     """A segment and the query that runs it.
 
     checkpoint, control: its folders. own_source: whether a source or an edge that it reads is ours, so that its offsets
-    carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control folders of its sources of
-    ours, by name. edges: those of the durable edges of files that it reads.
+    carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
+    folders of its sources of ours, by name. edges: the durable edges of files that it reads.
     """
 
     segment: Segment
@@ -67,7 +67,7 @@ class RunningSegment:
     meter: Meter
     codec: CompositionCodec
     sources: Mapping[str, Path]
-    edges: Mapping[Edge, Path]
+    edges: Mapping[Edge, Channel]
 
 
 def session_settings() -> Mapping[str, str]:
@@ -142,12 +142,25 @@ def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
         for source, control in each.sources.items():
             width = composition.parallelism.get(source, 1)
             write_wanted(wanted_file(control), composition.version, code, width)
-        for edge, control in each.edges.items():
-            write_wanted(wanted_file(control), composition.version, code, _edge_width(each.segment, edge, composition))
+        for edge, channel in each.edges.items():
+            write_wanted(
+                wanted_file(channel.control), composition.version, code, _edge_width(each.segment, edge, composition)
+            )
         if each.own_source or each.codec.size == 1:
             continue
         if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
             _log(each.control).switch(each.checkpoint, composition.version, code)
+
+
+def led_by_edges(layout: Layout) -> tuple[str, ...]:
+    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
+    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
+    heads = {operator.name for operator in layout.graph.sources}
+    return tuple(
+        stage.operators[0]
+        for stage in layout.stages
+        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
+    )
 
 
 def _edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
@@ -185,7 +198,7 @@ class _Compiler:
         members = [graph.operator(name) for name in segment.operators]
         self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
         self.keyed = [operator for operator in members if operator.kind is Kind.KEYED]
-        self.shaped = [operator for operator in self.sources if getattr(operator.endpoint, "load", None) is not None]
+        self.shaped = [operator for operator in self.sources if operator.load is not None]
         self.edges = [edge for edge in segment.inputs if edge.durable == "parquet"]
         self.own = bool(self.shaped or self.edges)
 
@@ -212,7 +225,7 @@ class _Compiler:
             self.meter,
             self.codec,
             {operator.name: self._control_of(operator) for operator in self.shaped},
-            {edge: self._control_of_edge(edge) for edge in self.edges},
+            {edge: self._channel(edge) for edge in self.edges},
         )
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -224,7 +237,7 @@ class _Compiler:
             write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
         for edge in self.edges:
             width = _edge_width(self.segment, edge, self.composition)
-            write_wanted(wanted_file(self._control_of_edge(edge)), version, code, width)
+            write_wanted(wanted_file(self._channel(edge).control), version, code, width)
         if not self.own and self.codec.size > 1:
             _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
@@ -232,8 +245,8 @@ class _Compiler:
         """The control folder of a source: the segment's, or one of its own where there are several."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
-    def _control_of_edge(self, edge: Edge) -> Path:
-        return self.control / edge_name(edge)
+    def _channel(self, edge: Edge) -> Channel:
+        return Channel(self.directory.edge(edge.source, edge.target), self.control / edge_name(edge))
 
     def _width(self, source: Operator) -> int:
         return self.composition.parallelism.get(source.name, 1)
@@ -283,11 +296,11 @@ class _Compiler:
             self.spark,
             edge_name(edge),
             schema,
-            folder=self.directory.edge(edge.source, edge.target),
-            control=self._control_of_edge(edge),
+            channel=self._channel(edge),
             partitions=_edge_width(self.segment, edge, self.composition),
             rows_each=SHUFFLED_EACH if _stage_behind(self.segment, edge).keyed else 1,
             batch_seconds=self.batch_seconds,
+            checkpoint=self.checkpoint,
         )
 
     def _open(self, source: Operator) -> DataFrame:
@@ -299,6 +312,7 @@ class _Compiler:
             control=self._control_of(source),
             partitions=self._width(source),
             batch_seconds=self.batch_seconds,
+            checkpoint=self.checkpoint,
         )
 
     def _flows(self, operators: Sequence[str], frames: Mapping[str | Edge, DataFrame]) -> list[Outflow]:

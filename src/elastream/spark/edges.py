@@ -25,9 +25,10 @@ from elastream.model.graph import Edge
 from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.governor import Governor
 from elastream.spark.records import conformed
+from elastream.spark.sources import committed
 from elastream.spark.workers import settle_in
 
-__all__ = ["EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "Piece", "edge_name", "open_edge"]
+__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "Piece", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000
@@ -62,6 +63,14 @@ class EdgeSlice(InputPartition):
 
     pieces: tuple[Piece, ...]
     code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Folders of an edge: what travels over it, and what is wanted of the batches that take it."""
+
+    records: Path
+    control: Path
 
 
 class EdgeLog:
@@ -108,6 +117,11 @@ class EdgeLog:
         at = bisect_right(self._ends, number)
         return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
 
+    def by(self, time: float) -> int:
+        """Records written by epoch second `time`, forgotten ones included."""
+        at = bisect_right(self._written, time)
+        return self._ends[at - 1] if at else self._forgotten
+
     def pieces(self, first: int, last: int) -> tuple[Piece, ...]:
         """Records `first` to `last` (exclusive), which must have been written and not forgotten, file by file."""
         found = []
@@ -130,36 +144,38 @@ def open_edge(
     name: str,
     schema: StructType,
     *,
-    folder: Path,
-    control: Path,
+    channel: Channel,
     partitions: int,
     rows_each: int,
     batch_seconds: float,
+    checkpoint: Path,
 ) -> DataFrame:
-    """The stream of records written to `folder`, batch by batch, with a column `_composition bigint` behind their own.
+    """The stream of records on `channel`, batch by batch, with a column `_composition bigint` behind their own.
 
-    partitions: tasks a batch, where `control`/wanted.json does not say otherwise, but no more than one for each `rows_each`
-    records. batch_seconds: what a batch should last at most; what it leaves behind is the edge's backlog.
+    partitions: tasks a batch, where wanted.json in the control folder does not say otherwise, but no more than one for each
+    `rows_each` records. batch_seconds: what a batch should last at most; what it leaves behind is the edge's backlog.
+    checkpoint: that of the query that reads, whose log tells when each batch was committed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    channel.records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
     return (
         spark.readStream.format(FORMAT)
         .schema(StructType([*schema.fields]).add(COLUMN, LongType()))
         .options(
             name=name,
-            folder=str(folder.resolve()),
-            control=str(control.resolve()),
+            records=str(channel.records.resolve()),
+            control=str(channel.control.resolve()),
             partitions=partitions,
             rows_each=rows_each,
             batch_seconds=batch_seconds,
+            commits=str(checkpoint.resolve() / "commits"),
         )
         .load()
     )
 
 
 class EdgeSource(DataSource):
-    """A durable edge; options as the arguments of `open_edge`."""
+    """A durable edge; options as the arguments of `open_edge`, and `commits`, the commit log."""
 
     @classmethod
     def name(cls) -> str:
@@ -171,12 +187,12 @@ class EdgeSource(DataSource):
         options = self.options
         return EdgeReader(
             options["name"],
-            Path(options["folder"]),
-            Path(options["control"]),
+            Channel(Path(options["records"]), Path(options["control"])),
             int(options["partitions"]),
             int(options["rows_each"]),
             float(options["batch_seconds"]),
             to_arrow_schema(schema, timezone="UTC"),
+            Path(options["commits"]),
         )
 
 
@@ -186,16 +202,17 @@ class EdgeReader(DataSourceStreamReader):
     def __init__(
         self,
         name: str,
-        folder: Path,
-        control: Path,
+        channel: Channel,
         partitions: int,
         rows_each: int,
         batch_seconds: float,
         schema: pa.Schema,
+        commits: Path,
     ) -> None:
-        self._name, self._control, self._rows_each, self._schema = name, control, rows_each, schema
+        self._commits = commits
+        self._name, self._control, self._rows_each, self._schema = name, channel.control, rows_each, schema
         self._default = Wanted(version=0, code=0, partitions=partitions)
-        self._log = EdgeLog(folder)
+        self._log = EdgeLog(channel.records)
         self._governor = Governor(batch_seconds)
         self._under_way: tuple[int, float] | None = None
 
@@ -205,15 +222,16 @@ class EdgeReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """All that is written, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
+        now = time.time()
         if self._under_way is not None:
             records, since = self._under_way
-            self._governor = self._governor.after(records, time.monotonic() - since)
+            self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
             self._under_way = None
         taken = int(start["n"])
         upto = min(self._log.refresh(), taken + self._governor.allowance)
         if upto <= taken:
             return dict(start)
-        self._under_way = (upto - taken, time.monotonic())
+        self._under_way = (upto - taken, now)
         return dict(self._offset(upto))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:

@@ -5,6 +5,7 @@ here operators, alternates, fan-out, fan-in and choices share one crossing into 
 what `regions` wired for it; which composition holds is read from the records or from the logs beside the checkpoint.
 """
 
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,11 +165,11 @@ class Walker:
         for number, runner in enumerate(self.runners, self.steps_from):
             tally = self.tallies[runner.name]
             for chunk in waiting[number]:
-                begun, started = time.time(), time.thread_time()
+                begun, started = time.time(), cpu_seconds()
                 result = runner(chunk)
                 if not tally.rows_in:
                     tally.first = begun
-                tally.busy += time.thread_time() - started
+                tally.busy += cpu_seconds() - started
                 tally.last = time.time()
                 tally.rows_in += chunk.rows
                 tally.rows_out += result.rows
@@ -215,6 +216,12 @@ class Walker:
                 runner.pool.shutdown(wait=False, cancel_futures=True)
 
 
+def cpu_seconds() -> float:
+    """CPU time of this thread and of processes that it started and that have ended: their work is the operator's too."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
+
+
 def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
     return tuple(route for route in routes if route.choice is None or route.choice.of(code) == route.position)
 
@@ -253,7 +260,7 @@ def walked(
 ) -> Iterator[pa.RecordBatch]:
     """The records of one task of batch `number` through `walk`. With several exits, rows are tagged (`tagged`)."""
     settle_in()
-    started, begun = time.thread_time(), time.time()
+    started, begun = cpu_seconds(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)
     schema = tagged_schema(walk.exits) if len(walk.exits) > 1 else None
@@ -269,7 +276,7 @@ def walked(
             lead.rows_out += records.num_rows
             for exit, result in walker.through(entry, records):
                 yield result if schema is None else tagged(exit, result, schema)
-        spent = time.thread_time() - started
+        spent = cpu_seconds() - started
         rows: list[TaskRow] = []
         for walker in walkers.values():
             lead = walker.tallies[walk.lead]

@@ -81,7 +81,6 @@ class SparkPlant:
         self._composition = composition
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
-        self._scalings: dict[str, int] = {}
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
@@ -154,9 +153,11 @@ class SparkPlant:
         now = time.time()
         if not all(self._telemetry.exhausted(source, now) for source in sources):
             return False
+        if not self._telemetry.drained():
+            return False
         for each in self._running:
             if not each.own_source:
-                each.query.processAllAvailable()  # what travels over durable edges is the last to arrive
+                each.query.processAllAvailable()  # what travels over Kafka edges is the last to arrive
         return True
 
     def observe(self) -> Observation:
@@ -278,8 +279,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
         if instances < 1:
             return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
-        return outcome
+        return self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
 
     def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
         changed = replace(self._composition, **changes)  # type: ignore[arg-type]
@@ -288,8 +288,6 @@ class SparkPlant:
         changed = replace(changed, version=self._composition.version + 1)
         switch(self._running, changed)
         self._composition = changed
-        if isinstance(action, SetParallelism):
-            self._scalings[action.operator] = self._scalings.get(action.operator, 0) + 1
         return Outcome(action, Status.DONE)
 
     def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
@@ -348,7 +346,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         self._empty(host, others)
         self._placing.forget(host)
-        self._hosts.release(host, self._committed)
+        self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _empty(self, host: str, others: Sequence[str]) -> None:
@@ -440,6 +438,7 @@ class SparkPlant:
                 self._follow_batches()
                 if self._clock.now() >= next_look:
                     idle = all(_idle(each.query) for each in self._running)
+                    self._keep_emptying()
                     self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
                     next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError, ElastreamError):
@@ -450,13 +449,20 @@ class SparkPlant:
 
     def _follow_batches(self) -> None:
         ended = [_last_batch(each.query) for each in self._running]
-        if ended != self._ended:
-            self._ended = ended
-            # Several queries have batches of their own: what counts is that each has ended one.
-            if all(now > then for now, then in zip(ended, self._round, strict=True)):
-                self._committed, self._round = self._committed + 1, ended
-            self._placing.send(self._target)
-            self._placing.look()
+        for each, batch, before in zip(self._running, ended, self._ended, strict=True):
+            if batch != before and each.keyed:
+                self._placing.send(each.keyed, self._target)
+        # Several queries have batches of their own: what counts is that each has ended one.
+        if all(now > then for now, then in zip(ended, self._round, strict=True)):
+            self._committed, self._round = self._committed + 1, ended
+        self._ended = ended
+
+    def _keep_emptying(self) -> None:
+        """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""
+        usable = self._hosts.usable
+        for name, lease in self._hosts.leases.items():
+            if usable and lease.state in (HostState.DRAINING, HostState.RELEASING):
+                self._empty(name, usable)
 
     def _target(self, host: str) -> Location | None:
         executor = self._hosts.executor(host)

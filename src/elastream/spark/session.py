@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -52,11 +52,9 @@ def settings_for(
     executor_cores: int,
     state_partitions: int,
     small: bool = False,
-    ports: range | None = None,
-    packages: Sequence[str] = (),
 ) -> Mapping[str, str]:
-    """Spark settings of an elastic session; `executor_memory` in mebibytes, `ports` for driver and block manager."""
-    settings = {
+    """Spark settings of an elastic session; `executor_memory` in mebibytes."""
+    return {
         "spark.executor.extraJavaOptions": SMALL_JVM if small else "",
         "spark.driver.host": driver_address,
         "spark.driver.bindAddress": driver_address,
@@ -80,15 +78,6 @@ def settings_for(
         "spark.sql.streaming.numRecentProgressUpdates": "200",
         **session_settings(),
     }
-    if ports is not None:
-        settings |= {
-            "spark.driver.port": str(ports[0]),
-            "spark.driver.blockManager.port": str(ports[1]),
-            "spark.port.maxRetries": "16",
-        }
-    if packages:
-        settings["spark.jars.packages"] = ",".join(packages)
-    return settings
 
 
 def open_session(master: str, name: str, folder: Path, settings: Mapping[str, str]) -> SparkSession:

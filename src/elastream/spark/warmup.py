@@ -5,7 +5,6 @@ store's native library: seconds, in the middle of a batch. A warm-up job pays th
 executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
 """
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,11 +22,9 @@ LOAD_STATE_STORE = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 """Unpacks and loads the state store's native library, once a process: seconds on a small host."""
 
 
-def warm_up(spark: SparkSession, executor: Executor) -> float:
-    """Run one task on each slot of `executor` that does what a batch does; seconds it took."""
-    started = time.monotonic()
+def warm_up(spark: SparkSession, executor: Executor) -> None:
+    """Run one task on each slot of `executor` that does what a batch does."""
     context = spark.sparkContext
-    context.setLocalProperty("spark.scheduler.pool", "warm-up")
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
         loaded = _pinned(spark, executor).selectExpr(f"coalesce({LOAD_STATE_STORE}, word) as word")
@@ -35,9 +32,7 @@ def warm_up(spark: SparkSession, executor: Executor) -> float:
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
         touched.groupBy("word").count().write.format("noop").mode("overwrite").save()
     finally:
-        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
-    return time.monotonic() - started
 
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
