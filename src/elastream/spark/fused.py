@@ -147,7 +147,8 @@ class Walker:
             for number, step in enumerate(walk.steps, self.steps_from)
         ]
         self.turns = [0] * len(nodes)
-        self.tallies = {name: Tally() for name in (walk.lead, *(step.name for step in walk.steps))}
+        self.tallies = {step.name: Tally() for step in walk.steps}
+        self.lead = Tally()
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
         """Whether what node `number` emits must be Arrow at once: a target wants it, or branches may not share values."""
@@ -203,9 +204,14 @@ class Walker:
         for runner in self.runners:
             if runner.pool is not None:
                 self.tallies[runner.name].busy = runner.waited
+        lead = self.walk.lead
+        if (first := self.tallies.get(lead)) is not None:
+            # Behind a durable edge an operator leads, and pays for the way in and out beside its own work.
+            first.busy += self.lead.busy
+            first.first, first.last = min(first.first, self.lead.first), max(first.last, self.lead.last)
         return [
             (segment, batch, name, self.code, tally.rows_in, tally.rows_out, tally.busy, tally.first, tally.last)
-            for name, tally in self.tallies.items()
+            for name, tally in ({lead: self.lead} | self.tallies).items()
             if tally.rows_in
         ]
 
@@ -271,7 +277,7 @@ def walked(
             code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
             walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code))
             entry, records = entered(walk.entries, batch)
-            lead = walker.tallies[walk.lead]
+            lead = walker.lead
             lead.rows_in += records.num_rows
             lead.rows_out += records.num_rows
             for exit, result in walker.through(entry, records):
@@ -279,7 +285,7 @@ def walked(
         spent = cpu_seconds() - started
         rows: list[TaskRow] = []
         for walker in walkers.values():
-            lead = walker.tallies[walk.lead]
+            lead = walker.lead
             in_steps = sum(walker.tallies[runner.name].busy for runner in walker.runners)
             lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
             rows += walker.report(walk.segment, number)
