@@ -26,13 +26,13 @@ from elastream.model.errors import EnvironmentProblem
 
 TICK = 3.0
 """Seconds between two readings of a machine (the paper: 0.48), so that two cores can read all displays."""
-MACHINES = steps(2, 5, 8, 5, 2, every="24s")
+MACHINES = steps(2, 5, 8, 5, 2, 2, every="24s")
 """Machines at work: the paper's stepwise pattern, once up and down."""
 REPORT_OF = 16
 """OEE values in a report (the paper: 300)."""
 
-HOST = HostType("dockerhost", cores=0.6, slots=2, memory=1200, price=1, billing=Billing(40), start=12, stop=8)
-"""Much less than the paper's host of four cores; its billing time unit is 40 s, so that a run of minutes has several."""
+HOST = HostType("dockerhost", cores=0.5, slots=2, memory=1200, price=1, billing=Billing(30), start=12, stop=8)
+"""An eighth of the paper's host of four cores; its billing time unit is 30 s, so that a run of minutes has several."""
 SLACK = 5
 """Table 2's durations are for single items; in micro-batches an item waits for the next batch and passes with it."""
 
@@ -311,11 +311,11 @@ def main(machines=MACHINES) -> None:
     line = Line.of(machines)
     result = run(
         dataflow(line, results),
-        policy=Btu(scaling_threshold=8, period=8),
-        cloud=Local(HOST, max_hosts=3),
+        policy=Btu(scaling_threshold=5, period=6),
+        cloud=Local(HOST, min_hosts=2, max_hosts=4),
         target_latency="7.5s",
         state_partitions=2,
-        period="8s",
+        period="6s",
     )
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: nothing is compared")

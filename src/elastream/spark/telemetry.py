@@ -6,6 +6,7 @@ record is the commit of its batch less the moment it was due: computed here from
 """
 
 import json
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,8 +128,8 @@ class Telemetry:
     def backlog(self, source: str, at: float) -> float:
         """Records due and not taken by any batch."""
         if source in self._patterns:
-            due = self.due(source, at)
-            return max(0.0, due - self.taken(source)) if due == due else NAN
+            waiting = self.due(source, at) - self.taken(source)
+            return NAN if math.isnan(waiting) else max(0.0, waiting)
         running = self._of_source(source)
         last = self.last(running.segment.name) if running else None
         return last.parts.get("behind", NAN) if last else NAN
