@@ -21,10 +21,11 @@ from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.compile import RunningSegment, explain_failure, session_settings, start_queries, switch
+from elastream.spark.compile import RunningSegment, explain_failure, start_queries, switch
 from elastream.spark.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.directory import RunDirectory
 from elastream.spark.meter import MeterRow
+from elastream.spark.session import session_settings
 from elastream.spark.sinks import collected, latest
 from elastream.workload import constant
 

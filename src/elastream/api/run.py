@@ -24,6 +24,7 @@ from elastream.spark.corpus import replayed
 from elastream.spark.directory import RunDirectory
 from elastream.spark.local import Local
 from elastream.spark.plant import SparkPlant
+from elastream.spark.session import StateStore
 from elastream.spark.sources import CORPUS, check_source
 from elastream.spark.starting import start_plant
 
@@ -63,6 +64,7 @@ def run(
     cloud: Local,
     target_latency: float | str | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
     batch: float | str | None = None,
     monitor: float | str = "1s",
     period: float | str = "2s",
@@ -75,9 +77,10 @@ def run(
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
-    largest cluster). batch: how long a micro-batch is meant to take. monitor, period: seconds between observations, and
-    between plans. warm_up: whether new executors are warmed before they count. ports: the first two are the master's and
-    its page's. settings: further Spark settings.
+    largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
+    how long a micro-batch is meant to take. monitor, period: seconds between observations, and between plans. warm_up:
+    whether new executors are warmed before they count. ports: the first two are the master's and its page's. settings:
+    further Spark settings.
 
     Raises ElastreamError for what a user can put right, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -99,6 +102,7 @@ def run(
             directory,
             target_latency=None if target_latency is None else duration(target_latency),
             state_partitions=state_partitions,
+            state_store=state_store,
             batch_seconds=None if batch is None else duration(batch),
             warm=warm_up,
             ports=ports,

@@ -39,7 +39,7 @@ from elastream.spark.regions import Inlet, Region, region, wire
 from elastream.spark.shipping import pickled
 from elastream.spark.sources import open_source
 
-__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "session_settings", "start_queries", "switch"]
+__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches where nothing else is asked for: an idle query polls its source that often."""
@@ -68,28 +68,6 @@ class RunningSegment:
     codec: CompositionCodec
     sources: Mapping[str, Path]
     edges: Mapping[Edge, Channel]
-
-
-def session_settings() -> Mapping[str, str]:
-    """Spark settings that compiled queries need from the session that they run in."""
-    return {
-        # About 40 ms less for every crossing into Python.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # State as files of changes: a partition that moves loads from the checkpoint, and commits stay small.
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Hadoop's default ways with local files start a process (chmod, readlink) up to three times a file, and a batch
-        # writes a file a state partition: together these two settings took batches from 1.3 s to 0.5 s on a one-core host.
-        # Files still come into being under another name and are renamed, which a crash leaves whole or not there.
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        # State partitions are the unit that moves between hosts: nothing may merge them.
-        "spark.sql.adaptive.enabled": "false",
-    }
 
 
 def start_queries(

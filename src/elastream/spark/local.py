@@ -102,10 +102,13 @@ class LocalCluster:
     """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
 
     `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
-    `start`. Hosts have names of the caller's choice. A method given a name that was never leased raises CloudError.
+    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
+    raise CloudError.
     """
 
     def __init__(self, local: Local, folder: Path, ports: range | None = None) -> None:
+        if ports is not None and len(ports) < 2:
+            raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
         self.run = secrets.token_hex(4)
         self._hosts: dict[str, int] = {}

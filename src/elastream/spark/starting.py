@@ -22,7 +22,7 @@ from elastream.spark.local import Local, LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.plant import STEP, SparkPlant
 from elastream.spark.run_clock import RunClock
-from elastream.spark.session import open_session, settings_for
+from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 
 __all__ = ["start_plant"]
@@ -44,6 +44,7 @@ def start_plant(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
     batch_seconds: float | None = None,
     warm: bool = True,
     ports: range | None = None,
@@ -51,9 +52,11 @@ def start_plant(
 ) -> SparkPlant:
     """Start cluster, session and queries; returns when the first host takes tasks.
 
-    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how often a batch
-    begins and how long it may take, by default BATCH_SHARE of the target latency. settings: further Spark
-    settings, which win. Raises ElastreamError, with nothing left running, where any of it fails.
+    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
+    keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default BATCH_SHARE
+    of the target latency. settings: further Spark settings, which win.
+
+    Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
     for segment in layout.segments:
@@ -78,6 +81,7 @@ def start_plant(
             executor_memory=cluster.executor_memory_mb,
             executor_cores=cloud.type.slots,
             state_partitions=partitions,
+            state_store=state_store,
             small=cloud.type.cores < 1,
         )
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})

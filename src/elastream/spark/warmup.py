@@ -1,6 +1,6 @@
 """Makes a new executor fast before the stream depends on it.
 
-The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and the state
+The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and a state
 store's native library: seconds, in the middle of a batch. A warm-up job pays them beforehand. It holds every slot of the
 executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
 """
@@ -18,8 +18,8 @@ __all__ = ["warm_up"]
 ROWS = 400
 """Rows a task: enough to run the generated code of every stage once, too few to take time."""
 
-LOAD_STATE_STORE = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
-"""Unpacks and loads the state store's native library, once a process: seconds on a small host."""
+LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
+"""Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
 
 
 def warm_up(spark: SparkSession, executor: Executor) -> None:
@@ -27,8 +27,10 @@ def warm_up(spark: SparkSession, executor: Executor) -> None:
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
-        loaded = _pinned(spark, executor).selectExpr(f"coalesce({LOAD_STATE_STORE}, word) as word")
-        touched = loaded.mapInArrow(_touch, "word string")
+        rows = _pinned(spark, executor)
+        if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
+            rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
+        touched = rows.mapInArrow(_touch, "word string")
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
         touched.groupBy("word").count().write.format("noop").mode("overwrite").save()
     finally:
