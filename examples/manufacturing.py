@@ -24,7 +24,7 @@ from elastream.experiments.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_
 from elastream.model.cloud import Billing
 from elastream.model.errors import EnvironmentProblem
 
-TICK = 3.0
+TICK = 4.0
 """Seconds between two readings of a machine (the paper: 0.48), so that two cores can read all displays."""
 MACHINES = steps(2, 5, 8, 5, 2, 2, every="24s")
 """Machines at work: the paper's stepwise pattern, once up and down."""
@@ -220,12 +220,12 @@ KINDS = {str: "string", int: "long", float: "double"}
 
 
 def needs(operator: str) -> Mapping[str, object]:
-    """Name, service level and share of a host of an operator, by Table 2."""
+    """Name, service level and cores of an operator, by Table 2, whose shares are those of a core: here, of a slot."""
     row = TABLE_2[operator]
     return {
         "name": operator,
         "max_duration": SLACK * row.duration / 1000,
-        "cores": row.shares / SHARES_PER_CORE * HOST.cores / 4,
+        "cores": row.shares / SHARES_PER_CORE * HOST.cores / HOST.slots,
     }
 
 

@@ -52,6 +52,7 @@ def mean(figures: Sequence[Figure]) -> Figure:
 
 
 FIGURES = ("availability", "performance", "quality", "oee")
+HEADS = (*FIGURES[:-1], "OEE")
 
 
 def write_report(path: Path, title: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -71,9 +72,9 @@ def write_report(path: Path, title: str, rows: Sequence[Mapping[str, object]]) -
         for machine in machines
     ]
     overall = ["all", *(written(mean([_figure(row[name]) for row in rows])) for name in FIGURES)]
-    _table(page, f"{len(machines)} machines, means", ["machine", *FIGURES], [*means, overall])
+    _table(page, f"{len(machines)} machines, means", ["machine", *HEADS], [*means, overall])
     each = [[str(row["machine"]), str(row["cycle"]), *(written(_figure(row[name])) for name in FIGURES)] for row in rows]
-    _table(page, f"{len(rows)} readings", ["machine", "cycle", *FIGURES], each)
+    _table(page, f"{len(rows)} readings", ["machine", "cycle", *HEADS], each)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     page.output(str(temporary))

@@ -348,6 +348,7 @@ def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_tog
     both = left.durable().merge(right.durable(), even.durable())
     both.map({"same": str.strip, "none": lambda _: "none"}, returns="value string", name="last").sink(collect("several"))
     run = Run.start(spark, flow, tmp_path)
+    assert not any(each.query.status["message"].startswith("Initializing") for each in run.running)
     run.until(lambda: (run.running[-1].query.lastProgress or {}).get("numInputRows", 0) > 0)
     before = Composition.default(flow.graph)
     switch(run.running, Composition(1, {**before.alternates, "last": "none"}, before.choices, {"source": 2}))

@@ -4,6 +4,7 @@ A segment becomes: sources, one fused walk, at most one keyed operator, one fuse
 is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,7 @@ def start_queries(
         for segment in layout.segments:
             compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
             running.append(compiler.start(edges, interval))
+            _await_sources(running[-1])
     except BaseException as error:
         for each in running:
             each.query.stop()
@@ -107,6 +109,16 @@ def start_queries(
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
     return tuple(running)
+
+
+def _await_sources(each: RunningSegment) -> None:
+    """Return when the sources of a query that has just started are there, or it has failed.
+
+    Each source of ours is planned in a Python process of its own, to which Spark gives 10 s to say hello: those of several
+    queries starting all at once on a busy machine take longer than that, and one alone does not.
+    """
+    while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
+        time.sleep(SHORTEST_INTERVAL)
 
 
 def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
