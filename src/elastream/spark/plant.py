@@ -40,6 +40,7 @@ from elastream.spark.compile import RunningSegment, explain_failure, switch
 from elastream.spark.hosts import Hosts
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
+from elastream.spark.rounds import Rounds
 from elastream.spark.run_clock import RunClock
 from elastream.spark.state_partitions import Location
 from elastream.spark.telemetry import Telemetry
@@ -85,8 +86,7 @@ class SparkPlant:
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._ended: list[int] = [-1] * len(running)
-        self._committed = -1
-        self._round = list(self._ended)
+        self._rounds = Rounds(len(self._running))
         self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
         self._steward.start()
 
@@ -153,9 +153,11 @@ class SparkPlant:
         now = time.time()
         if not all(self._telemetry.exhausted(source, now) for source in sources):
             return False
+        if not self._telemetry.drained():
+            return False
         for each in self._running:
             if not each.own_source:
-                each.query.processAllAvailable()  # what travels over durable edges is the last to arrive
+                each.query.processAllAvailable()  # what travels over Kafka edges is the last to arrive
         return True
 
     def observe(self) -> Observation:
@@ -438,9 +440,10 @@ class SparkPlant:
             try:
                 self._follow_batches()
                 if self._clock.now() >= next_look:
-                    idle = all(_idle(each.query) for each in self._running)
+                    idle = [_idle(each.query) for each in self._running]
+                    self._rounds.look(self._ended, idle)
                     self._keep_emptying()
-                    self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
+                    self._hosts.step(batch=self._rounds.count, idle=all(idle), holds=self._holds)
                     next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError, ElastreamError):
                 if self._closing.is_set():
@@ -453,9 +456,6 @@ class SparkPlant:
         for each, batch, before in zip(self._running, ended, self._ended, strict=True):
             if batch != before and each.keyed:
                 self._placing.send(each.keyed, self._target)
-        # Several queries have batches of their own: what counts is that each has ended one.
-        if all(now > then for now, then in zip(ended, self._round, strict=True)):
-            self._committed, self._round = self._committed + 1, ended
         self._ended = ended
 
     def _keep_emptying(self) -> None:

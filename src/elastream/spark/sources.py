@@ -34,7 +34,7 @@ from elastream.spark.governor import Governor
 from elastream.spark.kafka import check_topic, source_options
 from elastream.spark.workers import settle_in
 
-__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
+__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "committed", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS = "corpus.arrow", "load.pickle", "records"
@@ -191,7 +191,7 @@ class ShapedReader(DataSourceStreamReader):
         now = time.time()
         if self._under_way is not None:
             records, since = self._under_way
-            self._governor = self._governor.after(records, _committed(self._commits, since, now) - since)
+            self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
             self._under_way = None
         if not start["started"] and self._planned is None:
             self._planned = Offset(**start)  # type: ignore[typeddict-item]
@@ -246,7 +246,7 @@ class ShapedReader(DataSourceStreamReader):
         )
 
 
-def _committed(commits: Path | None, since: float, now: float) -> float:
+def committed(commits: Path | None, since: float, now: float) -> float:
     """When (epoch seconds) the batch planned at `since` was committed: the time of the newest entry of the commit log.
 
     A query that has done a batch early waits for its next trigger, which is no time that the batch took. `now`, when the

@@ -14,7 +14,7 @@ from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
-from elastream.spark.compile import start_queries
+from elastream.spark.compile import led_by_edges, start_queries
 from elastream.spark.directory import RunDirectory
 from elastream.spark.hosts import Hosts
 from elastream.spark.kafka import kafka_settings
@@ -89,7 +89,8 @@ def start_plant(
         for host in first:
             hosts.adopt(host, cloud.type, since)
         _await_first(hosts, cluster, first)
-        composition = Composition.default(graph, dict.fromkeys(graph.loads, len(first) * cloud.type.slots))
+        leaders = {*graph.loads, *led_by_edges(layout)}
+        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * cloud.type.slots))
         pace = batch_seconds or BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
         running = start_queries(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
@@ -108,7 +109,7 @@ def start_plant(
         max_hosts=cloud.max_hosts,
         min_hosts=cloud.min_hosts,
         capabilities=frozenset(KINDS),
-        scalable=frozenset([*graph.loads, *(o.name for o in graph.operators if o.waits)]),
+        scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
     return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
 

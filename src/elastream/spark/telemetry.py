@@ -6,6 +6,7 @@ record is the commit of its batch less the moment it was due: computed here from
 """
 
 import json
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.graph import Kind
+from elastream.model.graph import Edge, Kind
 from elastream.model.observation import Floats, Frame, Metric
 from elastream.model.stages import Layout
 from elastream.spark.compile import RunningSegment
+from elastream.spark.edges import EdgeLog, edge_name
 from elastream.spark.meter import MeterRow
 
 __all__ = ["Batch", "Telemetry", "weighted_quantile"]
@@ -35,7 +37,8 @@ class Batch:
     """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown.
 
     since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
-    wait for the next trigger counts.
+    wait for the next trigger counts. taken: per durable edge of files, by name, the numbers of the first record taken and
+    of the one behind the last.
     """
 
     segment: str
@@ -47,6 +50,7 @@ class Batch:
     last: float = NAN
     load_started: float = NAN
     since: float = NAN
+    taken: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -69,6 +73,7 @@ class Telemetry:
             for name in each.segment.operators
             if layout.graph.operator(name).kind is Kind.SOURCE
         }
+        self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
         self._seen: dict[str, int] = defaultdict(lambda: -1)
         self._recent: dict[str, deque[Batch]] = defaultdict(lambda: deque(maxlen=200))
         self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
@@ -117,14 +122,14 @@ class Telemetry:
     def taken(self, source: str) -> float:
         """Records that the newest planned batch of a shaped source has taken, committed or under way."""
         running = self._of_source(source)
-        offset = _planned_offset(running.checkpoint, self._seen[running.segment.name]) if running else None
-        return NAN if offset is None or "n" not in offset else float(offset["n"])
+        offsets = self._planned(running) if running else ()
+        return next((float(offset["n"]) for offset in offsets if "n" in offset and "edge" not in offset), NAN)
 
     def backlog(self, source: str, at: float) -> float:
         """Records due and not taken by any batch."""
         if source in self._patterns:
-            due = self.due(source, at)
-            return max(0.0, due - self.taken(source)) if due == due else NAN
+            waiting = self.due(source, at) - self.taken(source)
+            return NAN if math.isnan(waiting) else max(0.0, waiting)
         running = self._of_source(source)
         last = self.last(running.segment.name) if running else None
         return last.parts.get("behind", NAN) if last else NAN
@@ -138,6 +143,16 @@ class Telemetry:
         last = self.last(running.segment.name)
         return last is not None and last.last >= pattern.count(pattern.seconds)
 
+    def drained(self) -> bool:
+        """Whether all that was written to durable edges of files has been taken by committed batches."""
+        for each in self._running:
+            last = self.last(each.segment.name)
+            for edge in each.edges:
+                _, taken = last.taken.get(edge_name(edge), (0, 0)) if last else (0, 0)
+                if self._queues[edge].refresh() > taken:
+                    return False
+        return True
+
     def operators(self, now: float, parallelism: Mapping[str, float], cores: float, used: float = NAN) -> Frame:
         """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
 
@@ -149,6 +164,7 @@ class Telemetry:
         self._describe_sources(now, columns)
         self._describe_metered(now, columns, cores)
         self._describe_keyed(now, columns)
+        self._describe_edges(now, columns)
         self._charge(used, columns, cores)
         for name, width in parallelism.items():
             columns[Metric.PARALLELISM][name] = width
@@ -171,7 +187,7 @@ class Telemetry:
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
             Metric.THROUGHPUT: self._throughput(now),
             Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in self._source_of.values()), 0.0),
-            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._source_of.values()), 0.0),
+            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._source_of.values()), self._queued()),
         }
         if self._target is not None and len(latencies):
             values[Metric.COMPLIANCE] = float(weights[latencies <= self._target].sum() / weights.sum())
@@ -237,6 +253,44 @@ class Telemetry:
                     columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
                     columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
                     columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+
+    def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
+        """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
+        window = self._window(now)
+        for each in self._running:
+            batches = window.get(each.segment.name, ())
+            spent: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            queued: dict[str, float] = defaultdict(float)
+            arriving: dict[str, float] = defaultdict(float)
+            for edge in each.edges:
+                log, name = self._queues[edge], edge_name(edge)
+                queued[edge.target] += self._queue(each, edge)
+                arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
+                for batch in batches:
+                    first, last = batch.taken.get(name, (0, 0))
+                    points = min(POINTS, last - first)
+                    numbers = [first + int((point + 0.5) * (last - first) / points) for point in range(points)]
+                    spent[edge.target] += [(batch.end - log.written(n), (last - first) / points) for n in numbers]
+                if batches:
+                    log.forget(min(batch.taken.get(name, (0, 0))[0] for batch in batches))
+            for target, waiting in queued.items():
+                columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
+                if spent[target]:
+                    seconds, weights = (np.array(each) for each in zip(*spent[target], strict=True))
+                    columns[Metric.DURATION][target] = float(np.average(seconds, weights=weights))
+                    columns[Metric.DURATION_P50][target] = weighted_quantile(seconds, weights, 0.5)
+                    columns[Metric.DURATION_P99][target] = weighted_quantile(seconds, weights, 0.99)
+
+    def _queued(self) -> float:
+        """Records on all durable edges of files that no batch has taken."""
+        return sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0)
+
+    def _queue(self, running: RunningSegment, edge: Edge) -> float:
+        taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
+        return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
+
+    def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
+        return _planned_offsets(running.checkpoint, self._seen[running.segment.name])
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rest = used - sum(columns[Metric.BUSY_CORES].values())
@@ -350,8 +404,9 @@ def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
 
 def _batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> Batch:
     started = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    ends = [(_offset(source.get("startOffset")), _offset(source.get("endOffset"))) for source in progress["sources"]]
+    first, last = next(((first, last) for first, last in ends if "edge" not in last), ({}, {}))
     source = progress["sources"][0] if progress["sources"] else {}
-    first, last = _offset(source.get("startOffset")), _offset(source.get("endOffset"))
     parts = {name: milliseconds / 1e3 for name, milliseconds in progress["durationMs"].items()}
     behind = (source.get("metrics") or {}).get("avgOffsetsBehindLatest")
     if behind is not None:
@@ -366,6 +421,7 @@ def _batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> B
         last=float(last.get("n", NAN)),
         load_started=float(last.get("started") or NAN),
         since=started if before is None else min(started, max(before.end, started - WINDOW)),
+        taken={last["edge"]: (int(first.get("n", 0)), int(last["n"])) for first, last in ends if "edge" in last},
         parts=parts,
     )
 
@@ -380,13 +436,13 @@ def _offset(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _planned_offset(checkpoint: Path, at_least: int) -> Mapping[str, Any] | None:
-    """The source's offset in the newest entry of the offset log, which is written when a batch is planned."""
+def _planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
+    """The sources' offsets in the newest entry of the offset log, which is written when a batch is planned."""
     folder = checkpoint / "offsets"
     for batch in (at_least + 1, at_least):
         try:
             lines = (folder / str(batch)).read_text().splitlines()
         except OSError:
             continue
-        return _offset(lines[2]) if len(lines) > 2 else None
-    return None
+        return [_offset(line) for line in lines[2:]]
+    return ()
