@@ -310,6 +310,8 @@ class Btu:
 
 def last_duration(observation: Observation, operator: str) -> float:
     """The last known duration of an operator: a rare item's duration stays the current one until the next (o_d)."""
-    _, durations = observation.series(operator, Metric.DURATION)
-    seen = durations[~np.isnan(durations)]
-    return float(seen[-1]) if len(seen) else float("nan")
+    for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        duration = operators.value(operator, Metric.DURATION)
+        if not math.isnan(duration):
+            return duration
+    return math.nan

@@ -6,6 +6,7 @@ thing.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +42,11 @@ class Emissions:
     def total(self) -> int:
         """Records in all."""
         return int(self.counts.sum())
+
+    @cached_property
+    def reach(self) -> NDArray[np.int64]:
+        """Records up to each entry, that one included."""
+        return np.cumsum(self.counts)
 
     @property
     def end(self) -> float:

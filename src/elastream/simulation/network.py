@@ -21,6 +21,8 @@ from elastream.simulation.stations import EMPTY, NOTHING, Flow, ItemStation, Sta
 
 __all__ = ["Network"]
 
+AHEAD = 1 << 14
+"""Records, about, that a source lays out at once."""
 PIECES = 64
 """Cohorts a monitoring period into which records that arrive evenly are cut; a wait is off by at most one such piece."""
 
@@ -38,20 +40,29 @@ class Source:
 
     def until(self, end: float) -> Flow:
         """Records that arrive before `end` and were not given out yet."""
-        stop = int(np.searchsorted(self.load.times, end, side="left"))
-        if stop > self.next:
-            times, counts = self.load.times[self.next : stop], self.load.counts[self.next : stop]
-            if self.piece is None:
-                times = items(times, counts, self.load.span)
-                came = Flow(times, times, each_one(times.size))
-            else:
-                times, shares = cohorts(times, counts, self.load.span, self.piece)
-                came = Flow(times, times, shares)
-            self.ready = joined([self.ready, came])
-            self.next = stop
-        flow, self.ready = self.ready.before(end)
-        self.offered += flow.total
+        ready = self.ready
+        if self.next < self.load.times.size and self.load.times[self.next] < end:
+            self.ready = ready = self._laid_out(end)
+        cut = int(np.searchsorted(ready.times, end, side="left"))
+        flow, self.ready = Flow(*(a[:cut] for a in ready)), Flow(*(a[cut:] for a in ready))
+        self.offered += flow.total if self.piece is not None else cut
         return flow
+
+    def _laid_out(self, end: float) -> Flow:
+        """What is ready, and the records of all emissions that begin before `end`, of some more to be done with them."""
+        load = self.load
+        stop = int(np.searchsorted(load.times, end, side="left"))
+        if self.piece is None:
+            stop = max(stop, int(np.searchsorted(load.reach, load.reach[self.next] + AHEAD)))
+        else:
+            stop = min(max(stop, self.next + AHEAD // PIECES), load.times.size)
+        times, counts = load.times[self.next : stop], load.counts[self.next : stop]
+        self.next = stop
+        if self.piece is None:
+            times = items(times, counts, load.span)
+            return joined([self.ready, Flow(times, times, each_one(times.size))])
+        times, shares = cohorts(times, counts, load.span, self.piece)
+        return joined([self.ready, Flow(times, times, shares)])
 
     @property
     def ended(self) -> bool:

@@ -4,10 +4,12 @@ Rates, durations and compliance are those of the last whole period and carry the
 are as they stand at the moment of asking.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
@@ -24,6 +26,7 @@ PERIODIC = (
     Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
+STANDING = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
 SAMPLED = 1000
 """Items of a period that percentiles are taken of, at least (VISP itself measures every tenth item)."""
 LINKS_UP_TO = 32
@@ -41,7 +44,8 @@ class Watch:
         self.ticks = 0
         self.names = tuple(context.graph.by_name)
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.columns: dict[Metric, Floats] = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        self.columns: Mapping[Metric, Floats] = {}
+        self._blank()
         self.application: dict[Metric, float] = {}
         self.samples: deque[Sample] = deque(maxlen=settings.history + 1)
         self.offered = dict.fromkeys(network.sources, 0.0)
@@ -68,11 +72,17 @@ class Watch:
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
 
+    def _blank(self) -> None:
+        """A new table of what is counted by period, all of it unknown."""
+        table = np.full((len(PERIODIC), len(self.names)), np.nan)
+        self.columns = dict(zip(PERIODIC, table, strict=True))
+        self._table = table
+
     def tick(self, now: float) -> None:
         """A monitoring period ends."""
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
-        self.columns = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        self._blank()
         busy = self.pool.worked[: len(self.pool)].copy()
         self.pool.worked[:] = 0.0
         for host, seconds in self.elsewhere.items():
@@ -80,11 +90,10 @@ class Watch:
         self.elsewhere = {}
         kept = within = 0.0
         for station in self.network.stations:
-            placed = station.crew.host >= 0
-            np.add.at(busy, station.crew.host[placed], station.crew.busy[placed] * station.operator.cores)
-            station.period.busy += float(station.crew.busy.sum())
-            self.task_busy[station.name] = station.crew.busy / period
-            station.crew.busy = np.zeros(len(station.crew))
+            crew = station.crew
+            station.period.busy += tally_hosts(busy, crew.host, crew.busy, station.operator.cores)
+            self.task_busy[station.name] = crew.busy / period
+            crew.busy = np.zeros(len(crew))
             if station.operator.max_duration is not None:
                 kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
@@ -98,22 +107,27 @@ class Watch:
         self.samples.append(Sample(now, self._operators()))
 
     def _take(self, station: Station, period: float) -> None:
-        row, tally = self.rows[station.name], station.period
-        columns = self.columns
-        columns[Metric.ARRIVAL_RATE][row] = tally.arrived / period
-        columns[Metric.PROCESSED_RATE][row] = tally.done / period
-        columns[Metric.EMITTED_RATE][row] = tally.emitted / period
-        columns[Metric.BUSY_CORES][row] = tally.busy * station.operator.cores / period
-        if tally.given > 0:
-            columns[Metric.UTILISATION][row] = tally.busy / tally.given
-        if tally.done > 0:
-            columns[Metric.SERVICE_TIME][row] = tally.busy * station.operator.cores / tally.done
+        """Enter what was counted at an operator, in the order of `PERIODIC`."""
+        tally, cores, unknown = station.period, station.operator.cores, math.nan
+        mean = middle = late = complied = unknown
         if tally.judged > 0:
-            columns[Metric.DURATION][row] = tally.delay / tally.judged
+            mean = tally.delay / tally.judged
             middle, late = quantiles(station.durations, (0.5, 0.99), single=not self.network.cohorts)
-            columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
             if station.operator.max_duration is not None:
-                columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.judged
+                complied = tally.within[0] / tally.judged
+        busy = tally.busy * cores
+        self._table[:, self.rows[station.name]] = (
+            tally.arrived / period,
+            tally.done / period,
+            tally.emitted / period,
+            mean,
+            middle,
+            late,
+            busy / tally.done if tally.done > 0 else unknown,
+            tally.busy / tally.given if tally.given > 0 else unknown,
+            busy / period,
+            complied,
+        )
 
     def _note_delay(self, station: Station, now: float) -> None:
         """Time to adapt: from the first period whose mean duration is over the service level to the first back within."""
@@ -168,15 +182,10 @@ class Watch:
         )
 
     def _operators(self) -> Frame:
-        values: dict[Metric, Floats] = dict(self.columns)
-        for metric in (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS):
-            values[metric] = np.full(len(self.names), np.nan)
+        standing = np.full((len(STANDING), len(self.names)), np.nan)
         for station in self.network.stations:
-            row = self.rows[station.name]
-            values[Metric.BACKLOG][row] = station.backlog
-            values[Metric.PARALLELISM][row] = len(station.crew)
-            values[Metric.SCALINGS][row] = station.scalings
-        return Frame(self.names, values, self._ages)
+            standing[:, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
+        return Frame(self.names, {**self.columns, **dict(zip(STANDING, standing, strict=True))}, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         """What a policy sees at `now`."""
@@ -279,8 +288,21 @@ class Watch:
         return self._images[1]
 
 
+@njit(cache=True)
+def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: float) -> float:
+    """Add what instances on each host worked, in core-seconds, to `busy`; returns their instance-seconds."""
+    total = 0.0
+    for i in range(host.size):
+        total += seconds[i]
+        if host[i] >= 0:
+            busy[host[i]] += seconds[i] * cores
+    return total
+
+
 def joined_latencies(latencies: Sequence[Flow]) -> Flow:
     """All durations of a period as one flow: `times` holds the durations, `counts` their weights."""
+    if len(latencies) == 1:
+        return latencies[0]
     return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
@@ -290,10 +312,9 @@ def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: boo
     `single`: all counts are 1; of many items every n-th is looked at.
     """
     if single:
-        times = np.concatenate([flow.times for flow in durations])
-        times = times[:: times.size // SAMPLED + 1]
-        at = np.maximum(0, np.ceil(np.asarray(wanted) * times.size - 1e-9).astype(np.int64) - 1)
-        return [float(value) for value in np.partition(times, at)[at]]
+        times = durations[0].times if len(durations) == 1 else np.concatenate([flow.times for flow in durations])
+        times = np.sort(times[:: times.size // SAMPLED + 1])
+        return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
     order = np.argsort(whole.times, kind="stable")
     weight = np.cumsum(whole.counts[order])
