@@ -31,7 +31,7 @@ from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.btu import Btu
 from elastream.planning.queue_threshold import QueueThreshold
-from elastream.simulation import SimulatedPlant, drive, make_plant
+from elastream.simulation import SimulatedPlant, Travel, drive, make_plant
 
 __all__ = ["COLUMNS", "PATTERNS", "Case", "Run", "Statistic", "bars", "cases", "run_case", "run_cases", "tabulate"]
 
@@ -149,7 +149,7 @@ def cases(
     return [Case(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
 
 
-def make(case: Case) -> SimulatedPlant:
+def make(case: Case, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     """The plant of a case, at time 0: one host, every operator once."""
     assumptions = case.assumptions
     return make_plant(
@@ -157,7 +157,7 @@ def make(case: Case) -> SimulatedPlant:
         host_types=[docker_host(case.minutes or BTUS[0], assumptions)],
         loads=loads(patterns(assumptions)[case.pattern], case.seed),
         seed=case.seed,
-        settings=simulator_settings(assumptions),
+        settings=replace(simulator_settings(assumptions), travel=travel),
     )
 
 

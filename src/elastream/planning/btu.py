@@ -250,7 +250,8 @@ class Btu:
             if utility <= 0:
                 return None
             found: list[tuple[float, str, TaskId]] = []
-            for task, host in draft.placements(other):
+            # Instances of an operator on the same host are all alike.
+            for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
                 if ready and not draft.is_ready(host):
                     continue
                 mark = draft.mark()

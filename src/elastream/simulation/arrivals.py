@@ -48,6 +48,14 @@ class Emissions:
         """Records up to each entry, that one included."""
         return np.cumsum(self.counts)
 
+    def busiest(self, seconds: float) -> float:
+        """The most records that come within so many seconds."""
+        if not self.times.size:
+            return 0.0
+        lasts = max(seconds, self.span)
+        last = np.searchsorted(self.times, self.times + lasts, side="left") - 1
+        return float((self.reach[last] - self.reach + self.counts).max()) * seconds / lasts
+
     @property
     def end(self) -> float:
         """When the last record has arrived; 0 for an empty load."""

@@ -11,9 +11,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.observation import Floats
-from elastream.simulation.draws import factor
+from elastream.simulation.draws import factor, sequence
 
-__all__ = ["paced", "work_off"]
+__all__ = ["merged", "paced", "work_off"]
 
 
 @njit(cache=True)
@@ -87,6 +87,7 @@ def work_off(
                 finish[i] = math.inf
     taken = 0
     if instances > 0 and queued.size > 0:
+        service = sequence(seed, stream)
         heap = np.arange(instances)
         for at in range(instances // 2 - 1, -1, -1):
             _sift_down(heap, free, instances, at)
@@ -95,7 +96,7 @@ def work_off(
             start = max(queued[taken], free[i], begin)
             if start >= end:
                 break
-            stop = start + mean[i] * factor(kind, shape, samples, seed, stream, number + taken)
+            stop = start + mean[i] * factor(kind, shape, samples, service, number + taken)
             free[i] = stop
             _sift_down(heap, free, instances, 0)
             busy[i] += min(stop, end) - start
@@ -119,16 +120,20 @@ def work_off(
     within = np.zeros(limits.size)
     emitted = int(math.floor((done_before + count) * each + 1e-9) - math.floor(done_before * each + 1e-9))
     times, births = np.empty(emitted), np.empty(emitted)
+    before = sequence(seed, messaging_stream)
     out = 0
     for k in range(count):
         duration = done[k, 0] - done[k, 1]
         if messaging > 0.0:
-            duration += messaging * factor(1, messaging_shape, samples, seed, messaging_stream, done_before + k)
+            duration += messaging * factor(1, messaging_shape, samples, before, done_before + k)
         durations[k] = duration
         total += duration
         for level in range(limits.size):
             if duration <= limits[level]:
                 within[level] += 1.0
+        if each == 1.0:
+            times[k], births[k] = done[k, 0], done[k, 2]
+            continue
         # Whole items, evenly: the k-th item done brings what is emitted to the floor of k times the ratio.
         due = int(math.floor((done_before + k + 1) * each + 1e-9) - math.floor(done_before * each + 1e-9))
         while out < due:
@@ -149,6 +154,24 @@ def _sort_rows(rows: Floats, count: int) -> None:
             rows[at] = rows[at - 1]
             at -= 1
         rows[at] = first, second, third
+
+
+@njit(cache=True)
+def merged(
+    times: Floats, born: Floats, counts: Floats, more_times: Floats, more_born: Floats, more_counts: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Two flows, each sorted by time, as one; of equal times the first flow's come first."""
+    size = times.size + more_times.size
+    out, out_born, out_counts = np.empty(size), np.empty(size), np.empty(size)
+    a = b = 0
+    for k in range(size):
+        if b == more_times.size or (a < times.size and times[a] <= more_times[b]):
+            out[k], out_born[k], out_counts[k] = times[a], born[a], counts[a]
+            a += 1
+        else:
+            out[k], out_born[k], out_counts[k] = more_times[b], more_born[b], more_counts[b]
+            b += 1
+    return out, out_born, out_counts
 
 
 @njit(cache=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL
-from elastream.simulation.serving import work_off
+from elastream.simulation.serving import merged, work_off
 from elastream.simulation.settings import Distribution, Messaging, Service
 
 __all__ = ["Crew", "Flow", "ItemStation", "Shape", "Station", "Tally"]
@@ -45,14 +45,16 @@ class Flow(NamedTuple):
 
     def before(self, end: float) -> tuple["Flow", "Flow"]:
         """What comes before `end`, and the rest."""
-        cut = int(np.searchsorted(self.times, end, side="left"))
-        if cut == self.times.size:
+        if not self.times.size or self.times[-1] < end:
             return self, NOTHING
+        cut = int(self.times.searchsorted(end))
         return Flow(*(a[:cut] for a in self)), Flow(*(a[cut:] for a in self))
 
 
 NOTHING = Flow(EMPTY, EMPTY, EMPTY)
 NOBODY: Floats = np.zeros((0, 3))
+MANY = 5
+"""Flows from which on sorting them all is quicker than merging them one after the other."""
 ONES: Floats = np.ones(1 << 16)
 ONES.flags.writeable = False
 
@@ -68,8 +70,11 @@ def joined(flows: Sequence[Flow]) -> Flow:
         flows = [flow for flow in flows if flow.times.size]
     if not flows:
         return NOTHING
-    if len(flows) == 1:
-        return flows[0]
+    if len(flows) < MANY:
+        together = flows[0]
+        for flow in flows[1:]:
+            together = Flow(*merged(*together, *flow))
+        return together
     together = Flow(*(np.concatenate(columns) for columns in zip(*flows, strict=True)))
     order = np.argsort(together.times, kind="stable")
     return Flow(*(column[order] for column in together))
@@ -170,8 +175,11 @@ class Tally:
 class Station:
     """What item and cohort stations share. `inputs` > 1 makes it a join of so many inputs.
 
-    `limits`: seconds that a record may take, by factor of the service level; inf where nothing was promised.
+    `limits`: seconds that a record may take, by factor of the service level; inf where nothing was promised. `single`:
+    whether `durations` are those of single items.
     """
+
+    single = False
 
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         self.operator = operator
@@ -262,7 +270,7 @@ class Station:
 
 
 class Line:
-    """Items that wait, oldest first, in arrays with room to spare: adding and taking cost what they move, not what waits."""
+    """Items that wait, oldest first, in arrays with room to spare: adding and taking cost what moves, not what waits."""
 
     def __init__(self) -> None:
         self._times, self._born = np.empty(256), np.empty(256)
@@ -303,6 +311,8 @@ class Line:
 
 class ItemStation(Station):
     """Items one by one."""
+
+    single = True
 
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         super().__init__(operator, stream, service, inputs, limits, seed)

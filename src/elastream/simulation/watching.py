@@ -7,6 +7,7 @@ are as they stand at the moment of asking.
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -21,6 +22,8 @@ from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Flow, Station, Tally
 
 __all__ = ["Watch", "quantiles"]
+
+Integers: TypeAlias = NDArray[np.int64]
 
 PERIODIC = (
     Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
@@ -59,6 +62,7 @@ class Watch:
         self.series: list[tuple[float, ...]] = []
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
+        self._placed: tuple[Any, ...] | None = None
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
 
     @property
@@ -112,7 +116,7 @@ class Watch:
         mean = middle = late = complied = unknown
         if tally.judged > 0:
             mean = tally.delay / tally.judged
-            middle, late = quantiles(station.durations, (0.5, 0.99), single=not self.network.cohorts)
+            middle, late = quantiles(station.durations, (0.5, 0.99), single=station.single)
             if station.operator.max_duration is not None:
                 complied = tally.within[0] / tally.judged
         busy = tally.busy * cores
@@ -236,24 +240,37 @@ class Watch:
 
     def _task_frame(self) -> TaskFrame:
         stations = self.network.stations
+        standing = (self.pool.changes, self.pool.placements, *(len(station.crew) for station in stations))
+        if self._placed is None or self._placed[0] != standing:
+            self._placed = (standing, *self._placements())
+        _, operator, index, host, memory, placed = self._placed
+        busy = [
+            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
+            for s, n in zip(stations, standing[2:], strict=True)
+        ]
+        usage = np.concatenate(busy)
+        return TaskFrame(
+            operator,
+            index,
+            host,
+            self.names,
+            {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory},
+        )
+
+    def _placements(self) -> tuple[Integers, Integers, Integers, Floats, NDArray[np.bool_]]:
+        """Of every placed instance: row of its operator, its number, row of its host, memory; and which are placed."""
+        stations = self.network.stations
         counts = [len(station.crew) for station in stations]
         rank = np.full(len(self.pool), -1, dtype=np.int64)
         rank[self.pool.active] = np.arange(self.pool.active.size)
-        busy = [
-            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
-            for s, n in zip(stations, counts, strict=True)
-        ]
         host = np.concatenate([station.crew.host for station in stations])
         placed = host >= 0
-        return TaskFrame(
+        return (
             np.repeat([self.rows[station.name] for station in stations], counts)[placed],
             np.concatenate([station.crew.index for station in stations])[placed],
             rank[host[placed]],
-            self.names,
-            {
-                Metric.UTILISATION: np.concatenate(busy)[placed],
-                Metric.MEMORY: np.repeat([station.needs[1] for station in stations], counts)[placed],
-            },
+            np.repeat([station.needs[1] for station in stations], counts)[placed],
+            placed,
         )
 
     def _links(self, hosts: Sequence[str]) -> Frame:
@@ -316,7 +333,19 @@ def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: boo
         times = np.sort(times[:: times.size // SAMPLED + 1])
         return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
-    order = np.argsort(whole.times, kind="stable")
-    weight = np.cumsum(whole.counts[order])
-    at = np.searchsorted(weight, np.asarray(wanted) * weight[-1] * (1 - 1e-12), side="left")
-    return [float(value) for value in whole.times[order][np.minimum(at, order.size - 1)]]
+    return weighted(whole.times, whole.counts, np.asarray(wanted)).tolist()
+
+
+@njit(cache=True)
+def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
+    """Smallest values that the shares `wanted`, ascending, of all weight do not exceed."""
+    order = np.argsort(values)
+    found = np.empty(wanted.size)
+    reach, at = 0.0, 0
+    total = weights.sum()
+    for k in range(order.size):
+        reach += weights[order[k]]
+        while at < wanted.size and (reach >= wanted[at] * total * (1 - 1e-12) or k + 1 == order.size):
+            found[at] = values[order[k]]
+            at += 1
+    return found
