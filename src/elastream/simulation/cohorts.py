@@ -3,7 +3,8 @@
 A slot is a fraction of the service time, bounded in number a monitoring period. Instances that work longer than two
 slots on an item are modelled as occupied, with what they hold spread over coming slots by the service-time
 distribution; shorter ones as a rate. The waiting that chance alone causes in a queue that has room is added from queueing
-theory (`model.qos`), to durations only: nothing reaches the next operator later by it.
+theory (`model.qos`), to durations only: nothing reaches the next operator later by it. That is good enough among many
+items only, so operators to which few come have a station of items (`network.crowded`).
 """
 
 import math
