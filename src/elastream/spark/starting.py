@@ -85,7 +85,7 @@ def start_plant(
             small=cloud.type.cores < 1,
         )
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, warm=warm)
+        hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
         for host in first:
             hosts.adopt(host, cloud.type, since)
         _await_first(hosts, cluster, first)
