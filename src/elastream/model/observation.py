@@ -5,6 +5,7 @@ NaN in a column and None in a `Reading`; it is never zero, and comparisons with 
 forgets to ask does nothing rather than something wrong.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,6 +28,8 @@ Integers: TypeAlias = NDArray[np.int64]
 
 class Metric(StrEnum):
     """Every quantity that is observed, defined once. Rates and fractions are means over the last monitoring period."""
+
+    __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
 
     ARRIVAL_RATE = "arrival_rate"
     """Records/s that became due at an operator, queued or not. For a source: offered load."""
@@ -159,8 +162,9 @@ class Frame:
 
     def value(self, name: str, metric: Metric) -> float:
         """One value, NaN where unknown: for arithmetic that must carry unknown through."""
-        found = self.reading(name, metric).value
-        return float("nan") if found is None else found
+        row = self.rows.get(name)
+        column = self._columns.get(metric)
+        return math.nan if row is None or column is None else float(column[row])
 
 
 class TaskFrame(Frame):

@@ -250,7 +250,8 @@ class Btu:
             if utility <= 0:
                 return None
             found: list[tuple[float, str, TaskId]] = []
-            for task, host in draft.placements(other):
+            # Instances of an operator on the same host are all alike.
+            for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
                 if ready and not draft.is_ready(host):
                     continue
                 mark = draft.mark()
@@ -324,6 +325,8 @@ class Btu:
 
 def last_duration(observation: Observation, operator: str) -> float:
     """The last known duration of an operator: a rare item's duration stays the current one until the next (o_d)."""
-    _, durations = observation.series(operator, Metric.DURATION)
-    seen = durations[~np.isnan(durations)]
-    return float(seen[-1]) if len(seen) else float("nan")
+    for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        duration = operators.value(operator, Metric.DURATION)
+        if not math.isnan(duration):
+            return duration
+    return math.nan

@@ -4,6 +4,7 @@ VISP's two policies (`btu`, `queue_threshold`) change the same working copy step
 steps before it took. What to change is theirs to decide; that no host is filled beyond its cores and memory is kept here.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -249,9 +250,9 @@ class Draft:
 
     def value(self, unit: Unit, metric: Metric) -> float:
         """Sum of a unit's known values of `metric`, NaN where none is known."""
-        values = np.array([self.observation.operators.value(name, metric) for name in unit.operators])
-        known = values[~np.isnan(values)]
-        return float(known.sum()) if len(known) else float("nan")
+        values = [self.observation.operators.value(name, metric) for name in unit.operators]
+        known = [value for value in values if not math.isnan(value)]
+        return math.fsum(known) if known else math.nan
 
     def _observed_instances(self, unit: Unit) -> int:
         """Instances of a unit as last seen: of the operator it is scaled by, else of any of its operators; 0 unknown."""

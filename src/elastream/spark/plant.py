@@ -339,6 +339,9 @@ class SparkPlant:
         state = self._state(host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
+        if state is HostState.REQUESTED:
+            self._hosts.release(host)
+            return Outcome(action, Status.DONE)
         if refusal := self._expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
             return refusal
         others = [name for name in self._hosts.usable if name != host]
@@ -361,7 +364,7 @@ class SparkPlant:
 
     def _held(self) -> dict[TaskId, str]:
         """Host of each placed task, moves under way counted as done."""
-        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if lease.active}
+        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if _there(lease)}
         held = {task: named[at.address] for task, at in self._placing.where().items() if at.address in named}
         return held | dict(self._placing.wanted())
 
@@ -394,8 +397,8 @@ class SparkPlant:
         cpu, memory, tasks = [], [], []
         held = self._held()
         for name, lease in leases.items():
-            cpu.append(self._busy(name, now) / lease.type.cores if lease.state is not HostState.STARTING else NAN)
-            used = self._cluster.memory(name)
+            cpu.append(self._busy(name, now) / lease.type.cores if lease.state not in _COMING else NAN)
+            used = self._cluster.memory(name) if _there(lease) else None
             memory.append(NAN if used is None else used)
             tasks.append(float(sum(host == name for host in held.values())))
         return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
@@ -472,7 +475,13 @@ class SparkPlant:
         return any(at.address == address for at in self._placing.where().values())
 
 
+_COMING = (HostState.REQUESTED, HostState.STARTING)
 _GONE = (HostState.RELEASED, HostState.LOST)
+
+
+def _there(lease: Lease) -> bool:
+    """Whether the provider knows the host: it does not while that is requested and waits for room."""
+    return lease.active and lease.state is not HostState.REQUESTED
 
 
 def _cores(hosts: Hosts, name: str) -> float:
