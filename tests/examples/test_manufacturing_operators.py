@@ -16,7 +16,7 @@ from elastream import steps
 from elastream.model.graph import Delivery
 from elastream.model.stages import lay_out
 
-LOAD = steps(2, 3, every="6s")
+LOAD = steps(2, 3, every=2 * factory.TICK)
 LINE = factory.Line.of(LOAD)
 
 
@@ -38,8 +38,8 @@ def test_each_machine_at_work_is_read_once_a_tick():
     assert [(each.machine, each.cycle) for each in LINE.emitted] == [
         ("M1", 1), ("M2", 1), ("M1", 2), ("M2", 2), ("M1", 3), ("M2", 3), ("M3", 1), ("M1", 4), ("M2", 4), ("M3", 2),
     ]  # fmt: skip
-    assert LINE.load("production_data").count(12) == len(LINE.emitted)
-    assert LINE.load("temperature_sensor").count(12) == len(LINE.temperatures()) == 10 * len(LINE.emitted)
+    assert LINE.load("production_data").count(LOAD.seconds) == len(LINE.emitted)
+    assert LINE.load("temperature_sensor").count(LOAD.seconds) == len(LINE.temperatures()) == 10 * len(LINE.emitted)
 
 
 def test_the_dataflow_is_that_of_the_paper(tmp_path):
@@ -150,7 +150,7 @@ def told(folder, line, change=lambda rows, warnings: None):
     pq.write_table(pa.Table.from_pylist([report, *warnings]), folder / "notices" / "part-0.parquet")
 
 
-WHOLE = factory.Line.of(steps(8, every="6s"))  # 16 readings: one report
+WHOLE = factory.Line.of(steps(8, every=2 * factory.TICK))  # 16 readings: one report
 
 
 def test_a_right_run_passes(tmp_path):

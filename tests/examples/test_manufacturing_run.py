@@ -19,7 +19,7 @@ from elastream.model.observation import Metric
 def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with with_options(RunOptions(runs=tmp_path / "runs")):
-        manufacturing.main(steps(2, 4, every="12s"))
+        manufacturing.main(steps(2, 4, every=4 * manufacturing.TICK))
     said = capsys.readouterr().out
     assert "24 displays, 16 of them in 1 reports: each reading arrived exactly once." in said
     (report,) = tmp_path.glob("manufacturing-*/reports/*.pdf")
