@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -19,7 +19,7 @@ from elastream.model.action import Outcome, Status, from_json
 from elastream.model.cloud import ACTIVE, Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Context, Floats, Frame, Metric, Observation
+from elastream.model.observation import Context, Floats, Frame, Metric, MicroBatch, Observation
 
 __all__ = ["Collector", "Ending", "Header", "Observer", "Recorder", "Recording", "describe_run"]
 
@@ -307,6 +307,12 @@ class Recording:
         seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
         return tuple(sorted((_read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
 
+    @cached_property
+    def batches(self) -> tuple[MicroBatch, ...]:
+        """Every micro-batch of the run, as they were committed; none where the plant has none, or did not tell of them."""
+        rows = [row for entry in self.observations for row in entry.get("batches", ())]
+        return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
+
     @property
     def end(self) -> float:
         """When the run ended, or was last seen."""
@@ -371,6 +377,7 @@ def _observation(observation: Observation) -> Json:
         "links": _frame(observation.links),
         "leases": [_lease(lease) for lease in observation.leases.values()],
         "composition": asdict(composition),
+        "batches": [list(astuple(batch)) for batch in observation.batches],
     }
 
 

@@ -1,22 +1,28 @@
 """Dataflows fused as on Spark: each segment works in micro-batches, its stages one after the other.
 
-A batch takes what is due, as far as the governor lets it, and lasts for an overhead a stage and for the work of its
-records. A stage that reads a source uses all hosts that run, as many cores as it has partitions; a keyed stage waits for
-the host that its state partitions burden most. Records travel as cohorts. What a stage spends beyond its operators
-(transport between processes) is part of the costs given here, as it is of costs measured on Spark.
+A batch begins when the trigger is due and the last one is done, takes what is due as far as the governor lets it - the one
+that runs on Spark - and lasts for an overhead a stage and for its stages' tasks, one stage after the other. A task works for
+an overhead of its own and for its share of the records; a stage lasts as long as the host that its tasks burden most. The
+tasks of a stage that reads a source are spread over the hosts that run, those of a keyed stage lie where its state
+partitions are. Records travel as cohorts. What a stage spends beyond its operators (transport between processes) is part
+of the costs given here, as it is of costs measured on Spark.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.model.cloud import HostState
 from elastream.model.graph import Edge, Operator
-from elastream.model.observation import Composition, Floats
+from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, Segment, Stage
-from elastream.simulation.arrivals import Load
+from elastream.planning.governor import Governor
+from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
@@ -26,8 +32,16 @@ __all__ = ["FusedNetwork"]
 
 DUST = 1e-9
 """Records less than this are nobody."""
-FIRST_ALLOWANCE = 100.0
-"""Records of a first batch, as on Spark (`spark.governor`)."""
+COMING = (HostState.REQUESTED, HostState.STARTING)
+"""States of a host that is on its way."""
+
+
+class Burden(NamedTuple):
+    """Tasks of a stage on hosts: rows of the pool, shape (hosts,), tasks there, and core-seconds/s that these get."""
+
+    hosts: NDArray[np.int64]
+    tasks: NDArray[np.int64]
+    pace: Floats
 
 
 class StageStation(Station):
@@ -87,45 +101,66 @@ class FusedSegment:
         self.leader = self.stations[0]
         self.queue = NOTHING
         self.batch = NOTHING
+        self.starts = -math.inf
         self.ends = math.inf
-        self.lasts = 0.0
         self.free = 0.0
-        self.allowance = FIRST_ALLOWANCE
+        self.charged = math.inf
+        self.charges: Floats = np.zeros(0)
+        self.governor: Governor | None = None
+        self.planned: tuple[float, float] | None = None
         self.durations: list[float] = []
+        self.reports: list[MicroBatch] = []
         self.work: dict[str, float] = {}
         self.volume: dict[str, float] = {}
+
+    def govern(self, rate: float) -> None:
+        """Let batches be governed as those of a source of Elastream's own are whose load begins with `rate` records/s."""
+        seconds = self.settings.batch_seconds
+        governor = Governor(seconds)
+        # What the load brings in twice the time of a batch is no burst (`spark.sources`).
+        self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
 
     def advance(self, begin: float, end: float, pool: Pool, speeds: Floats) -> Flow:
         """Batches in [begin, end); returns the records committed, each with the time of its commit."""
         committed: list[Flow] = []
         if self.batch.times.size and any(station.interrupted for station in self.stations):
-            self.ends = begin + self.lasts
+            self.starts, self.ends = begin, begin + (self.ends - self.starts)
+            self.charged = begin
         for station in self.stations:
             station.interrupted = False
         while True:
             if self.batch.times.size:
+                self._charge(min(end, self.ends), pool)
                 if self.ends >= end:
                     break
                 committed.append(self._commit())
-            start = max(self.free, begin, self.queue.times[0] if self.queue.times.size else math.inf)
+            start = self._due(begin)
             if start >= end or not self._begin(start, pool, speeds):
                 break
         self.leader.due = self.queue.before(end)[0].total
         return joined(committed)
 
+    def _due(self, begin: float) -> float:
+        """When the next batch begins: the last one is done, the trigger is due, and there is a record to take."""
+        first = self.queue.times[0] if self.queue.times.size else math.inf
+        every = self.settings.batch_interval
+        if every <= 0 or not math.isfinite(first):
+            return float(max(self.free, begin, first))
+        # A trigger that was missed is made up for at once; one that finds nothing waits for the next (Spark's own rule).
+        start = max(self.free, begin, (math.floor(self.starts / every) + 1) * every if self.starts >= 0 else 0.0)
+        return start if first <= start else math.ceil(first / every) * every
+
     def _begin(self, start: float, pool: Pool, speeds: Floats) -> bool:
         """Take what is due at `start`; False where no host can work on it."""
-        per_record = sum(
-            self.work[station.name] * self._seconds_a_core_second(station, pool, speeds) for station in self.stations
-        )
-        if not math.isfinite(per_record):
+        burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
+        if any(not burden.hosts.size for burden in burdens.values()):
             return False
-        fixed = self.settings.batch_overhead * len(self.stations)
-        share = max(self.settings.batch_seconds - fixed, self.settings.batch_seconds / 2)
-        fitting = share / per_record if per_record > 0 else math.inf
+        self._learn(start)
         cut = int(np.searchsorted(self.queue.times, start, side="right"))
         reach = np.cumsum(self.queue.counts[:cut])
-        taken = min(float(reach[-1]), max(1.0, self.allowance))
+        taken = float(reach[-1])
+        if self.governor is not None:
+            taken = min(taken, float(self.governor.allowance))
         whole = int(np.searchsorted(reach, taken + DUST, side="right"))
         parts = [Flow(*(column[:whole] for column in self.queue))]
         self.queue = Flow(*(column[whole:].copy() for column in self.queue))
@@ -134,42 +169,54 @@ class FusedSegment:
             parts.append(Flow(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
             self.queue.counts[0] -= left
         self.batch = joined(parts)
-        if taken >= self.allowance - DUST:
-            self.allowance = min(max(fitting, self.allowance / 2), self.allowance * 2)
-        self.lasts = fixed + taken * per_record
-        self.ends = start + self.lasts
+        self.charges = np.zeros(len(pool))
+        lasts = self.settings.batch_overhead * len(self.stations)
         for station in self.stations:
+            burden = burdens[station.name]
+            share = burden.tasks / burden.tasks.sum()
+            work = taken * self.work[station.name] * share + self._task_overhead(station) * burden.tasks
+            lasts += float((work / burden.pace).max())
+            np.add.at(self.charges, burden.hosts, work)
             station.working = taken * self.volume[station.name]
-            core_seconds = taken * self.work[station.name]
-            station.period.busy += core_seconds
-        self._load(taken, pool, speeds)
+        lasts *= 1 + self.settings.start_slowdown * sum(lease.state in COMING for lease in pool.leases if lease.active)
+        self.planned = (taken, start)
+        self.starts, self.ends, self.charged = start, start + lasts, start
         return True
 
-    def _load(self, taken: float, pool: Pool, speeds: Floats) -> None:
-        """Charge the batch's work to hosts: `pool.worked` in core-seconds."""
-        running = np.flatnonzero(pool.up[: len(pool)])
-        for station in self.stations:
-            work = taken * self.work[station.name]
-            if station.placed:
-                hosts, tasks = np.unique(station.crew.host[station.crew.host >= 0], return_counts=True)
-                np.add.at(pool.worked, hosts, work * tasks / tasks.sum() / speeds[hosts])
-            else:
-                power = pool.cores[running] * speeds[running]
-                np.add.at(pool.worked, running, work * power / power.sum() / speeds[running])
+    def _learn(self, now: float) -> None:
+        """Tell the governor of the last batch, which to it lasts until the next is planned, the wait between them included."""
+        if self.governor is not None and self.planned is not None:
+            taken, since = self.planned
+            self.governor = self.governor.after(max(1, round(taken)), now - since)
+            self.planned = None
 
-    def _seconds_a_core_second(self, station: StageStation, pool: Pool, speeds: Floats) -> float:
-        """Seconds that one core-second of standard work of a stage takes as hosts and partitions stand; inf without any."""
+    def _task_overhead(self, station: StageStation) -> float:
+        """Core-seconds that a task costs however few its records."""
+        return self.settings.state_task_overhead if station.placed else self.settings.source_task_overhead
+
+    def _burden(self, station: StageStation, pool: Pool, speeds: Floats) -> Burden:
+        """Where the tasks of a stage run. Those that have no place are dealt out evenly, as far as hosts have slots."""
         if station.placed:
             hosts, tasks = np.unique(station.crew.host[station.crew.host >= 0], return_counts=True)
-            if not hosts.size:
-                return math.inf
-            usable = np.minimum(pool.cores[hosts], tasks) * speeds[hosts]
-            return float((tasks / tasks.sum() / usable).max())
-        running = np.flatnonzero(pool.up[: len(pool)])
-        if not running.size:
-            return math.inf
-        cores = float(pool.cores[running].sum())
-        return 1.0 / (min(cores, float(len(station.crew))) / cores * float((pool.cores[running] * speeds[running]).sum()))
+        else:
+            hosts = np.flatnonzero(pool.up[: len(pool)])
+            tasks = _dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
+            hosts, tasks = hosts[tasks > 0], tasks[tasks > 0]
+        slots = np.array([pool.leases[row].type.slots for row in hosts])
+        return Burden(hosts, tasks, np.minimum(pool.cores[hosts], np.minimum(tasks, slots)) * speeds[hosts])
+
+    def _charge(self, until: float, pool: Pool) -> None:
+        """Charge hosts with what the batch worked since it was last charged: `pool.worked`, in core-seconds."""
+        whole = self.ends - self.starts
+        if until > self.charged:
+            share = (until - self.charged) / whole
+            pool.worked[: self.charges.size] += self.charges * share
+            busy = float(self.charges.sum()) * share
+            weights = {station: self.work[station.name] for station in self.stations}
+            total = sum(weights.values())
+            for station in self.stations:
+                station.period.busy += busy * (weights[station] / total if total > 0 else 1 / len(self.stations))
+            self.charged = until
 
     def _commit(self) -> Flow:
         batch, at = self.batch, self.ends
@@ -184,9 +231,21 @@ class FusedSegment:
         period.delay += float((delay * batch.counts).sum())
         period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
         self.leader.durations.append(Flow(delay, batch.counts, batch.counts))
-        self.durations.append(self.lasts)
+        self.durations.append(at - self.starts)
+        waited = at - batch.born
+        self.reports.append(
+            MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
+        )
         self.free, self.ends, self.batch = at, math.inf, NOTHING
         return Flow(np.full(batch.times.size, at), batch.born, batch.counts)
+
+
+def _dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`tasks` dealt over hosts one by one, a host with free slots before one without; shape (hosts,)."""
+    dealt = np.zeros(slots.size, dtype=np.int64)
+    for _ in range(tasks if slots.size else 0):
+        dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
+    return dealt
 
 
 class FusedNetwork:
@@ -205,8 +264,13 @@ class FusedNetwork:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.segments = {each.name: FusedSegment(each, self.by_name, settings) for each in layout.segments}
+        for segment in self.segments.values():
+            loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
+            if loads_of:
+                segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
         self.latencies: list[Flow] = []
         self.batches: list[float] = []
+        self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.out: dict[str, list[tuple[Edge, float]]] = {}
         self.result_share: dict[str, float] = {}
@@ -251,7 +315,8 @@ class FusedNetwork:
                     self._enter(segment, self.sources[operator].until(end))
             done = segment.advance(begin, end, pool, speeds)
             self.batches += segment.durations
-            segment.durations = []
+            self.reports += segment.reports
+            segment.durations, segment.reports = [], []
             if not done.times.size:
                 continue
             for station in segment.stations:
@@ -274,3 +339,10 @@ class FusedNetwork:
         return all(source.ended for source in self.sources.values()) and not any(
             segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
         )
+
+
+def _first_rate(load: Emissions, seconds: float) -> float:
+    """Records/s that a load begins with, over its first `seconds`."""
+    if not load.times.size:
+        return 0.0
+    return float(load.counts[load.times < load.times[0] + seconds].sum()) / max(seconds, load.span)

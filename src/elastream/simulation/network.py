@@ -10,7 +10,7 @@ import numpy as np
 
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition
+from elastream.model.observation import Composition, MicroBatch
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
 from elastream.simulation.cohorts import CohortStation
@@ -76,6 +76,7 @@ class Network:
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Flow] = []
         self.batches: list[float] = []
+        self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
         self.link_free: dict[Edge, float] = {}

@@ -175,6 +175,18 @@ class Settings:
         0.05, "s a micro-batch and stage", "measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms"
     )
     batch_seconds: float = _given(1.0, "s", "what the governor of Elastream on Spark aims at by default")
+    batch_interval: float = _assumed(
+        0.0, "s", "from one batch's start to the next, at least; 0: the next begins when the last is done"
+    )
+    source_task_overhead: float = _assumed(
+        0.0, "core-s a task and batch", "what a task that reads a source costs without records; part of batch_overhead"
+    )
+    state_task_overhead: float = _assumed(
+        0.0, "core-s a task and batch", "what a state partition's task costs without records; part of batch_overhead"
+    )
+    start_slowdown: float = _assumed(
+        0.0, "fraction a host", "by how much batches last longer while a host starts: nothing where hosts share no machine"
+    )
     state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
     cohort_slots: int = _assumed(
         16, "slots a service time", "8 to 32 of them left compliance on the VISP scenario the same to 0.01 points"
@@ -193,7 +205,9 @@ class Settings:
         for name in ("monitor", "registry_bandwidth", "speed_interval"):
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
-        for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "host_start_spread"):
+        for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
+            "source_task_overhead", "state_task_overhead", "start_slowdown", "host_start_spread",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
         if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
