@@ -85,11 +85,11 @@ def run(
     """
     options = current_options()
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
+    target = None if target_latency is None else duration(target_latency)
     for source in graph.sources:
         check_source(source)
     if options.before is not None:
-        options.before(graph, policy, cloud)
-    target = None if target_latency is None else duration(target_latency)
+        options.before(graph, policy, cloud, target)
     pace = pace_of(target) if batch is None else duration(batch)
     about = {"batch seconds": pace, "policy": asdict(policy) if is_dataclass(policy) else {}}
     directory = RunDirectory.create(options.runs, graph.name)

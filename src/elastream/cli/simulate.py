@@ -1,4 +1,8 @@
-"""`elastream simulate DATAFLOW`: policies tried on a load in simulated time, and what each costs and keeps."""
+"""`elastream simulate FILE`: policies tried on a load in simulated time, and what each costs and keeps.
+
+With `--calibrate RUN` the simulator takes its constants from a recorded run; without FILE that run itself is replayed, and
+how far the simulation is from what was measured is told.
+"""
 
 import importlib
 from pathlib import Path
@@ -16,12 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-DocumentFile = Annotated[Path, typer.Argument(metavar="DATAFLOW", help="A YAML document.")]
+Program = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A Python program or a YAML document.")]
+Calibrate = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="Take costs from a recorded run; without FILE, replay it and tell the drift.")
+]
 Load = Annotated[str | None, typer.Option(metavar="LOAD", help="A CSV of counts, a YAML file, or a load such as 50/s.")]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", metavar="NAME[:key=value,...]", help="A policy to try; repeat it.")
 ]
-Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="A price list; else the document's host types.")]
+Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="A price list; else the host types of FILE.")]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, where the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host types to use; repeat it.")]
 Region = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
@@ -32,7 +39,8 @@ Period = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="
 
 
 def simulate(
-    file: DocumentFile,
+    file: Program = None,
+    calibrate: Calibrate = None,
     load: Load = None,
     policy: Policies = None,
     prices: Prices = None,
@@ -44,46 +52,25 @@ def simulate(
     limit: Limit = None,
     period: Period = "60s",  # type: ignore[assignment]
     target: Annotated[float, typer.Option(help="Fraction of records that must be in time.")] = 0.95,
-    max_hosts: Annotated[int, typer.Option(help="Most hosts at once.")] = 1000,
+    max_hosts: Annotated[int | None, typer.Option(help="Most hosts at once; else as FILE says, or 1000.")] = None,
     fused: Annotated[bool, typer.Option(help="Scale stages as Spark does, or every operator by itself.")] = False,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Compare policies on a dataflow and a load; exit status 1 where none meets the target."""
+    """Compare policies on a dataflow and a load; exit status 1 where none meets the target.
+
+    With --calibrate RUN and no FILE: replay a recorded run, and tell how far the simulation is from it.
+    """
     from rich.console import Console
 
-    from elastream.api.document import load_document
-    from elastream.experiments.compare import compare
-    from elastream.model.cloud import Billing
-    from elastream.workload import load_from
-
-    document = load_document(file)
-    named = {text: policy_from(text) for text in policy or []}
-    if not named and document.policy is not None:
-        named = {document.policy.name: document.policy.build()}
-    if not named:
-        raise InputError(f"{file} names no policy: give one or more with --policy")
-    types = hosts_from(prices, shapes, host or [], region, Billing(billing, minimum), list(document.host_types.values()))
     console = Console()
-    with progress_bar(console) as tell:
-        comparison = compare(
-            document.graph,
-            named,
-            types,
-            load=load_from(load) if load is not None else None,
-            seconds=limit,
-            target=target,
-            target_latency=document.target_latency,
-            max_hosts=max_hosts,
-            period=period,
-            seed=seed,
-            fused=fused,
-            progress=tell,
-        )
-    outcome = comparison.outcome()
-    print_table(console, comparison.table())
-    console.print(comparison.verdict)
+    if file is None:
+        if calibrate is None:
+            raise typer.BadParameter("give a FILE to simulate, or --calibrate RUN to replay a recorded run")
+        outcome = _replayed(calibrate, policy or [], seed, console)
+    else:
+        ...
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)

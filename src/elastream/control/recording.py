@@ -287,6 +287,17 @@ class Recording:
         composed = np.array([w.get(operator, w.get(stage, math.nan)) for w in wanted], dtype=np.float64)
         return np.where(np.isnan(measured), composed, measured)
 
+    def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
+        """By observation, the host of each task of `operator` that has one, by its index."""
+        row = self.operators.index(operator)
+        found = []
+        for entry in self.observations:
+            names, placed = entry["hosts"]["ids"], entry["tasks"]
+            found.append(
+                {i: names[h] for o, i, h in zip(*(placed[c] for c in ("operator", "index", "host")), strict=True) if o == row}
+            )
+        return tuple(found)
+
     def host_count(self) -> dict[HostState, Floats]:
         """Hosts in each state that is paid for, over time."""
         states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]

@@ -1,17 +1,17 @@
 """Dataflows fused as on Spark: each segment works in micro-batches, its stages one after the other.
 
 A batch begins when the trigger is due and the last one is done, takes what is due as far as the governor lets it - the one
-that runs on Spark - and lasts for an overhead a stage and for its stages' tasks, one stage after the other. A task works for
-an overhead of its own and for its share of the records; a stage lasts as long as the host that its tasks burden most. The
-tasks of a stage that reads a source are spread over the hosts that run, those of a keyed stage lie where its state
-partitions are. Records travel as cohorts. What a stage spends beyond its operators (transport between processes) is part
-of the costs given here, as it is of costs measured on Spark.
+that runs on Spark - and lasts for an overhead a stage and for its records, one stage after the other. A stage lasts as long
+as the host that its tasks burden most. The tasks of a stage that reads a source are spread over the hosts that run, those
+of a keyed stage lie where its state partitions are, and one that has moved loads its state first. Records travel as
+cohorts. What a stage spends beyond its operators (transport between processes) is part of the costs given here, as it is of
+costs measured on Spark.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,29 @@ from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.planning.governor import Governor
 from elastream.simulation.arrivals import Emissions, Load
+from elastream.simulation.draws import uniform
 from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Flow, Station, joined
 
-__all__ = ["FusedNetwork"]
+__all__ = ["COMING", "FusedNetwork", "dealt", "landed"]
 
 DUST = 1e-9
 """Records less than this are nobody."""
+BATCH_STREAM = 2_000_000
+"""Streams of random numbers from here on belong to the batches of segments."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
 """States of a host that is on its way."""
 
 
 class Burden(NamedTuple):
-    """Tasks of a stage on hosts: rows of the pool, shape (hosts,), tasks there, and core-seconds/s that these get."""
+    """Tasks of a stage on hosts: rows of the pool, tasks there, tasks that must load their state, and core-seconds/s that
+    all of them get; shape (hosts,) each."""
 
     hosts: NDArray[np.int64]
     tasks: NDArray[np.int64]
+    loading: NDArray[np.int64]
     pace: Floats
 
 
@@ -54,6 +59,8 @@ class StageStation(Station):
         self.stage = stage
         self.due = math.nan
         self.working = 0.0
+        self.where: Mapping[int, int] = {}
+        self.fresh: Mapping[int, int] = {}
         self.interrupted = False
 
     @property
@@ -86,6 +93,25 @@ class StageStation(Station):
         """Whether a record waits or is in a batch."""
         return self.queued > 1e-6 or self.working > 1e-6
 
+    def settle(self) -> None:
+        """A batch has ended: from the next one on, partitions run where they were moved to, as far as `landed` lets them."""
+        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        self.where, self.fresh = landed(self.where, wanted), self.where
+
+    def locate(self, up: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Hosts of its partitions, how many each has, and how many of these are to be loaded there; shape (hosts,) each."""
+        if not self.where:
+            self.settle()
+        now = {}
+        for i, host in zip(self.crew.index.tolist(), self.crew.host.tolist(), strict=True):
+            place = self.where.get(i, -1)
+            place = place if place >= 0 and up[place] else host
+            if place >= 0:
+                now[i] = place
+        hosts, tasks = np.unique(np.array(list(now.values()), dtype=np.int64), return_counts=True)
+        came = [host for i, host in now.items() if self.fresh.get(i, host) != host]
+        return hosts, tasks, np.array([came.count(host) for host in hosts.tolist()], dtype=np.int64)
+
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Partitions leave a host; where it was lost, the batch under way begins again."""
         self.interrupted = self.interrupted or lost
@@ -94,9 +120,15 @@ class StageStation(Station):
 class FusedSegment:
     """One query: what it has to do, the batch under way, and its stages."""
 
-    def __init__(self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings) -> None:
+    def __init__(
+        self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings, seed: int, stream: int
+    ) -> None:
         self.segment = segment
         self.settings = settings
+        self.seed = seed
+        self.stream = stream
+        self.number = 0
+        self.served: dict[int, int] = {}
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
         self.queue = NOTHING
@@ -174,36 +206,41 @@ class FusedSegment:
         for station in self.stations:
             burden = burdens[station.name]
             share = burden.tasks / burden.tasks.sum()
-            work = taken * self.work[station.name] * share + self._task_overhead(station) * burden.tasks
+            work = taken * self.work[station.name] * share + self.settings.state_load * burden.loading
             lasts += float((work / burden.pace).max())
-            np.add.at(self.charges, burden.hosts, work)
+            np.add.at(self.charges, burden.hosts, work + self.settings.batch_work / len(self.stations) * share)
             station.working = taken * self.volume[station.name]
-        lasts *= 1 + self.settings.start_slowdown * sum(lease.state in COMING for lease in pool.leases if lease.active)
+        lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
+        if ratios := self.settings.batch_ratios:
+            self.number += 1
+            lasts *= ratios[int(uniform(self.seed, BATCH_STREAM + self.stream, self.number) * len(ratios))]
+        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+            self.served[row] = self.served.get(row, 0) + 1
         self.planned = (taken, start)
         self.starts, self.ends, self.charged = start, start + lasts, start
         return True
 
     def _learn(self, now: float) -> None:
-        """Tell the governor of the last batch, which to it lasts until the next is planned, the wait between them included."""
+        """Tell the governor of the last batch, which to it lasts until the next is planned, the wait for that included."""
         if self.governor is not None and self.planned is not None:
             taken, since = self.planned
             self.governor = self.governor.after(max(1, round(taken)), now - since)
             self.planned = None
 
-    def _task_overhead(self, station: StageStation) -> float:
-        """Core-seconds that a task costs however few its records."""
-        return self.settings.state_task_overhead if station.placed else self.settings.source_task_overhead
-
     def _burden(self, station: StageStation, pool: Pool, speeds: Floats) -> Burden:
         """Where the tasks of a stage run. Those that have no place are dealt out evenly, as far as hosts have slots."""
         if station.placed:
-            hosts, tasks = np.unique(station.crew.host[station.crew.host >= 0], return_counts=True)
+            hosts, tasks, loading = station.locate(pool.up)
         else:
             hosts = np.flatnonzero(pool.up[: len(pool)])
-            tasks = _dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
+            tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
             hosts, tasks = hosts[tasks > 0], tasks[tasks > 0]
+            loading = np.zeros_like(tasks)
         slots = np.array([pool.leases[row].type.slots for row in hosts])
-        return Burden(hosts, tasks, np.minimum(pool.cores[hosts], np.minimum(tasks, slots)) * speeds[hosts])
+        cores = pool.cores[hosts] * self.settings.delivered
+        young = np.array([self.served.get(int(row), 0) < self.settings.settling_batches for row in hosts])
+        cores = np.where(young, cores * self.settings.settling_boost, cores)
+        return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
 
     def _charge(self, until: float, pool: Pool) -> None:
         """Charge hosts with what the batch worked since it was last charged: `pool.worked`, in core-seconds."""
@@ -226,6 +263,8 @@ class FusedSegment:
             period = station.period
             period.done += total * self.volume[station.name]
             station.working = 0.0
+            if station.placed:
+                station.settle()
         period = self.leader.period
         period.judged += total
         period.delay += float((delay * batch.counts).sum())
@@ -240,7 +279,23 @@ class FusedSegment:
         return Flow(np.full(batch.times.size, at), batch.born, batch.counts)
 
 
-def _dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
+    """Host of each task in the batch to come, by where they were in the last one and where they are wanted.
+
+    Each host takes one task a batch that was elsewhere, as on Spark (`spark.placing`); a task seen first is where it is
+    wanted.
+    """
+    taking: set[Any] = set()
+    found = {}
+    for task, host in wanted.items():
+        before = where.get(task, host)
+        found[task] = before if before != host and host in taking else host
+        if before != host:
+            taking.add(host)
+    return found
+
+
+def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     """`tasks` dealt over hosts one by one, a host with free slots before one without; shape (hosts,)."""
     dealt = np.zeros(slots.size, dtype=np.int64)
     for _ in range(tasks if slots.size else 0):
@@ -263,7 +318,10 @@ class FusedNetwork:
             StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
         )
         self.by_name = {station.name: station for station in self.stations}
-        self.segments = {each.name: FusedSegment(each, self.by_name, settings) for each in layout.segments}
+        self.segments = {
+            each.name: FusedSegment(each, self.by_name, settings, seed, stream)
+            for stream, each in enumerate(layout.segments)
+        }
         for segment in self.segments.values():
             loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
             if loads_of:
@@ -343,6 +401,8 @@ class FusedNetwork:
 
 def _first_rate(load: Emissions, seconds: float) -> float:
     """Records/s that a load begins with, over its first `seconds`."""
-    if not load.times.size:
+    present = load.counts > 0
+    if not present.any():
         return 0.0
-    return float(load.counts[load.times < load.times[0] + seconds].sum()) / max(seconds, load.span)
+    begins = load.times[present][0]
+    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)

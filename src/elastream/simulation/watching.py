@@ -11,7 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
-from elastream.model.observation import Composition, Context, Floats, Frame, Metric, MicroBatch, Observation, Sample, TaskFrame
+from elastream.model.observation import (
+    Composition,
+    Context,
+    Floats,
+    Frame,
+    Metric,
+    MicroBatch,
+    Observation,
+    Sample,
+    TaskFrame,
+)
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Pool
