@@ -29,6 +29,11 @@ class Declared:
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
 
+    @property
+    def types(self) -> "tuple[HostType, ...]":
+        """Host types to lease: those declared, else the cloud's own."""
+        return self.host_types or (() if self.cloud is None else (self.cloud.type,))
+
 
 def declared(file: Path) -> Declared:
     """What `file` says; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""

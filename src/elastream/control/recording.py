@@ -325,6 +325,11 @@ class Recording:
         return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
 
     @property
+    def host_types(self) -> tuple[HostType, ...]:
+        """Types of host that could be leased."""
+        return tuple(_host_types(self.header).values())
+
+    @property
     def end(self) -> float:
         """When the run ended, or was last seen."""
         if self.ending is not None:

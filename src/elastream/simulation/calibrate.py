@@ -126,7 +126,8 @@ class Calibration:
     """What a recording says about the simulator's constants.
 
     origin: time of the recording at which the simulation begins, when the first host was asked for. constants: those
-    estimated. unknown: what the recording could not say, left as assumed.
+    estimated. unknown: what the recording could not say, left as assumed. in_peace: of the batches with records, the
+    numbers (from 0) of those that the costs of batches and records are made from.
     """
 
     settings: Settings
@@ -135,6 +136,7 @@ class Calibration:
     origin: float
     constants: tuple[Constant, ...]
     unknown: tuple[str, ...]
+    in_peace: tuple[int, ...]
 
 
 def calibrate(
@@ -205,7 +207,13 @@ def calibrate(
         state_partitions=partitions[0] if partitions else base.state_partitions,
     )
     return Calibration(
-        found, started, _loads(recording, layout, batches, origin), origin, tuple(notes.constants), tuple(notes.unknown)
+        found,
+        started,
+        _loads(recording, layout, batches, origin),
+        origin,
+        tuple(notes.constants),
+        tuple(notes.unknown),
+        costs.peace,
     )
 
 
@@ -222,6 +230,7 @@ class Costs:
     delay: float
     load: float
     ratios: tuple[float, ...]
+    peace: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +306,9 @@ def _batch_costs(
         )
     else:
         notes.unknown.append("what a task that moves costs")
-    return Costs(fixed, record, work, delivered, delay, load, tuple(sorted(ratios.tolist())))
+    return Costs(
+        fixed, record, work, delivered, delay, load, tuple(sorted(ratios.tolist())), tuple(np.flatnonzero(peace).tolist())
+    )
 
 
 def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
@@ -435,31 +446,36 @@ def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
 def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], origin: float) -> dict[str, Emissions]:
     """Arrivals of each source, seconds after `origin`.
 
-    When the first and the last record of each batch were due is recorded; where it is not (a source without a load of its
-    own), and behind the last batch, so many arrived in each observation period as the arrival rate says.
+    When the first and the last record of each batch were due is recorded; between these moments, behind the last one, and
+    where they are not known (a source without a load of its own), records arrive as the arrival rate says.
     """
+    clock = recording.times - origin
     found = {}
     for source in layout.graph.sources:
+        rates = recording.operator(source.name, Metric.ARRIVAL_RATE)
+        known = np.isfinite(rates)
+        if not known.any():
+            raise InputError(f"the recording shows no arrivals at source {source.name!r}")
+        edges = np.arange(0.0, recording.end - origin + STEP, STEP)
+        # A rate that never is quite 0 lets what arrived be told from the sum of the rates wherever a batch says so.
+        rate = np.maximum(np.interp(edges, clock[known], rates[known]), 1e-9 * rates[known].max())
+        summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * STEP)])
+        numbers = np.cumsum([batch.records for batch in batches])
         due = [
             (at - origin, number)
-            for batch, number in zip(batches, np.cumsum([b.records for b in batches]), strict=True)
-            for at, number in (
-                (batch.end - batch.oldest, number - batch.records),
-                (batch.end - batch.newest, number),
-            )
+            for batch, last in zip(batches, numbers, strict=True)
+            for at, number in ((batch.end - batch.oldest, last - batch.records), (batch.end - batch.newest, last))
             if not math.isnan(at)
         ]
-        times = np.array([time for time, _ in due] or [0.0])
-        numbers = np.array([number for _, number in due] or [0.0])
-        rates = np.nan_to_num(recording.operator(source.name, Metric.ARRIVAL_RATE))
-        behind = recording.times - origin > times[-1]
-        widths = np.minimum(np.diff(recording.times - origin, prepend=0.0), recording.times - origin - times[-1])
-        times = np.concatenate([times, (recording.times - origin)[behind]])
-        numbers = np.concatenate([numbers, numbers[-1] + np.cumsum((rates * widths)[behind])])
-        edges = np.arange(0.0, max(times[-1], STEP) + STEP, STEP)
-        # Clocks are read to the millisecond, so that a batch may seem to begin before the one before it ended.
-        total = np.floor(np.interp(edges, np.maximum.accumulate(times), numbers) + 1e-6).astype(np.int64)
-        counts = np.diff(total)
+        if due:
+            times, counted = (np.array(column) for column in zip(*due, strict=True))
+            # Clocks are read to the millisecond, so that a batch may seem to begin before the one before it ended.
+            at = np.interp(np.maximum.accumulate(times), edges, summed)
+            total = np.interp(summed, at, counted) + np.maximum(0.0, summed - at[-1])
+        else:
+            begins = clock[known][0] - float(np.median(np.diff(clock)))
+            total = np.maximum(0.0, summed - np.interp(begins, edges, summed))
+        counts = np.diff(np.floor(total + 1e-6).astype(np.int64))
         if not counts.sum():
             raise InputError(f"the recording shows no arrivals at source {source.name!r}")
         found[source.name] = Emissions(edges[:-1], counts, STEP)

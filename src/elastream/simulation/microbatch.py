@@ -9,6 +9,7 @@ costs measured on Spark.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -58,6 +59,7 @@ class StageStation(Station):
         super().__init__(operator, stream, settings.service(stage.name), 1, limits, seed)
         self.stage = stage
         self.due = math.nan
+        self.served = False
         self.working = 0.0
         self.where: Mapping[int, int] = {}
         self.fresh: Mapping[int, int] = {}
@@ -75,8 +77,8 @@ class StageStation(Station):
 
     @property
     def backlog(self) -> float:
-        """Records due and not taken; unknown but for the stage that leads its segment."""
-        return self.due
+        """Records due and not taken; unknown but for the stage that leads its segment, and before its first batch."""
+        return self.due if self.served else math.nan
 
     @property
     def queued(self) -> float:
@@ -94,7 +96,7 @@ class StageStation(Station):
         return self.queued > 1e-6 or self.working > 1e-6
 
     def settle(self) -> None:
-        """A batch has ended: from the next one on, partitions run where they were moved to, as far as `landed` lets them."""
+        """A batch has ended: from the next one on, partitions run where they were moved, as far as `landed` lets them."""
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
         self.where, self.fresh = landed(self.where, wanted), self.where
 
@@ -142,6 +144,7 @@ class FusedSegment:
         self.planned: tuple[float, float] | None = None
         self.durations: list[float] = []
         self.reports: list[MicroBatch] = []
+        self.recent: deque[MicroBatch] = deque(maxlen=200)
         self.work: dict[str, float] = {}
         self.volume: dict[str, float] = {}
 
@@ -265,6 +268,7 @@ class FusedSegment:
             station.working = 0.0
             if station.placed:
                 station.settle()
+        self.leader.served = True
         period = self.leader.period
         period.judged += total
         period.delay += float((delay * batch.counts).sum())
@@ -272,9 +276,9 @@ class FusedSegment:
         self.leader.durations.append(Flow(delay, batch.counts, batch.counts))
         self.durations.append(at - self.starts)
         waited = at - batch.born
-        self.reports.append(
-            MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
-        )
+        done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
+        self.reports.append(done)
+        self.recent.append(done)
         self.free, self.ends, self.batch = at, math.inf, NOTHING
         return Flow(np.full(batch.times.size, at), batch.born, batch.counts)
 

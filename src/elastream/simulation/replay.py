@@ -11,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from elastream.model.cloud import Lease
-from elastream.model.observation import Floats, Metric, MicroBatch, Observation
+from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Layout
+from elastream.simulation.batch_watch import latency_quantile
 from elastream.simulation.calibrate import Calibration, Recorded
 from elastream.simulation.plant import SimulatedPlant, make_plant
 
-__all__ = ["Drift", "drift_of", "latency_quantile", "recorded_plant", "replay"]
+__all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +115,6 @@ def drift_of(measured: Recorded, simulated: Recorded, sources: Sequence[str], *,
         both("records", "", lambda run, _: float(sum(b.records for b in run.batches))),
         both("run", "s", lambda run, zero: run.end - zero),
     )
-
-
-def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
-    """The `q` quantile of the latencies of all records; those of a batch lie evenly between its newest and its oldest.
-
-    NaN where no batch says when its records were due.
-    """
-    known = [batch for batch in batches if batch.records > 0 and not math.isnan(batch.oldest + batch.newest)]
-    if not known:
-        return math.nan
-    counts = np.array([batch.records for batch in known])
-    low = np.array([min(batch.newest, batch.oldest) for batch in known])
-    # Of a batch of one record, or of records that came at once, all waited for the same time.
-    wide = np.maximum(np.array([batch.oldest for batch in known]) - low, 1e-6)
-    knots = np.unique(np.concatenate([low, low + wide]))
-    below = (np.clip((knots[:, None] - low) / wide, 0, 1) * counts).sum(axis=1) / counts.sum()
-    return float(np.interp(q, below, knots))
 
 
 def _leased(lease: Lease, end: float) -> float:
