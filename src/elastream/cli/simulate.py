@@ -161,14 +161,17 @@ def _replay(run: Path, wanted: list[str], seed: int, console: "Console") -> "Out
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
     """The policy of a run with the parameters that it had; none where that is no policy of ours."""
-    from elastream.api.document import POLICIES
+    from elastream.api.document import PARTS, POLICIES
 
     name, parameters = recording.header.policy, recording.header.environment.get("policy")
     if name not in POLICIES or parameters is None:
         return {}
-    module, _, attribute = POLICIES[name].partition(":")
     try:
-        return {name: getattr(importlib.import_module(module), attribute)(**parameters)}
+        given = {
+            key: _named(PARTS[key])(**value) if key in PARTS and isinstance(value, dict) else value
+            for key, value in parameters.items()
+        }
+        return {name: _named(POLICIES[name])(**given)}
     except (TypeError, ValueError, ElastreamError) as error:
         raise InputError(f"the recorded policy {name} cannot be made again: {error}") from None
 
@@ -180,7 +183,6 @@ def policy_from(text: str) -> "Policy":
     name, _, given = text.partition(":")
     if name not in POLICIES:
         raise typer.BadParameter(f"there is no policy {name!r} (there are: {', '.join(POLICIES)})")
-    module, _, attribute = POLICIES[name].partition(":")
     parameters: dict[str, Any] = {}
     for part in filter(None, given.split(",")):
         key, equals, value = part.partition("=")
@@ -188,10 +190,16 @@ def policy_from(text: str) -> "Policy":
             raise typer.BadParameter(f"{part!r} in {text!r} is not key=value")
         parameters[key.strip()] = _number(value.strip())
     try:
-        policy: Policy = getattr(importlib.import_module(module), attribute)(**parameters)
+        policy: Policy = _named(POLICIES[name])(**parameters)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"policy {text!r}: {error}") from None
     return policy
+
+
+def _named(target: str) -> Any:
+    """What `module:name` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _number(text: str) -> int | float | str:

@@ -292,10 +292,8 @@ class Recording:
         row = self.operators.index(operator)
         found = []
         for entry in self.observations:
-            names, placed = entry["hosts"]["ids"], entry["tasks"]
-            found.append(
-                {i: names[h] for o, i, h in zip(*(placed[c] for c in ("operator", "index", "host")), strict=True) if o == row}
-            )
+            names, columns = entry["hosts"]["ids"], (entry["tasks"][name] for name in ("operator", "index", "host"))
+            found.append({index: names[host] for of, index, host in zip(*columns, strict=True) if of == row})
         return tuple(found)
 
     def host_count(self) -> dict[HostState, Floats]:

@@ -20,7 +20,7 @@ from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions
-from elastream.simulation.lines import absolute_fit
+from elastream.simulation.lines import line_through
 from elastream.simulation.microbatch import COMING, dealt, landed
 from elastream.simulation.settings import Settings
 
@@ -152,9 +152,10 @@ def calibrate(
     A batch is taken to last for a constant and for its records on the hosts as they were, as `microbatch` has it; both are
     fitted to the batches that ran in peace: no host was on its way, no task had just moved, and the workers were warm. By
     how much batches last longer while hosts start, and while a moved task loads its state, is what the other batches show
-    beyond that. What a record and a batch work on the hosts' cores is fitted to their CPU use; that batches take longer for
-    it than the cores leased would is put down to what these really gave. What a record costs is divided among the operators
-    by their SERVICE_TIME. A host type starts and stops in the median of what its leases took.
+    beyond that, on average: it is their sum that queues. What a record and a batch work on the hosts' cores is fitted to
+    their CPU use; that batches take longer for it than the cores leased would is put down to what these really gave. What a
+    record costs is divided among the operators by their SERVICE_TIME. A host type starts and stops in the median of what
+    its leases took.
 
     batch_seconds: what the run's batches were meant to last, which was also the least time from one to the next; without
     it the settings' own.
@@ -221,7 +222,8 @@ def calibrate(
 class Costs:
     """Of batches. fixed: s a batch. record: core-s a record from the source, as hosts' CPU shows it; work: core-s a batch,
     likewise. delivered: of the hosts' cores, what their tasks got. delay: s a host that starts. load: core-s a task that
-    moved. ratios: what batches in peace lasted over what they should have."""
+    moved. ratios: what batches in peace
+    lasted over what they should have, in their order."""
 
     fixed: float
     record: float
@@ -260,16 +262,16 @@ def _batch_costs(
     """`shares`: of a record's cost, by stage."""
     seen = _circumstances(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
-    columns = np.array([[1.0, each.burden * batch.records] for each, batch in zip(seen, batches, strict=True)])
+    burden = np.array([each.burden * batch.records for each, batch in zip(seen, batches, strict=True)])
     coming, moved = (np.array([getattr(each, name) for each in seen]) for name in ("coming", "moved"))
     quiet = (coming == 0) & (moved == 0)
     peace = quiet & np.array([each.warm for each in seen])
     for wider in (quiet, np.ones_like(quiet)):
         peace = peace if peace.sum() >= FEWEST else wider
-    fixed, each = (float(value) for value in absolute_fit(columns[peace], lasted[peace]))
-    expected = columns @ np.array([fixed, each])
+    fixed, each = line_through(burden[peace], lasted[peace])
+    expected = fixed + each * burden
     of = f"{peace.sum()} batches in peace"
-    notes.found("a batch", fixed, "s", f"line of least absolute error through {of}")
+    notes.found("a batch", fixed, "s", f"Theil-Sen line through {of}")
     ratios = (lasted / np.maximum(expected, 1e-9))[peace]
     notes.found(
         "a batch is off by",
@@ -294,21 +296,17 @@ def _batch_costs(
     delay = load = 0.0
     slowed = (coming > 0) & (moved == 0)
     if slowed.sum() >= 3:
-        delay = max(0.0, float(np.median((lasted - expected)[slowed] / coming[slowed])))
-        notes.found("a batch while a host starts", delay, "s more a host", f"median of {slowed.sum()} batches meanwhile")
+        delay = max(0.0, float(np.mean((lasted - expected)[slowed] / coming[slowed])))
+        notes.found("a batch while a host starts", delay, "s more a host", f"mean of {slowed.sum()} batches meanwhile")
     else:
         notes.unknown.append("by how much batches last longer while hosts start")
     loaded = (moved > 0) & (coming == 0)
     if loaded.any():
-        load = max(0.0, float(np.median((lasted - expected)[loaded] / moved[loaded]))) * delivered
-        notes.found(
-            "loading the state of a task that moved", load, "core-s", f"median of {loaded.sum()} batches after moves"
-        )
+        load = max(0.0, float(np.mean((lasted - expected)[loaded] / moved[loaded]))) * delivered
+        notes.found("loading the state of a task that moved", load, "core-s", f"mean of {loaded.sum()} batches after moves")
     else:
         notes.unknown.append("what a task that moves costs")
-    return Costs(
-        fixed, record, work, delivered, delay, load, tuple(sorted(ratios.tolist())), tuple(np.flatnonzero(peace).tolist())
-    )
+    return Costs(fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()))
 
 
 def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
@@ -319,7 +317,7 @@ def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
     used = np.zeros(len(recording.times))
     for lease in recording.hosts:
         used += np.nan_to_num(recording.host(lease.host, Metric.CPU)) * lease.type.cores
-    rates, cores = [], []
+    records_a_batch, cores_a_batch = [], []
     for time, now in zip(recording.times, used, strict=True):
         settled = [at for lease in recording.hosts if (at := lease.ready_at()) is not None and at < time]
         coming = any(_state(lease, time) in COMING for lease in recording.hosts)
@@ -327,12 +325,13 @@ def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
             continue
         within = np.minimum(ends, time) - np.maximum(starts, time - CPU_WINDOW)
         share = np.maximum(0.0, within) / np.maximum(ends - starts, 1e-9) / CPU_WINDOW
-        rates.append((float(share[records > 0].sum()), float((share * records).sum())))
-        cores.append(now)
-    if len(cores) < FEWEST or not any(cores):
+        rate = float(share[records > 0].sum())
+        if rate > 0:
+            records_a_batch.append(float((share * records).sum()) / rate)
+            cores_a_batch.append(now / rate)
+    if len(cores_a_batch) < FEWEST or not any(cores_a_batch):
         return 0.0, 0.0
-    work, record = absolute_fit(np.array(rates), np.array(cores))
-    return float(work), float(record)
+    return line_through(np.array(records_a_batch), np.array(cores_a_batch))
 
 
 def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
@@ -471,7 +470,9 @@ def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], o
             times, counted = (np.array(column) for column in zip(*due, strict=True))
             # Clocks are read to the millisecond, so that a batch may seem to begin before the one before it ended.
             at = np.interp(np.maximum.accumulate(times), edges, summed)
-            total = np.interp(summed, at, counted) + np.maximum(0.0, summed - at[-1])
+            # What is due behind the last batch is what waits at the end.
+            left = np.nan_to_num(recording.operator(source.name, Metric.BACKLOG))[-1]
+            total = np.interp(summed, at, counted) + np.clip(summed - at[-1], 0.0, left)
         else:
             begins = clock[known][0] - float(np.median(np.diff(clock)))
             total = np.maximum(0.0, summed - np.interp(begins, edges, summed))

@@ -4,31 +4,33 @@ import numpy as np
 
 from elastream.model.observation import Floats
 
-__all__ = ["absolute_fit"]
+__all__ = ["line_through"]
 
-ROUNDS = 60
-"""Of reweighting; further ones move a coefficient by less than a thousandth."""
+MOST = 400
+"""Points that pairs are made of; of more, every n-th is taken."""
 
 
-def absolute_fit(columns: Floats, values: Floats) -> Floats:
-    """Coefficients, none negative, of the least sum of absolute errors of `columns` @ coefficients against `values`.
+def line_through(x: Floats, y: Floats) -> tuple[float, float]:
+    """(value at 0, slope) of the line through the points, neither negative; shape (points,) each, at least one, x >= 0.
 
-    columns: shape (measurements, coefficients); a column that explains nothing gets 0. By iteratively reweighted least
-    squares; a coefficient that comes out negative is left out, the most negative first.
+    After Theil and Sen, with pairs weighted by how far they lie apart (Jaeckel 1972): the slope is the weighted median of
+    those between any two points, the value at 0 the median of what is left.
     """
-    scale = np.abs(columns).max(axis=0, initial=0.0)
-    used = [number for number in range(columns.shape[1]) if scale[number] > 0]
-    while used:
-        chosen = columns[:, used] / scale[used]
-        weights = np.ones(len(values))
-        found = np.zeros(len(used))
-        for _ in range(ROUNDS):
-            root = np.sqrt(weights)
-            found = np.linalg.lstsq(chosen * root[:, None], values * root, rcond=None)[0]
-            weights = 1 / np.maximum(np.abs(values - chosen @ found), 1e-6 * np.abs(values).max(initial=1e-300))
-        if found.min() >= 0:
-            fitted = np.zeros(columns.shape[1])
-            fitted[used] = found / scale[used]
-            return fitted
-        del used[int(np.argmin(found))]
-    return np.zeros(columns.shape[1])
+    step = -(-x.size // MOST)
+    x, y = x[::step], y[::step]
+    first, second = np.triu_indices(x.size, 1)
+    apart = x[second] - x[first]
+    told = apart != 0
+    each = 0.0
+    if told.any():
+        each = max(0.0, _weighted_median((y[second] - y[first])[told] / apart[told], np.abs(apart[told])))
+    fixed = float(np.median(y - each * x))
+    if fixed < 0:
+        fixed, each = 0.0, max(0.0, _weighted_median(y[x > 0] / x[x > 0], x[x > 0]))
+    return fixed, each
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

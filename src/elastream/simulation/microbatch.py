@@ -182,8 +182,8 @@ class FusedSegment:
         if every <= 0 or not math.isfinite(first):
             return float(max(self.free, begin, first))
         # A trigger that was missed is made up for at once; one that finds nothing waits for the next (Spark's own rule).
-        start = max(self.free, begin, (math.floor(self.starts / every) + 1) * every if self.starts >= 0 else 0.0)
-        return start if first <= start else math.ceil(first / every) * every
+        start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
+        return max(begin, start if first <= start else math.ceil(first / every) * every)
 
     def _begin(self, start: float, pool: Pool, speeds: Floats) -> bool:
         """Take what is due at `start`; False where no host can work on it."""
@@ -214,14 +214,23 @@ class FusedSegment:
             np.add.at(self.charges, burden.hosts, work + self.settings.batch_work / len(self.stations) * share)
             station.working = taken * self.volume[station.name]
         lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
+        self._settle(pool, max(lasts, self.settings.batch_interval))
         if ratios := self.settings.batch_ratios:
+            # Slow batches come in rows, when something else is busy on the machine: the rows are kept, begun anywhere.
+            first = int(uniform(self.seed, BATCH_STREAM + self.stream, 0) * len(ratios))
+            lasts *= ratios[(first + self.number) % len(ratios)]
             self.number += 1
-            lasts *= ratios[int(uniform(self.seed, BATCH_STREAM + self.stream, self.number) * len(ratios))]
-        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
-            self.served[row] = self.served.get(row, 0) + 1
         self.planned = (taken, start)
         self.starts, self.ends, self.charged = start, start + lasts, start
         return True
+
+    def _settle(self, pool: Pool, seconds: float) -> None:
+        """Charge hosts in their first batches with all that they get: what the work leaves over goes into compiling."""
+        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+            before = self.served.get(row, 0)
+            if before < self.settings.settling_batches and self.settings.settling_boost > 1:
+                self.charges[row] = max(self.charges[row], pool.cores[row] * self.settings.settling_boost * seconds)
+            self.served[row] = before + 1
 
     def _learn(self, now: float) -> None:
         """Tell the governor of the last batch, which to it lasts until the next is planned, the wait for that included."""

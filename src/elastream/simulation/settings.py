@@ -144,7 +144,8 @@ class Settings:
     The fields without metadata describe a scenario (service-time shapes by operator, joins, speed trace, faults, links
     by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
     operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, 0 where not given.
-    `batch_ratios`: what micro-batches lasted over what they should have, one of which, by chance, each batch gets.
+    `batch_ratios`: what micro-batches lasted over what they should have, in the order seen; the batches of a simulation
+    get one after the other, from one on that is chosen by chance.
     """
 
     monitor: float = _given(15.0, "s", "VISP, evaluation configuration: queues and usage are recorded every 15 s")
