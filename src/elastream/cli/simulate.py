@@ -32,6 +32,9 @@ Calibrate = Annotated[
     Path | None,
     typer.Option(metavar="RUN", help="Take costs from a recorded run; without FILE, replay it and tell the drift."),
 ]
+Against = Annotated[
+    Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run, with the other one's constants.")
+]
 Load = Annotated[str | None, typer.Option(metavar="LOAD", help="A CSV of counts, a YAML file, or a load such as 50/s.")]
 Policies = Annotated[
     list[str] | None, typer.Option("--policy", metavar="NAME[:key=value,...]", help="A policy to try; repeat it.")
@@ -57,6 +60,7 @@ Fused = Annotated[
 def simulate(
     file: Program = None,
     calibrate: Calibrate = None,
+    against: Against = None,
     load: Load = None,
     policy: Policies = None,
     prices: Prices = None,
@@ -89,7 +93,7 @@ def simulate(
     if file is None:
         if calibrate is None:
             raise InputError("there is nothing to simulate: give a FILE, or --calibrate RUN to replay a recorded run")
-        _finish(_replay(calibrate, policy or [], seed, console), html, json_file, console)
+        _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
     said = declared(file)
     named = {text: policy_from(text) for text in policy or []}
@@ -144,17 +148,19 @@ def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ..
     return found.settings, found.host_types
 
 
-def _replay(run: Path, wanted: list[str], seed: int, console: "Console") -> "Outcome":
+def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Outcome":
     """Replay a recorded run and print how far the simulation is from it; `wanted` policies beside the recorded one."""
     from elastream.control.recording import Recording
     from elastream.experiments.drift import replayed
 
-    recording = Recording.read(run)
+    recording = Recording.read(against or run)
+    source = None if against is None else Recording.read(run)
     policies = _recorded_policy(recording) | {text: policy_from(text) for text in wanted}
     with progress_bar(console) as tell:
-        found = replayed(recording, policies, place=str(run), seed=seed, progress=tell)
+        found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=tell)
     print_table(console, found.constants())
     print_table(console, found.table())
+    print_table(console, found.phases())
     console.print(found.verdict)
     return found.outcome()
 

@@ -29,6 +29,8 @@ BOUND = 0.20
 """Drift up to which the simulation is taken to agree, of each of the figures in `JUDGED`."""
 JUDGED = ("latency p50", "backlog, mean", "host time")
 RECORDED = "the recorded decisions"
+NEW = 15.0
+"""Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
 LIMIT = 2.0
 """Times the length of the recorded run after which a simulated one that has not worked off its load is ended."""
 
@@ -60,9 +62,11 @@ class Way:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded run, what the simulator took from it, and its simulations; the first is under the recorded decisions."""
+    """A recorded run, what the simulator took from `source` (this run or another one of the same dataflow), and its
+    simulations; the first is under the recorded decisions."""
 
     measured: Recording
+    source: Recording
     calibration: Calibration
     ways: tuple[Way, ...]
 
@@ -108,6 +112,42 @@ class Replayed:
         rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 
+    def phases(self) -> Table:
+        """Under the recorded decisions, in which phase of the run the simulation differs: batches and backlog in each."""
+        leases = [lease for lease in self.measured.hosts if lease.since > self.measured.batches[0].start]
+        coming = [(lease.since, lease.ready_at() or self.measured.end) for lease in leases]
+        new = [(ready, ready + NEW) for _, ready in coming]
+
+        def phase(time: float) -> str:
+            if any(since <= time < ready for since, ready in coming):
+                return "hosts on their way"
+            return f"hosts came less than {NEW:.0f} s ago" if any(a <= time < b for a, b in new) else "hosts as they were"
+
+        sources = [each["name"] for each in self.measured.header.operators if each["kind"] == Kind.SOURCE]
+
+        def sums(run: Recording, shift: float) -> dict[str, tuple[float, float, float]]:
+            backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in sources], axis=0))
+            found: dict[str, tuple[float, float, float]] = {}
+            for time, queued in zip(run.times + shift, backlog, strict=True):
+                count, seconds, total = found.get(phase(time), (0.0, 0.0, 0.0))
+                found[phase(time)] = (count, seconds, total + float(queued) / len(run.times))
+            for batch in run.batches:
+                if batch.records > 0:
+                    count, seconds, total = found.get(phase(batch.start + shift), (0.0, 0.0, 0.0))
+                    found[phase(batch.start + shift)] = (count + 1, seconds + batch.seconds, total)
+            return found
+
+        way = self.ways[0]
+        simulated = [sums(run, self.calibration.origin) for run in way.runs]
+        rows = []
+        for name, (count, seconds, total) in sums(self.measured, 0.0).items():
+            others = [each.get(name, (0.0, 0.0, 0.0)) for each in simulated]
+            mean = np.median([lasted / number if number else math.nan for number, lasted, _ in others])
+            part = np.median([queued for _, _, queued in others])
+            rows.append((name, _short(seconds / count if count else math.nan), _short(mean), _short(total), _short(part)))
+        header = ("phase", "batch measured, s", "batch simulated, s", "backlog measured", "backlog simulated")
+        return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
+
     @property
     def verdict(self) -> str:
         """Which of the judged figures agree, and what is known of those that do not."""
@@ -130,7 +170,7 @@ class Replayed:
     @property
     def evidence(self) -> str:
         """How much of the run the calibrated line speaks of, and how much was spent in what it does not know."""
-        peace, batches = self.calibration.in_peace, [b for b in self.measured.batches if b.records > 0]
+        peace, batches = self.calibration.in_peace, [b for b in self.source.batches if b.records > 0]
         calm = math.fsum(batches[number].seconds for number in peace)
         whole = math.fsum(batch.seconds for batch in batches)
         return (
@@ -173,8 +213,9 @@ class Replayed:
         blocks: list[Block] = [
             Prose(f"Measured: a run of {self.measured.end:.0f} s under {self.measured.header.policy} ({where})."),
             Prose(
-                "Simulated: the load of that run, on the simulator with the constants below, which were estimated from the "
-                "same run; none was chosen by what it does to the drift. "
+                "Simulated: the load of that run, on the simulator with the constants below, which were estimated from "
+                f"{'the same' if self.source is self.measured else 'another'} run; none was chosen by what it does to the "
+                "drift. "
                 f"Under {RECORDED} the drift is the simulated plant's; with a policy deciding, also that of its decisions."
             ),
             Prose(self.verdict),
@@ -186,7 +227,7 @@ class Replayed:
         ]
         if self.calibration.unknown:
             blocks.append(Prose(f"The recording could not say: {'; '.join(self.calibration.unknown)}."))
-        blocks += [Heading("Evidence"), Prose(self.evidence), self._decisions()]
+        blocks += [Heading("Evidence"), Prose(self.evidence), self.phases(), self._decisions()]
         return Page(f"{self.measured.header.flow}: measured and simulated", tuple(blocks))
 
     def _plots(self) -> list[Plot]:
@@ -252,6 +293,7 @@ def replayed(
     recording: Recording,
     policies: Mapping[str, Policy],
     *,
+    source: Recording | None = None,
     place: str = "the recording",
     seed: int = 1,
     runs: int = 7,
@@ -259,9 +301,17 @@ def replayed(
 ) -> Replayed:
     """Simulate the load of a recorded run, under its own decisions and under each of `policies`, `runs` times each.
 
-    Raises InputError as `calibration_of` does.
+    source: the run that constants are taken from, this one where it is not given. Raises InputError as `calibration_of`
+    does, and where `source` is a run of another dataflow.
     """
     calibration, layout = calibration_of(recording, place)
+    if source is not None:
+        other, other_layout = calibration_of(source, "the run to calibrate with")
+        if other_layout != layout:
+            raise InputError(
+                f"{place} is not of the dataflow that the simulator is calibrated with: {source.header.flow!r}"
+            )
+        calibration = replace(other, loads=calibration.loads, origin=calibration.origin)
     sources = [source.name for source in layout.graph.sources]
     every = (len(policies) + 1) * runs
     ways, done = [], 0
@@ -274,7 +324,7 @@ def replayed(
         drifts = tuple(drift_of(recording, run, sources, origin=calibration.origin) for run in found)
         ways.append(Way(name, tuple(found), drifts))
     progress("done", every, every)
-    return Replayed(recording, calibration, tuple(ways))
+    return Replayed(recording, source or recording, calibration, tuple(ways))
 
 
 def _simulated(
