@@ -115,7 +115,7 @@ def measured(tmp_path_factory):
 
 
 def test_the_load_of_a_real_run_is_found_to_the_record(measured):
-    from elastream.experiments.drift import calibration_of
+    from elastream.experiments.calibrated import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     load = found.loads["source"]
@@ -130,7 +130,7 @@ def test_the_load_of_a_real_run_is_found_to_the_record(measured):
 
 
 def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
-    from elastream.experiments.drift import calibration_of
+    from elastream.experiments.calibrated import calibration_of
 
     found, _ = calibration_of(measured, "the run")
     settings, kind = found.settings, found.host_types[0]
@@ -150,7 +150,7 @@ def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
 
 
 def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_that_chance_allows(measured):
-    from elastream.experiments.drift import calibration_of
+    from elastream.experiments.calibrated import calibration_of
 
     found, layout = calibration_of(measured, "the run")
     runs = [

@@ -138,7 +138,7 @@ def _finish(outcome: "Outcome", html: Path | None, json_file: Path | None, conso
 def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ...]]":
     """Settings and host types that a recorded run gives; raises InputError where it knows an operator of `graph` not."""
     from elastream.control.recording import Recording
-    from elastream.experiments.drift import calibration_of
+    from elastream.experiments.calibrated import calibration_of
     from elastream.model.graph import Kind
 
     found, _ = calibration_of(Recording.read(run), str(run))

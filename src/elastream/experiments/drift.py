@@ -8,22 +8,24 @@ simulation is run several times; a figure is the median of these.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from elastream.control.loop import Loop
 from elastream.control.recording import Collector, Ending, Recording, describe_run
+from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.outcome import Check, Outcome, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import HostState
-from elastream.model.errors import ElastreamError, InputError
-from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
+from elastream.model.errors import InputError
+from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
-from elastream.model.stages import Layout, lay_out
-from elastream.simulation import Calibration, Drift, calibrate, drift_of, recorded_plant, replay
+from elastream.model.stages import Layout
+from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
 
-__all__ = ["Replayed", "calibration_of", "replayed"]
+__all__ = ["Replayed", "replayed"]
 
 BOUND = 0.20
 """Drift up to which the simulation is taken to agree, of each of the figures in `JUDGED`."""
@@ -31,8 +33,19 @@ JUDGED = ("latency p50", "backlog, mean", "host time")
 RECORDED = "the recorded decisions"
 NEW = 15.0
 """Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
+PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less than {NEW:.0f} s ago")
 LIMIT = 2.0
 """Times the length of the recorded run after which a simulated one that has not worked off its load is ended."""
+
+
+@dataclass
+class Phase:
+    """Batches with records that began in a phase of a run, their seconds and records, and its part of the mean backlog."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    records: float = 0.0
+    backlog: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -114,39 +127,48 @@ class Replayed:
 
     def phases(self) -> Table:
         """Under the recorded decisions, in which phase of the run the simulation differs: batches and backlog in each."""
-        leases = [lease for lease in self.measured.hosts if lease.since > self.measured.batches[0].start]
-        coming = [(lease.since, lease.ready_at() or self.measured.end) for lease in leases]
-        new = [(ready, ready + NEW) for _, ready in coming]
+        rows = [
+            (
+                name,
+                *(_short(of.seconds / of.batches if of.batches else math.nan) for of in both),
+                *(_short(of.records / of.batches if of.batches else math.nan) for of in both),
+                *(_short(of.backlog) for of in both),
+            )
+            for name, both in self._phases.items()
+        ]
+        pair = ("measured", "simulated")
+        header = ("phase", *(f"{what}, {who}" for what in ("batch s", "records a batch", "backlog") for who in pair))
+        return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
+
+    @cached_property
+    def _phases(self) -> dict[str, tuple["Phase", "Phase"]]:
+        """Measured, and simulated in the run that is shown, by phase."""
+        measured, simulated = (
+            self._in_phases(run, shift)
+            for run, shift in ((self.measured, 0.0), (self.ways[0].shown, self.calibration.origin))
+        )
+        return {name: (measured[name], simulated[name]) for name in measured}
+
+    def _in_phases(self, run: Recording, shift: float) -> dict[str, "Phase"]:
+        begins = self.measured.batches[0].start
+        ready = [
+            (lease.since, lease.ready_at() or self.measured.end) for lease in self.measured.hosts if lease.since > begins
+        ]
 
         def phase(time: float) -> str:
-            if any(since <= time < ready for since, ready in coming):
-                return "hosts on their way"
-            return f"hosts came less than {NEW:.0f} s ago" if any(a <= time < b for a, b in new) else "hosts as they were"
+            if any(since <= time < came for since, came in ready):
+                return PHASES[1]
+            return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
 
-        sources = [each["name"] for each in self.measured.header.operators if each["kind"] == Kind.SOURCE]
-
-        def sums(run: Recording, shift: float) -> dict[str, tuple[float, float, float]]:
-            backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in sources], axis=0))
-            found: dict[str, tuple[float, float, float]] = {}
-            for time, queued in zip(run.times + shift, backlog, strict=True):
-                count, seconds, total = found.get(phase(time), (0.0, 0.0, 0.0))
-                found[phase(time)] = (count, seconds, total + float(queued) / len(run.times))
-            for batch in run.batches:
-                if batch.records > 0:
-                    count, seconds, total = found.get(phase(batch.start + shift), (0.0, 0.0, 0.0))
-                    found[phase(batch.start + shift)] = (count + 1, seconds + batch.seconds, total)
-            return found
-
-        way = self.ways[0]
-        simulated = [sums(run, self.calibration.origin) for run in way.runs]
-        rows = []
-        for name, (count, seconds, total) in sums(self.measured, 0.0).items():
-            others = [each.get(name, (0.0, 0.0, 0.0)) for each in simulated]
-            mean = np.median([lasted / number if number else math.nan for number, lasted, _ in others])
-            part = np.median([queued for _, _, queued in others])
-            rows.append((name, _short(seconds / count if count else math.nan), _short(mean), _short(total), _short(part)))
-        header = ("phase", "batch measured, s", "batch simulated, s", "backlog measured", "backlog simulated")
-        return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
+        found = {name: Phase() for name in PHASES}
+        backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in _sources(self.measured)], axis=0))
+        for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
+            found[phase(time)].backlog += queued / len(run.times)
+        for batch in run.batches:
+            if batch.records > 0:
+                of = found[phase(batch.start + shift)]
+                of.batches, of.seconds, of.records = of.batches + 1, of.seconds + batch.seconds, of.records + batch.records
+        return found
 
     @property
     def verdict(self) -> str:
@@ -165,6 +187,14 @@ class Replayed:
                     f"For {name} chance accounts for that: the same constants give {_short(values.min())} to "
                     f"{_short(values.max())}, depending on which batches happen to be long."
                 )
+        if "backlog, mean" in names:
+            name, (measured_part, simulated_part) = max(
+                self._phases.items(), key=lambda each: abs(each[1][0].backlog - each[1][1].backlog)
+            )
+            sentences.append(
+                f"Most of the difference in backlog arises with {name}: that phase adds {_short(measured_part.backlog)} to "
+                f"the measured mean and {_short(simulated_part.backlog)} to the simulated one."
+            )
         return " ".join([*sentences, self.evidence])
 
     @property
@@ -233,7 +263,7 @@ class Replayed:
     def _plots(self) -> list[Plot]:
         shown = [("measured on Spark", self.measured, 0.0)]
         shown += [(f"simulated, {way.decided}", way.shown, self.calibration.origin) for way in self.ways]
-        sources = [each["name"] for each in self.measured.header.operators if each["kind"] == Kind.SOURCE]
+        sources = _sources(self.measured)
 
         def hosts(run: Recording) -> Floats:
             return np.asarray(run.host_count()[HostState.RUNNING] + run.host_count()[HostState.DRAINING])
@@ -265,28 +295,6 @@ class Replayed:
         rows = [("measured", *_done(self.measured, 0.0))]
         rows += [(f"simulated, {way.decided}", *_done(way.shown, self.calibration.origin)) for way in self.ways[1:]]
         return Table("When hosts were leased and drained, seconds of the run", ("", "leased at", "drained at"), tuple(rows))
-
-
-def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:
-    """The constants that a recorded run on Spark gives, and its dataflow as the simulator takes it.
-
-    Raises InputError, naming `place`, for a run that the simulator cannot be calibrated with: simulated itself, without
-    micro-batches, too short, or of several queries.
-    """
-    header = recording.header
-    if header.plant != "spark":
-        raise InputError(f"{place} is of a {header.plant} run: the simulator is calibrated with runs on Spark")
-    if not recording.batches:
-        raise InputError(f"{place} tells of no micro-batch: nothing can be calibrated with it")
-    layout = lay_out(_graph(recording, place))
-    seconds = header.environment.get("batch seconds")
-    try:
-        found = calibrate(
-            recording, layout, recording.host_types, batch_seconds=None if seconds is None else float(seconds)
-        )
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None
-    return found, layout
 
 
 def replayed(
@@ -360,35 +368,13 @@ def _simulated(
     return collector.recording
 
 
+def _sources(recording: Recording) -> list[str]:
+    return [each["name"] for each in recording.header.operators if each["kind"] == Kind.SOURCE]
+
+
 def _period(recording: Recording) -> float:
     times = [decision.time for decision in recording.decisions]
     return float(np.median(np.diff(times))) if len(times) > 1 else 2.0
-
-
-def _graph(recording: Recording, place: str) -> Graph:
-    """The dataflow as the header tells of it: what operators are and how they are joined, without their functions."""
-    header = recording.header
-    try:
-        operators = tuple(
-            Operator(
-                name=each["name"],
-                kind=Kind(each["kind"]),
-                alternates=tuple(Alternate(name) for name in each["alternates"]),
-                key=("key",) if each["kind"] == Kind.KEYED else (),
-                max_duration=each["max_duration"],
-                cores=each["cores"],
-                memory=each["memory"],
-                waits=each["waits"],
-            )
-            for each in header.operators
-        )
-        edges = tuple(
-            Edge(each["source"], each["target"], Delivery(each["delivery"]), each["durable"], each["choice"])
-            for each in header.edges
-        )
-        return Graph(header.flow, operators, edges)
-    except (KeyError, TypeError, ValueError, ElastreamError) as error:
-        raise InputError(f"{place} does not tell of a whole dataflow: {error}") from None
 
 
 def _done(run: Recording, shift: float) -> tuple[str, str]:

@@ -5,8 +5,9 @@ and driving the loop to `control`.
 """
 
 from elastream.simulation.arrivals import Emissions, emissions
-from elastream.simulation.calibrate import Calibration, Constant, Recorded, calibrate
+from elastream.simulation.calibrate import Calibration, Constant, calibrate
 from elastream.simulation.plant import SimulatedPlant, make_plant
+from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result, drive
 from elastream.simulation.settings import Assumption, Distribution, Fault, Link, Messaging, Service, Settings, Travel

@@ -2,29 +2,28 @@
 
 Every constant is estimated from what it means - how long batches took of how many records, how long hosts took to come -
 and none by trying which value brings the simulation closest. Playing the run again with them is left to `replay`.
-Recordings belong to `control`, which this package does not import: `Recorded` says what is read of one.
+What of a recording is read, and under what its batches ran, is in `recorded`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
 
 import numpy as np
 
-from elastream.model.action import Outcome
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import InputError
 from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions
 from elastream.simulation.lines import line_through
-from elastream.simulation.microbatch import COMING, dealt, landed
+from elastream.simulation.microbatch import COMING
+from elastream.simulation.recorded import Recorded, circumstances_of, state_at
 from elastream.simulation.settings import Settings
 
-__all__ = ["Calibration", "Constant", "Recorded", "calibrate"]
+__all__ = ["Calibration", "Constant", "calibrate"]
 
 FEWEST = 10
 """Batches with records that a calibration needs, at least."""
@@ -32,71 +31,6 @@ STEP = 0.1
 """Seconds over which the arrivals of a replayed load are spread evenly."""
 CPU_WINDOW = 3.0
 """Seconds that a recorded CPU use is the mean of (`spark.plant`)."""
-WARMING = 3
-"""Batches at the start of a run that show what compiling costs, not what records cost."""
-
-
-class Done(Protocol):
-    """What is read of a planning round."""
-
-    @property
-    def time(self) -> float:
-        """When it was."""
-        ...
-
-    @property
-    def done(self) -> Sequence[Outcome]:
-        """What took effect."""
-        ...
-
-
-class Recorded(Protocol):
-    """What is read of a recording; `control.recording.Recording` is one."""
-
-    @property
-    def times(self) -> Floats:
-        """Times of the observations, seconds."""
-        ...
-
-    @property
-    def hosts(self) -> Sequence[Lease]:
-        """Every lease."""
-        ...
-
-    @property
-    def batches(self) -> Sequence[MicroBatch]:
-        """Every micro-batch, as they were committed."""
-        ...
-
-    @property
-    def decisions(self) -> Sequence[Any]:
-        """Planning rounds, see `Done`."""
-        ...
-
-    @property
-    def end(self) -> float:
-        """When it ended."""
-        ...
-
-    def application(self, metric: Metric) -> Floats:
-        """A metric of the dataflow over time."""
-        ...
-
-    def operator(self, name: str, metric: Metric) -> Floats:
-        """A metric of an operator over time."""
-        ...
-
-    def host(self, name: str, metric: Metric) -> Floats:
-        """A metric of a host over time."""
-        ...
-
-    def parallelism(self, operator: str) -> Floats:
-        """Its instances over time."""
-        ...
-
-    def tasks(self, operator: str) -> Sequence[Mapping[int, str]]:
-        """By observation, the host of each of its tasks that has one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,18 +170,6 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Under what a batch ran. burden: seconds that a core-second of its records' work takes on the hosts as they were.
-    coming: hosts on their way. moved: seconds that a core-second of loading the state of each task that had just moved
-    takes. warm: whether the run and all its hosts had batches before."""
-
-    burden: float
-    coming: int
-    moved: float
-    warm: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Part:
     """An operator's part in a record from the source: `share` of its cost, records that come of it, and out per one in."""
 
@@ -260,7 +182,7 @@ def _batch_costs(
     recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float], notes: Notes
 ) -> Costs:
     """`shares`: of a record's cost, by stage."""
-    seen = _circumstances(recording, layout, batches, shares)
+    seen = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
     burden = np.array([each.burden * batch.records for each, batch in zip(seen, batches, strict=True)])
     coming, moved = (np.array([getattr(each, name) for each in seen]) for name in ("coming", "moved"))
@@ -320,7 +242,7 @@ def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
     records_a_batch, cores_a_batch = [], []
     for time, now in zip(recording.times, used, strict=True):
         settled = [at for lease in recording.hosts if (at := lease.ready_at()) is not None and at < time]
-        coming = any(_state(lease, time) in COMING for lease in recording.hosts)
+        coming = any(state_at(lease, time) in COMING for lease in recording.hosts)
         if time - CPU_WINDOW < max([since, *(at + CPU_WINDOW for at in settled)]) or coming:
             continue
         within = np.minimum(ends, time) - np.maximum(starts, time - CPU_WINDOW)
@@ -347,54 +269,6 @@ def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
         if young.any():
             peaks.append(float(cpu[young].max()))
     return (float(np.median(peaks)) if peaks else 1.0), len(peaks)
-
-
-def _circumstances(
-    recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
-) -> list[Circumstances]:
-    """What was recorded of hosts and tasks when each batch began."""
-    times = recording.times
-    widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
-    placed = {stage.name: recording.tasks(stage.name) for stage in layout.stages if stage.keyed}
-    found = []
-    where: dict[str, Mapping[int, str]] = {name: {} for name in placed}
-    ended = -math.inf
-    for number, batch in enumerate(batches):
-        # A wish is sent when a batch has ended, and shows in the observation after it was made.
-        wished = min(int(np.searchsorted(times, ended, side="right")), len(times) - 1)
-        before, ended = where, batch.end
-        where = {name: landed(before[name], of[wished]) for name, of in placed.items()}
-        row = max(0, int(np.searchsorted(times, batch.start, side="right")) - 1)
-        up = [lease for lease in recording.hosts if _state(lease, batch.start) in (HostState.RUNNING, HostState.DRAINING)]
-        coming = sum(_state(lease, batch.start) in COMING for lease in recording.hosts)
-        burden, moved = 0.0, 0.0
-        if up:
-            power = {lease.host: lease.type.cores * lease.type.speed for lease in up}
-            slots = {lease.host: lease.type.slots for lease in up}
-            for stage in layout.stages:
-                width = widths[stage.name][row]
-                at = _on_hosts(where.get(stage.name), slots, 1 if math.isnan(width) else int(width))
-                host = max(at, key=lambda name: at[name] / power[name])
-                pace = min(power[host], at[host], slots[host])
-                burden += shares[stage.name] * at[host] / sum(at.values()) / pace
-            for name, held in where.items():
-                there = list(held.values())
-                fresh = [host for task, host in held.items() if before[name].get(task, host) != host]
-                for host in set(fresh) & set(power):
-                    moved = max(moved, fresh.count(host) / min(power[host], there.count(host), slots[host]))
-        ready = [at for lease in recording.hosts if (at := lease.ready_at()) is not None and at <= batch.start]
-        since = sum(other.start > max(ready, default=0.0) for other in batches[:number])
-        found.append(Circumstances(burden, coming, moved, since >= WARMING))
-    return found
-
-
-def _on_hosts(held: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
-    """Tasks of a stage on each host: where they were seen, else dealt out as Spark does."""
-    seen = [host for host in (held or {}).values() if host in slots]
-    if seen:
-        return {host: seen.count(host) for host in set(seen)}
-    number = dealt(width, np.array(list(slots.values())))
-    return {host: int(count) for host, count in zip(slots, number, strict=True) if count}
 
 
 def _parts(recording: Recorded, layout: Layout, notes: Notes) -> dict[str, Part]:
@@ -434,7 +308,7 @@ def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
     for what, field, seconds in (("starts", "start", starts), ("stops", "stop", stops)):
         if seconds:
             value = float(np.median(seconds))
-            kind = replace(kind, **{field: value})
+            kind = replace(kind, start=value) if field == "start" else replace(kind, stop=value)
             source = f"median of {len(seconds)} lease{'s' * (len(seconds) > 1)}"
             notes.found(f"a {kind.name} host {what} within", value, "s", source)
         else:
@@ -481,11 +355,6 @@ def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], o
             raise InputError(f"the recording shows no arrivals at source {source.name!r}")
         found[source.name] = Emissions(edges[:-1], counts, STEP)
     return found
-
-
-def _state(lease: Lease, at: float) -> HostState | None:
-    """State of a lease at a time; None before and after it."""
-    return next((state for time, state in reversed(lease.history) if time <= at), None)
 
 
 def _first(values: Floats) -> float:

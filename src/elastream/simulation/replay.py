@@ -14,8 +14,9 @@ from elastream.model.cloud import Lease
 from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Layout
 from elastream.simulation.batch_watch import latency_quantile
-from elastream.simulation.calibrate import Calibration, Recorded
+from elastream.simulation.calibrate import Calibration
 from elastream.simulation.plant import SimulatedPlant, make_plant
+from elastream.simulation.recorded import Recorded
 
 __all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
 
