@@ -247,7 +247,7 @@ def alternate_costs(graph: Graph, settings: Settings, composition: Composition) 
             if cost is None:
                 raise DataflowError(
                     f"operator {operator.name!r} gives no cost for {alternate.name!r}; "
-                    "the simulation needs core-seconds a record"
+                    "the simulation needs core-seconds a record: declare them, or take them from a recorded run"
                 )
             found[operator.name] = (cost, 1.0 if selectivity is None else selectivity)
     return found
