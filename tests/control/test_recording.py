@@ -1,6 +1,8 @@
 """What is written while a run goes on is what is read afterwards, and a run that died can be read too."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +13,9 @@ from elastream.control.recording import Collector, Ending, Recorder, Recording, 
 from elastream.control.summary import mixture_quantile, summarise
 from elastream.model.cloud import HostState, total_cost
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Metric
+from elastream.model.observation import Metric, MicroBatch, Observation
 from elastream.planning.threshold import Threshold
+from example_run import example_events, example_header
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +176,24 @@ def test_a_header_describes_the_dataflow_and_what_can_be_leased():
         "durable": None,
         "choice": "where",
     }
+
+
+def test_micro_batches_are_recorded_with_what_is_unknown_of_them(tmp_path):
+    batches = (MicroBatch("source", 1.0, 0.5, 0.0), MicroBatch("source", 2.0, 0.25, 100.0, 1.5, 0.25))
+    *_, observation = (event for event in example_events() if isinstance(event, Observation))
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.observed(replace(observation, batches=batches))
+    read = Recording.read(tmp_path).batches
+    assert math.isnan(read[0].oldest)
+    assert (read[1], read[1].end) == (batches[1], 2.25)
+
+
+def test_a_recording_made_before_batches_were_told_of_has_none(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    file = tmp_path / "recording.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "batches"}) + "\n" for line in lines))
+    assert Recording.read(tmp_path).batches == ()

@@ -1,12 +1,15 @@
 """`elastream simulate` and `elastream experiment` on the command line: what they print, write and exit with."""
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from elastream.cli.app import app
 
+RECORDING = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
 DOCUMENT = """
 dataflow: shop
 operators:
@@ -75,6 +78,157 @@ def test_what_a_user_can_put_right_is_one_sentence_and_exit_status_2(document, w
     assert found.exit_code == 2
     assert sentence in " ".join(found.output.replace("│", " ").split())
     assert "Traceback" not in found.output
+
+
+PROGRAM = """
+from elastream import Alternate, Dataflow, Local, Static, collect, constant, records, run
+
+flow = Dataflow("shop")
+requests = flow.source(records([{"value": "a"}], "value string"), load=constant("5/s", lasts="1min"))
+answers = requests.map([Alternate("full", str.upper, cost=0.05)], returns="value string", name="answer", max_duration="2s")
+answers.sink(collect("answers"))
+run(flow, policy=Static(hosts=2), cloud=Local(host_type="small", max_hosts=3), target_latency="2s")
+raise AssertionError("a simulated program ends at its run(...)")
+"""
+
+
+def test_a_program_is_simulated_with_the_policy_and_the_hosts_that_it_names(tmp_path):
+    program, figures = tmp_path / "shop.py", tmp_path / "figures.json"
+    program.write_text(PROGRAM, encoding="utf-8")
+    found = invoke("simulate", program, "--json", figures)
+    assert found.exit_code == 0, found.output
+    data = json.loads(figures.read_text(encoding="utf-8"))["figures"]
+    assert (data["records"], data["seconds"], set(data["policies"])) == (300, 60, {"static"})
+    assert data["policies"]["static"]["hosts peak"] == 2
+
+
+def test_an_operator_without_a_cost_is_named(tmp_path):
+    program = tmp_path / "shop.py"
+    program.write_text(PROGRAM.replace('[Alternate("full", str.upper, cost=0.05)]', "str.upper"), encoding="utf-8")
+    found = invoke("simulate", program)
+    assert found.exit_code == 2
+    assert "'answer' gives no cost" in " ".join(found.output.split())
+
+
+def test_a_cost_may_stand_at_the_operator(document):
+    document.write_text(
+        DOCUMENT.replace("alternates: {full: {cost: 50ms}}", 'map: "builtins:str", returns: v string, cost: 50ms')
+    )
+    assert invoke("simulate", document, "--policy", "btu", "--load", "5/s", "--limit", "2min").exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A folder with the recording of a run on Spark."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "recording.jsonl").write_bytes(gzip.decompress(RECORDING.read_bytes()))
+    return folder
+
+
+def test_a_recorded_run_is_replayed_and_its_drift_told(measured, tmp_path):
+    page, figures = tmp_path / "page.html", tmp_path / "figures.json"
+    found = invoke("simulate", "--calibrate", measured, "--html", page, "--json", figures)
+    assert found.exit_code in (0, 1), found.output
+    data = json.loads(figures.read_text(encoding="utf-8"))
+    assert found.exit_code == (0 if all(check["holds"] for check in data["checks"]) else 1)
+    assert set(data["figures"]["drift"]) == {"the recorded decisions", "threshold decides"}
+    host_time = data["figures"]["drift"]["the recorded decisions"]["host time"]
+    assert host_time["simulated"] == pytest.approx(host_time["measured"], rel=0.02)
+    assert data["figures"]["constants"]["a small host starts within"]["from"] == "median of 3 leases"
+    assert data["environment"]["plant"] == "simulated"
+    text = page.read_text(encoding="utf-8")
+    assert text.count("Plotly.newPlot(") == 3
+    assert "measured on Spark" in text
+    assert "latency p50" in found.output
+
+
+def test_the_constants_of_a_run_serve_to_compare_policies(measured, tmp_path):
+    program = tmp_path / "words.py"
+    program.write_text(WORDS, encoding="utf-8")
+    found = invoke(
+        "simulate",
+        program,
+        "--calibrate",
+        measured,
+        "--policy",
+        "static:hosts=1",
+        "--policy",
+        "static:hosts=4",
+        "--target",
+        0.5,
+    )
+    assert found.exit_code == 0, found.output
+    assert "static:hosts=4" in found.output
+
+
+WORDS = """
+from elastream import Dataflow, Local, Threshold, collect, constant, records, run
+
+flow = Dataflow("words")
+lines = flow.source(records([{"value": "a"}], "value string"), load=constant("20k/s", lasts="1min"))
+lines.flat_map(str.split, returns="word string", name="split_words").key_by("word").count().sink(collect("counts"))
+run(flow, policy=Threshold(), cloud=Local(host_type="small", max_hosts=4), target_latency="3s")
+"""
+
+
+def changed(measured, folder, **header):
+    """The recording with another header, and without its batches where `batches` is False."""
+    keep = header.pop("batches", True)
+    lines = []
+    for line in (measured / "recording.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["kind"] == "start":
+            entry |= header
+        if not keep:
+            entry.pop("batches", None)
+        lines.append(json.dumps(entry))
+    (folder / "recording.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def durable(measured):
+    """The edges of the dataflow, one of them durable."""
+    header = json.loads((measured / "recording.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    return [edge | {"durable": "parquet" if edge["target"] == "count" else None} for edge in header["edges"]]
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ({"plant": "simulated"}, "is of a simulated run: the simulator is calibrated with runs on Spark"),
+        ({"batches": False}, "tells of no micro-batch"),
+        ({"edges": "durable"}, "ran as 2 queries"),
+        ({"operators": []}, "does not tell of a whole dataflow"),
+    ],
+)
+def test_a_run_that_calibrates_nothing_is_one_sentence_and_exit_status_2(measured, tmp_path, header, sentence):
+    if header.get("edges"):
+        header = {"edges": durable(measured)}
+    found = invoke("simulate", "--calibrate", changed(measured, tmp_path, **header))
+    assert found.exit_code == 2
+    said = " ".join(found.output.split())
+    assert sentence in said
+    assert said.startswith("elastream: ")
+    assert said.count("elastream: ") == 1
+
+
+def test_a_file_that_is_no_recording_is_one_sentence_and_exit_status_2(document, tmp_path):
+    for run, sentence in ((document, "not an entry of a recording"), (tmp_path / "none", "there is no recording at")):
+        found = invoke("simulate", "--calibrate", run)
+        assert found.exit_code == 2
+        assert sentence in " ".join(found.output.split())
+
+
+def test_a_run_of_another_dataflow_does_not_calibrate_this_one(measured, document):
+    found = invoke("simulate", document, "--calibrate", measured, "--policy", "btu", "--load", "5/s", "--limit", "1min")
+    assert found.exit_code == 2
+    assert "has no operator 'answer'" in " ".join(found.output.split())
+
+
+def test_nothing_to_simulate_is_said():
+    found = invoke("simulate")
+    assert found.exit_code == 2
+    assert "give a FILE, or --calibrate RUN" in " ".join(found.output.split())
 
 
 def test_an_unknown_experiment_is_refused():

@@ -1,34 +1,37 @@
-"""Fused dataflows work in micro-batches, and a recorded run can be played through the simulator again."""
+"""Fused dataflows work in micro-batches, as on Spark."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from simulation_cases import SMALL
 from test_simulated_plant_conforms import BIG, words
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.control.recording import Collector, Ending, describe_run
 from elastream.model.action import LeaseHost, MoveTask, SetParallelism, Status, TaskId
 from elastream.model.cloud import HostType
-from elastream.model.errors import InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
-from elastream.simulation import Emissions, Fault, Settings, calibrate, drift_of, make_plant, replay
+from elastream.simulation import Emissions, Fault, Settings, make_plant
+from elastream.simulation.microbatch import dealt, landed
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
 
 
-def plant(hosts=1, rate=100, seconds=600, faults=(), cost=0.002, kind=ONE, keyed=True):
+def plant(hosts=1, rate=100, seconds=600, faults=(), cost=0.002, kind=ONE, keyed=True, settings=None):
     flow = Dataflow("fused")
     parsed = flow.source(None).map(
         [Alternate("parse", str.lower, cost=cost)], returns="word string", name="parse", max_duration="3s"
     )
     (parsed.key_by("word").count() if keyed else parsed).sink(None)
-    settings = Settings(monitor=1.0, batch_overhead=0.05, state_partitions=8, faults=faults, host_start_spread=0.0)
+    settings = settings or Settings(
+        monitor=1.0, batch_overhead=0.05, state_partitions=8, faults=faults, host_start_spread=0.0
+    )
     settings = replace(settings, services={"count": settings.service("count").costing(0.001)})
     return make_plant(
         lay_out(flow.graph),
@@ -97,43 +100,65 @@ def test_a_batch_whose_host_is_lost_is_done_again_and_counted_once():
     assert faulty.result().committed == pytest.approx(6000)
 
 
-def recorded(reality, until=240.0):
-    """A recording of a plant that leases a second host halfway."""
-    collector = Collector()
-    collector.started(describe_run(reality.context, policy="none", plant="simulated", started=0.0))
-    for second in range(1, int(until) + 1):
-        reality.advance(float(second))
-        collector.observed(reality.observe())
-    collector.ended(Ending("finished", until, ledger=tuple(reality.ledger)))
-    return collector.recording
+def test_a_batch_begins_when_the_trigger_is_due_and_a_missed_one_is_made_up_for():
+    settings = Settings(monitor=1.0, batch_overhead=0.05, batch_interval=1.2, batch_seconds=1.2, state_partitions=8)
+    steady = plant(settings=settings)
+    steady.advance(30.0)
+    starts = [batch.start for batch in steady.network.segments["source"].recent]
+    assert np.diff(starts) == pytest.approx(1.2)
+    slow = plant(settings=replace(settings, batch_overhead=0.75))
+    slow.advance(30.0)
+    batches = list(slow.network.segments["source"].recent)
+    assert [b.start for b in batches[1:]] == pytest.approx([b.end for b in batches[:-1]])
 
 
-def test_a_calibrated_replay_drifts_little_from_the_run_it_was_made_from():
-    rates = [60 + 40 * (second // 40 % 2) for second in range(240)]
-    reality = plant(hosts=2)
-    reality.network.sources["source"].load = Emissions.every(1.0, rates, spread=True)
-    recording = recorded(reality)
-    layout = reality.context.layout
-    wrong = Settings(batch_overhead=0.4, state_partitions=8)
-    calibration = calibrate(recording, layout, [ONE], wrong)
-    assert calibration.settings.batch_overhead == pytest.approx(0.05, rel=0.2)
-    drifts = {drift.metric: drift for drift in drift_of(recording, replay(recording, layout, calibration))}
-    assert drifts["latency p50"].relative == pytest.approx(0, abs=0.2)
-    assert drifts["host time"].relative == pytest.approx(0, abs=0.01)
-    assert drifts["records"].relative == pytest.approx(0, abs=0.02)
-    assert drifts["batch, mean"].relative == pytest.approx(0, abs=0.2)
+def test_a_host_that_starts_makes_batches_longer_by_what_it_takes():
+    settings = Settings(monitor=1.0, batch_overhead=0.05, state_partitions=8, start_delay=0.5, host_start_spread=0.0)
+    shared = plant(settings=settings)
+    shared.advance(20.0)
+    assert shared.apply(LeaseHost("h2", "one")).succeeded
+    shared.advance(27.0)
+    recent = shared.network.segments["source"].recent
+    before, after = ([b for b in recent if low < b.start < high] for low, high in ((10, 19), (22, 27)))
+    lasts = [np.mean([b.seconds - 0.003 * b.records for b in part]) for part in (before, after)]
+    assert lasts[1] - lasts[0] == pytest.approx(0.5, abs=0.01)
 
 
-def test_what_a_recording_does_not_show_is_named():
-    reality = plant(hosts=1)
-    calibration = calibrate(recorded(reality, 30.0), reality.context.layout, [ONE])
-    assert "the start-up of a one host" in calibration.unknown
+def test_each_host_takes_one_moved_partition_a_batch_and_loads_its_state():
+    moving = plant(hosts=2, settings=Settings(monitor=1.0, batch_overhead=0.05, state_partitions=8, state_load=1.0))
+    moving.advance(20.0)
+    tasks = moving.observe().tasks
+    there = [task.index for task, host in zip(tasks.tasks, tasks.host, strict=True) if host == 0][:3]
+    for index in there:
+        assert moving.apply(MoveTask(TaskId("count", index), "h2")).succeeded
+    moving.advance(30.0)
+    batches = [b for b in moving.network.segments["source"].recent if b.start > 19.0]
+    assert sum(b.seconds > 1.0 for b in batches) == 3
 
 
-def test_a_recording_that_is_too_short_is_refused():
-    reality = plant()
-    with pytest.raises(InputError, match="2 observations is too short"):
-        calibrate(recorded(reality, 2.0), reality.context.layout, [ONE])
+@given(
+    st.dictionaries(st.integers(0, 9), st.sampled_from("abc")),
+    st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1),
+)
+def test_moved_tasks_land_one_a_host_and_batch_until_all_are_where_they_are_wanted(where, wanted):
+    known, rounds = where, 0
+    while True:
+        before, known = known, landed(known, wanted)
+        assert set(known) == set(wanted)
+        moved = [known[task] for task in known if before.get(task, known[task]) != known[task]]
+        assert len(moved) == len(set(moved))
+        rounds += 1
+        if known == wanted:
+            break
+    assert rounds <= len(wanted) + 1
+
+
+@given(st.integers(1, 40), st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_tasks_are_dealt_evenly_and_none_is_lost(tasks, slots):
+    found = dealt(tasks, np.array(slots))
+    assert found.sum() == tasks
+    waves = found / np.array(slots)
+    assert np.ceil(waves).max() <= math.ceil(tasks / sum(slots))
 
 
 def test_a_run_is_the_same_however_time_is_cut():

@@ -1,6 +1,7 @@
 """Telemetry is arithmetic on what Spark reports; here the reports are written by hand."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,6 +95,14 @@ def test_latency_is_commit_less_due(tmp_path):
     assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(1.5, abs=0.03)
     assert seen.value("f", Metric.COMPLIANCE) == pytest.approx(0.5, abs=0.04)
     assert seen.value("f", Metric.COST) == 3.0
+
+
+def test_a_batch_is_described_with_what_its_first_and_last_record_waited(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100), Progress(1, 2.0, 0.25, 100, 100)])
+    found, empty = (made.described(batch, STARTED) for batch in made.poll())
+    assert (found.segment, found.start, found.seconds, found.records) == ("source", pytest.approx(1.0), 0.5, 100.0)
+    assert (found.oldest, found.newest) == (pytest.approx(1.5, abs=0.02), pytest.approx(0.5, abs=0.02))
+    assert math.isnan(empty.oldest)
 
 
 def test_what_waits_at_the_source_is_the_time_until_a_batch_takes_it(tmp_path):

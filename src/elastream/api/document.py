@@ -216,7 +216,8 @@ def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, functi
         return tuple(found)
     if keys.source is not None or keys.sink is not None:
         return ()
-    return (Alternate(name, *_function(file, place, keys, functions)),)
+    function, form = _function(file, place, keys, functions)
+    return (Alternate(name, function, form, cost=keys.cost, selectivity=keys.selectivity),)
 
 
 def _function(

@@ -185,6 +185,8 @@ class OperatorKeys(Keys):
     apply: str | None = None
     state: str | None = None
     returns: str = ""
+    cost: Duration | None = None
+    selectivity: float | None = Field(None, ge=0)
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)
     memory: Memory = 0.0
@@ -203,6 +205,7 @@ class OperatorKeys(Keys):
             missing = "'key_by' is missing: the columns that make the key" if kind in KEYED_FORMS else None
             raise ValueError(missing or f"'key_by' is for 'aggregate' and 'apply'; this operator has {kind!r}")
         belongs = {"load": ("source",), "state": ("apply",), "returns": (*FORMS, "alternates", "apply")}
+        belongs |= dict.fromkeys(("cost", "selectivity"), (*FORMS, *KEYED_FORMS))  # alternates have their own
         _belongs(self, belongs, kind)
         if kind == "apply" and not (self.state and self.returns):
             raise ValueError(f"{'state' if self.returns else 'returns'!r} is missing: 'apply' needs a schema for both")

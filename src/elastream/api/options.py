@@ -20,7 +20,8 @@ class RunOptions:
     """input: replaces the path of the dataflow's one file source. observe_only: decide and record, do nothing. runs: the
     folder that run directories are made in. record: a further copy of the recording. limit: seconds after which the run is
     ended although its load is not. observers: who is told of every observation and decision. before: called with the
-    checked graph, the policy and the cloud just before anything is started; what it raises ends the run there.
+    checked graph, the policy, the cloud and the target latency (seconds) just before anything is started; what it raises
+    ends the run there.
     """
 
     input: str | None = None

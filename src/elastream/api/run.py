@@ -1,11 +1,12 @@
 """`run(...)`: wires a dataflow, a plant, a policy and the loop together, and takes all of it down again."""
 
+import os
 import platform
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +27,7 @@ from elastream.spark.local import Local
 from elastream.spark.plant import SparkPlant
 from elastream.spark.session import StateStore
 from elastream.spark.sources import CORPUS, check_source
-from elastream.spark.starting import start_plant
+from elastream.spark.starting import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
 
@@ -87,10 +88,13 @@ def run(
     """
     options = current_options()
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
+    target = None if target_latency is None else duration(target_latency)
     for source in graph.sources:
         check_source(source)
     if options.before is not None:
-        options.before(graph, policy, cloud)
+        options.before(graph, policy, cloud, target)
+    pace = pace_of(target) if batch is None else duration(batch)
+    about = {"batch seconds": pace, "policy": asdict(policy) if is_dataclass(policy) else {}}
     directory = RunDirectory.create(options.runs, graph.name)
     watching = [Recorder(directory.recording), *options.observers, *observers]
     if options.record is not None:
@@ -100,16 +104,16 @@ def run(
             graph,
             cloud,
             directory,
-            target_latency=None if target_latency is None else duration(target_latency),
+            target_latency=target,
             state_partitions=state_partitions,
             state_store=state_store,
-            batch_seconds=None if batch is None else duration(batch),
+            batch_seconds=pace,
             warm=warm_up,
             ports=ports,
             settings=settings,
         )
         try:
-            ending = _drive(plant, policy, directory, watching, options, duration(monitor), duration(period), stop)
+            ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
         finally:
             plant.close()
         taken = plant.taken()
@@ -122,6 +126,7 @@ def _drive(
     plant: SparkPlant,
     policy: Policy,
     directory: RunDirectory,
+    about: Mapping[str, Any],
     observers: Sequence[Observer],
     options: RunOptions,
     monitor: float,
@@ -134,6 +139,9 @@ def _drive(
         "spark": plant.spark.version,
         "hosts": plant.confinement,
         "directory": str(directory.root),
+        "cores": os.cpu_count(),
+        "period": period,
+        **about,
     }
     loop = Loop(
         plant,

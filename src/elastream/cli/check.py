@@ -1,10 +1,11 @@
 """`elastream check FILE`: reads a program or document and checks its dataflow, without running anything."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from elastream.cli.declared import declared
 
 if TYPE_CHECKING:
     from elastream.model.graph import Graph
@@ -16,47 +17,7 @@ def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program or a YAML document.")],
 ) -> None:
     """Check the dataflow of a program or document without running it."""
-    from elastream.api.options import RunOptions
-    from elastream.cli.program import execute
-
-    if file.suffix in (".yaml", ".yml") and file.is_file():
-        _check_document(file)
-        return
-    try:
-        execute(file, RunOptions(before=_stop_before), _without_run)
-    except Checked as checked:
-        _show(file, checked.graph)
-
-
-class Checked(BaseException):
-    """Ends a program at its `run(...)`, carrying what it would have run. No Exception: a program must not catch it."""
-
-    def __init__(self, graph: "Graph") -> None:
-        self.graph = graph
-
-
-def _stop_before(graph: "Graph", *about: Any) -> None:
-    raise Checked(graph)
-
-
-def _check_document(file: Path) -> None:
-    from elastream.api.document import load_document
-
-    document = load_document(file)
-    for setting in (document.policy, document.cloud):
-        if setting is not None:
-            setting.build()
-    _show(file, document.graph)
-
-
-def _without_run(file: Path, names: Mapping[str, Any]) -> None:
-    from elastream.cli.run import without_run
-    from elastream.model.flow import Dataflow
-
-    flows = [value for value in names.values() if isinstance(value, Dataflow)]
-    if len(flows) != 1:
-        without_run(file, names)
-    _show(file, flows[0].graph)
+    _show(file, declared(file).graph)
 
 
 def _show(file: Path, graph: "Graph") -> None:

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -19,7 +19,7 @@ from elastream.model.action import Outcome, Status, from_json
 from elastream.model.cloud import ACTIVE, Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Context, Floats, Frame, Metric, Observation
+from elastream.model.observation import Context, Floats, Frame, Metric, MicroBatch, Observation
 
 __all__ = ["Collector", "Ending", "Header", "Observer", "Recorder", "Recording", "describe_run"]
 
@@ -287,6 +287,15 @@ class Recording:
         composed = np.array([w.get(operator, w.get(stage, math.nan)) for w in wanted], dtype=np.float64)
         return np.where(np.isnan(measured), composed, measured)
 
+    def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
+        """By observation, the host of each task of `operator` that has one, by its index."""
+        row = self.operators.index(operator)
+        found = []
+        for entry in self.observations:
+            names, columns = entry["hosts"]["ids"], (entry["tasks"][name] for name in ("operator", "index", "host"))
+            found.append({index: names[host] for of, index, host in zip(*columns, strict=True) if of == row})
+        return tuple(found)
+
     def host_count(self) -> dict[HostState, Floats]:
         """Hosts in each state that is paid for, over time."""
         states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]
@@ -306,6 +315,17 @@ class Recording:
         types = _host_types(self.header)
         seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
         return tuple(sorted((_read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
+
+    @cached_property
+    def batches(self) -> tuple[MicroBatch, ...]:
+        """Every micro-batch of the run, as they were committed; none where the plant has none, or did not tell of them."""
+        rows = [row for entry in self.observations for row in entry.get("batches", ())]
+        return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
+
+    @property
+    def host_types(self) -> tuple[HostType, ...]:
+        """Types of host that could be leased."""
+        return tuple(_host_types(self.header).values())
 
     @property
     def end(self) -> float:
@@ -371,6 +391,7 @@ def _observation(observation: Observation) -> Json:
         "links": _frame(observation.links),
         "leases": [_lease(lease) for lease in observation.leases.values()],
         "composition": asdict(composition),
+        "batches": [list(astuple(batch)) for batch in observation.batches],
     }
 
 

@@ -20,7 +20,18 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Graph
 from elastream.model.stages import Layout
 
-__all__ = ["Composition", "Context", "Floats", "Frame", "Metric", "Observation", "Reading", "Sample", "TaskFrame"]
+__all__ = [
+    "Composition",
+    "Context",
+    "Floats",
+    "Frame",
+    "Metric",
+    "MicroBatch",
+    "Observation",
+    "Reading",
+    "Sample",
+    "TaskFrame",
+]
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -256,6 +267,28 @@ class Sample:
     operators: Frame
 
 
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A batch of a segment that was committed.
+
+    start: seconds on the clock of the run. seconds: from there to its commit. records: taken from the source. oldest,
+    newest: seconds from being due to the commit, of its first record and its last; NaN where it is not known when they
+    were due.
+    """
+
+    segment: str
+    start: float
+    seconds: float
+    records: float
+    oldest: float = math.nan
+    newest: float = math.nan
+
+    @property
+    def end(self) -> float:
+        """When it was committed."""
+        return self.start + self.seconds
+
+
 @dataclass(frozen=True)
 class Observation:
     """All that a policy may know.
@@ -264,7 +297,7 @@ class Observation:
     hosts: a row per active lease, in the order of `leases`. tasks: a row per placed task. links: a row per pair of hosts,
     `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
-    never used, so that a pure policy can name what it leases.
+    never used, so that a pure policy can name what it leases. batches: committed since the last observation.
     """
 
     time: float
@@ -279,6 +312,7 @@ class Observation:
     images: Mapping[str, frozenset[str]] = field(default_factory=dict)
     history: tuple[Sample, ...] = ()
     next_host: int = 1
+    batches: tuple[MicroBatch, ...] = ()
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

@@ -5,20 +5,24 @@ and driving the loop to `control`.
 """
 
 from elastream.simulation.arrivals import Emissions, emissions
-from elastream.simulation.calibrate import Calibration, Drift, calibrate, drift_of, replay
+from elastream.simulation.calibrate import Calibration, Constant, calibrate
 from elastream.simulation.plant import SimulatedPlant, make_plant
+from elastream.simulation.recorded import Recorded
+from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result, drive
 from elastream.simulation.settings import Assumption, Distribution, Fault, Link, Messaging, Service, Settings, Travel
 
 __all__ = [
     "Assumption",
     "Calibration",
+    "Constant",
     "Distribution",
     "Drift",
     "Emissions",
     "Fault",
     "Link",
     "Messaging",
+    "Recorded",
     "Result",
     "Service",
     "Settings",
@@ -29,5 +33,6 @@ __all__ = [
     "drive",
     "emissions",
     "make_plant",
+    "recorded_plant",
     "replay",
 ]

@@ -1,33 +1,53 @@
 """Dataflows fused as on Spark: each segment works in micro-batches, its stages one after the other.
 
-A batch takes what is due, as far as the governor lets it, and lasts for an overhead a stage and for the work of its
-records. A stage that reads a source uses all hosts that run, as many cores as it has partitions; a keyed stage waits for
-the host that its state partitions burden most. Records travel as cohorts. What a stage spends beyond its operators
-(transport between processes) is part of the costs given here, as it is of costs measured on Spark.
+A batch begins when the trigger is due and the last one is done, takes what is due as far as the governor lets it - the one
+that runs on Spark - and lasts for an overhead a stage and for its records, one stage after the other. A stage lasts as long
+as the host that its tasks burden most. The tasks of a stage that reads a source are spread over the hosts that run, those
+of a keyed stage lie where its state partitions are, and one that has moved loads its state first. Records travel as
+cohorts. What a stage spends beyond its operators (transport between processes) is part of the costs given here, as it is of
+costs measured on Spark.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.model.cloud import HostState
 from elastream.model.graph import Edge, Operator
-from elastream.model.observation import Composition, Floats
+from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, Segment, Stage
-from elastream.simulation.arrivals import Load
+from elastream.planning.governor import Governor
+from elastream.simulation.arrivals import Emissions, Load
+from elastream.simulation.draws import uniform
 from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Flow, Station, joined
 
-__all__ = ["FusedNetwork"]
+__all__ = ["COMING", "FusedNetwork", "dealt", "landed"]
 
 DUST = 1e-9
 """Records less than this are nobody."""
-FIRST_ALLOWANCE = 100.0
-"""Records of a first batch, as on Spark (`spark.governor`)."""
+BATCH_STREAM = 2_000_000
+"""Streams of random numbers from here on belong to the batches of segments."""
+COMING = (HostState.REQUESTED, HostState.STARTING)
+"""States of a host that is on its way."""
+
+
+class Burden(NamedTuple):
+    """Tasks of a stage on hosts: rows of the pool, tasks there, tasks that must load their state, and core-seconds/s that
+    all of them get; shape (hosts,) each."""
+
+    hosts: NDArray[np.int64]
+    tasks: NDArray[np.int64]
+    loading: NDArray[np.int64]
+    pace: Floats
 
 
 class StageStation(Station):
@@ -39,7 +59,10 @@ class StageStation(Station):
         super().__init__(operator, stream, settings.service(stage.name), 1, limits, seed)
         self.stage = stage
         self.due = math.nan
+        self.served = False
         self.working = 0.0
+        self.where: Mapping[int, int] = {}
+        self.fresh: Mapping[int, int] = {}
         self.interrupted = False
 
     @property
@@ -54,8 +77,8 @@ class StageStation(Station):
 
     @property
     def backlog(self) -> float:
-        """Records due and not taken; unknown but for the stage that leads its segment."""
-        return self.due
+        """Records due and not taken; unknown but for the stage that leads its segment, and before its first batch."""
+        return self.due if self.served else math.nan
 
     @property
     def queued(self) -> float:
@@ -72,6 +95,25 @@ class StageStation(Station):
         """Whether a record waits or is in a batch."""
         return self.queued > 1e-6 or self.working > 1e-6
 
+    def settle(self) -> None:
+        """A batch has ended: from the next one on, partitions run where they were moved, as far as `landed` lets them."""
+        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        self.where, self.fresh = landed(self.where, wanted), self.where
+
+    def locate(self, up: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Hosts of its partitions, how many each has, and how many of these are to be loaded there; shape (hosts,) each."""
+        if not self.where:
+            self.settle()
+        now = {}
+        for i, host in zip(self.crew.index.tolist(), self.crew.host.tolist(), strict=True):
+            place = self.where.get(i, -1)
+            place = place if place >= 0 and up[place] else host
+            if place >= 0:
+                now[i] = place
+        hosts, tasks = np.unique(np.array(list(now.values()), dtype=np.int64), return_counts=True)
+        came = [host for i, host in now.items() if self.fresh.get(i, host) != host]
+        return hosts, tasks, np.array([came.count(host) for host in hosts.tolist()], dtype=np.int64)
+
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Partitions leave a host; where it was lost, the batch under way begins again."""
         self.interrupted = self.interrupted or lost
@@ -80,52 +122,80 @@ class StageStation(Station):
 class FusedSegment:
     """One query: what it has to do, the batch under way, and its stages."""
 
-    def __init__(self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings) -> None:
+    def __init__(
+        self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings, seed: int, stream: int
+    ) -> None:
         self.segment = segment
         self.settings = settings
+        self.seed = seed
+        self.stream = stream
+        self.number = 0
+        self.served: dict[int, int] = {}
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
         self.queue = NOTHING
         self.batch = NOTHING
+        self.starts = -math.inf
         self.ends = math.inf
-        self.lasts = 0.0
         self.free = 0.0
-        self.allowance = FIRST_ALLOWANCE
+        self.charged = math.inf
+        self.charges: Floats = np.zeros(0)
+        self.governor: Governor | None = None
+        self.planned: tuple[float, float] | None = None
         self.durations: list[float] = []
+        self.reports: list[MicroBatch] = []
+        self.recent: deque[MicroBatch] = deque(maxlen=200)
         self.work: dict[str, float] = {}
         self.volume: dict[str, float] = {}
+
+    def govern(self, rate: float) -> None:
+        """Let batches be governed as those of a source of Elastream's own are whose load begins with `rate` records/s."""
+        seconds = self.settings.batch_seconds
+        governor = Governor(seconds)
+        # What the load brings in twice the time of a batch is no burst (`spark.sources`).
+        self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
 
     def advance(self, begin: float, end: float, pool: Pool, speeds: Floats) -> Flow:
         """Batches in [begin, end); returns the records committed, each with the time of its commit."""
         committed: list[Flow] = []
         if self.batch.times.size and any(station.interrupted for station in self.stations):
-            self.ends = begin + self.lasts
+            self.starts, self.ends = begin, begin + (self.ends - self.starts)
+            self.charged = begin
         for station in self.stations:
             station.interrupted = False
         while True:
             if self.batch.times.size:
+                self._charge(min(end, self.ends), pool)
                 if self.ends >= end:
                     break
                 committed.append(self._commit())
-            start = max(self.free, begin, self.queue.times[0] if self.queue.times.size else math.inf)
+            start = self._due(begin)
             if start >= end or not self._begin(start, pool, speeds):
                 break
         self.leader.due = self.queue.before(end)[0].total
         return joined(committed)
 
+    def _due(self, begin: float) -> float:
+        """When the next batch begins: the last one is done, the trigger is due, and there is a record to take."""
+        first = self.queue.times[0] if self.queue.times.size else math.inf
+        every = self.settings.batch_interval
+        if every <= 0 or not math.isfinite(first):
+            return float(max(self.free, begin, first))
+        # A trigger that was missed is made up for at once; one that finds nothing waits for the next (Spark's own rule).
+        start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
+        return max(begin, start if first <= start else math.ceil(first / every) * every)
+
     def _begin(self, start: float, pool: Pool, speeds: Floats) -> bool:
         """Take what is due at `start`; False where no host can work on it."""
-        per_record = sum(
-            self.work[station.name] * self._seconds_a_core_second(station, pool, speeds) for station in self.stations
-        )
-        if not math.isfinite(per_record):
+        burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
+        if any(not burden.hosts.size for burden in burdens.values()):
             return False
-        fixed = self.settings.batch_overhead * len(self.stations)
-        share = max(self.settings.batch_seconds - fixed, self.settings.batch_seconds / 2)
-        fitting = share / per_record if per_record > 0 else math.inf
+        self._learn(start)
         cut = int(np.searchsorted(self.queue.times, start, side="right"))
         reach = np.cumsum(self.queue.counts[:cut])
-        taken = min(float(reach[-1]), max(1.0, self.allowance))
+        taken = float(reach[-1])
+        if self.governor is not None:
+            taken = min(taken, float(self.governor.allowance))
         whole = int(np.searchsorted(reach, taken + DUST, side="right"))
         parts = [Flow(*(column[:whole] for column in self.queue))]
         self.queue = Flow(*(column[whole:].copy() for column in self.queue))
@@ -134,42 +204,68 @@ class FusedSegment:
             parts.append(Flow(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
             self.queue.counts[0] -= left
         self.batch = joined(parts)
-        if taken >= self.allowance - DUST:
-            self.allowance = min(max(fitting, self.allowance / 2), self.allowance * 2)
-        self.lasts = fixed + taken * per_record
-        self.ends = start + self.lasts
+        self.charges = np.zeros(len(pool))
+        lasts = self.settings.batch_overhead * len(self.stations)
         for station in self.stations:
+            burden = burdens[station.name]
+            share = burden.tasks / burden.tasks.sum()
+            work = taken * self.work[station.name] * share + self.settings.state_load * burden.loading
+            lasts += float((work / burden.pace).max())
+            np.add.at(self.charges, burden.hosts, work + self.settings.batch_work / len(self.stations) * share)
             station.working = taken * self.volume[station.name]
-            core_seconds = taken * self.work[station.name]
-            station.period.busy += core_seconds
-        self._load(taken, pool, speeds)
+        lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
+        self._settle(pool, max(lasts, self.settings.batch_interval))
+        if ratios := self.settings.batch_ratios:
+            # Slow batches come in rows, when something else is busy on the machine: the rows are kept, begun anywhere.
+            first = int(uniform(self.seed, BATCH_STREAM + self.stream, 0) * len(ratios))
+            lasts *= ratios[(first + self.number) % len(ratios)]
+            self.number += 1
+        self.planned = (taken, start)
+        self.starts, self.ends, self.charged = start, start + lasts, start
         return True
 
-    def _load(self, taken: float, pool: Pool, speeds: Floats) -> None:
-        """Charge the batch's work to hosts: `pool.worked` in core-seconds."""
-        running = np.flatnonzero(pool.up[: len(pool)])
-        for station in self.stations:
-            work = taken * self.work[station.name]
-            if station.placed:
-                hosts, tasks = np.unique(station.crew.host[station.crew.host >= 0], return_counts=True)
-                np.add.at(pool.worked, hosts, work * tasks / tasks.sum() / speeds[hosts])
-            else:
-                power = pool.cores[running] * speeds[running]
-                np.add.at(pool.worked, running, work * power / power.sum() / speeds[running])
+    def _settle(self, pool: Pool, seconds: float) -> None:
+        """Charge hosts in their first batches with all that they get: what the work leaves over goes into compiling."""
+        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+            before = self.served.get(row, 0)
+            if before < self.settings.settling_batches and self.settings.settling_boost > 1:
+                self.charges[row] = max(self.charges[row], pool.cores[row] * self.settings.settling_boost * seconds)
+            self.served[row] = before + 1
 
-    def _seconds_a_core_second(self, station: StageStation, pool: Pool, speeds: Floats) -> float:
-        """Seconds that one core-second of standard work of a stage takes as hosts and partitions stand; inf without any."""
+    def _learn(self, now: float) -> None:
+        """Tell the governor of the last batch, which to it lasts until the next is planned, the wait for that included."""
+        if self.governor is not None and self.planned is not None:
+            taken, since = self.planned
+            self.governor = self.governor.after(max(1, round(taken)), now - since)
+            self.planned = None
+
+    def _burden(self, station: StageStation, pool: Pool, speeds: Floats) -> Burden:
+        """Where the tasks of a stage run. Those that have no place are dealt out evenly, as far as hosts have slots."""
         if station.placed:
-            hosts, tasks = np.unique(station.crew.host[station.crew.host >= 0], return_counts=True)
-            if not hosts.size:
-                return math.inf
-            usable = np.minimum(pool.cores[hosts], tasks) * speeds[hosts]
-            return float((tasks / tasks.sum() / usable).max())
-        running = np.flatnonzero(pool.up[: len(pool)])
-        if not running.size:
-            return math.inf
-        cores = float(pool.cores[running].sum())
-        return 1.0 / (min(cores, float(len(station.crew))) / cores * float((pool.cores[running] * speeds[running]).sum()))
+            hosts, tasks, loading = station.locate(pool.up)
+        else:
+            hosts = np.flatnonzero(pool.up[: len(pool)])
+            tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
+            hosts, tasks = hosts[tasks > 0], tasks[tasks > 0]
+            loading = np.zeros_like(tasks)
+        slots = np.array([pool.leases[row].type.slots for row in hosts])
+        cores = pool.cores[hosts] * self.settings.delivered
+        young = np.array([self.served.get(int(row), 0) < self.settings.settling_batches for row in hosts])
+        cores = np.where(young, cores * self.settings.settling_boost, cores)
+        return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
+
+    def _charge(self, until: float, pool: Pool) -> None:
+        """Charge hosts with what the batch worked since it was last charged: `pool.worked`, in core-seconds."""
+        whole = self.ends - self.starts
+        if until > self.charged:
+            share = (until - self.charged) / whole
+            pool.worked[: self.charges.size] += self.charges * share
+            busy = float(self.charges.sum()) * share
+            weights = {station: self.work[station.name] for station in self.stations}
+            total = sum(weights.values())
+            for station in self.stations:
+                station.period.busy += busy * (weights[station] / total if total > 0 else 1 / len(self.stations))
+            self.charged = until
 
     def _commit(self) -> Flow:
         batch, at = self.batch, self.ends
@@ -179,14 +275,45 @@ class FusedSegment:
             period = station.period
             period.done += total * self.volume[station.name]
             station.working = 0.0
+            if station.placed:
+                station.settle()
+        self.leader.served = True
         period = self.leader.period
         period.judged += total
         period.delay += float((delay * batch.counts).sum())
         period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
         self.leader.durations.append(Flow(delay, batch.counts, batch.counts))
-        self.durations.append(self.lasts)
+        self.durations.append(at - self.starts)
+        waited = at - batch.born
+        done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
+        self.reports.append(done)
+        self.recent.append(done)
         self.free, self.ends, self.batch = at, math.inf, NOTHING
         return Flow(np.full(batch.times.size, at), batch.born, batch.counts)
+
+
+def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
+    """Host of each task in the batch to come, by where they were in the last one and where they are wanted.
+
+    Each host takes one task a batch that was elsewhere, as on Spark (`spark.placing`); a task seen first is where it is
+    wanted.
+    """
+    taking: set[Any] = set()
+    found = {}
+    for task, host in wanted.items():
+        before = where.get(task, host)
+        found[task] = before if before != host and host in taking else host
+        if before != host:
+            taking.add(host)
+    return found
+
+
+def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`tasks` dealt over hosts one by one, a host with free slots before one without; shape (hosts,)."""
+    dealt = np.zeros(slots.size, dtype=np.int64)
+    for _ in range(tasks if slots.size else 0):
+        dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
+    return dealt
 
 
 class FusedNetwork:
@@ -204,9 +331,17 @@ class FusedNetwork:
             StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
         )
         self.by_name = {station.name: station for station in self.stations}
-        self.segments = {each.name: FusedSegment(each, self.by_name, settings) for each in layout.segments}
+        self.segments = {
+            each.name: FusedSegment(each, self.by_name, settings, seed, stream)
+            for stream, each in enumerate(layout.segments)
+        }
+        for segment in self.segments.values():
+            loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
+            if loads_of:
+                segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
         self.latencies: list[Flow] = []
         self.batches: list[float] = []
+        self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.out: dict[str, list[tuple[Edge, float]]] = {}
         self.result_share: dict[str, float] = {}
@@ -251,7 +386,8 @@ class FusedNetwork:
                     self._enter(segment, self.sources[operator].until(end))
             done = segment.advance(begin, end, pool, speeds)
             self.batches += segment.durations
-            segment.durations = []
+            self.reports += segment.reports
+            segment.durations, segment.reports = [], []
             if not done.times.size:
                 continue
             for station in segment.stations:
@@ -274,3 +410,12 @@ class FusedNetwork:
         return all(source.ended for source in self.sources.values()) and not any(
             segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
         )
+
+
+def _first_rate(load: Emissions, seconds: float) -> float:
+    """Records/s that a load begins with, over its first `seconds`."""
+    present = load.counts > 0
+    if not present.any():
+        return 0.0
+    begins = load.times[present][0]
+    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)

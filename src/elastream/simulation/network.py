@@ -10,7 +10,7 @@ import numpy as np
 
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition, Floats
+from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
@@ -90,6 +90,7 @@ class Network:
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Flow] = []
         self.batches: list[float] = []
+        self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
         self.link_free: dict[Edge, float] = {}
@@ -296,7 +297,7 @@ def alternate_costs(graph: Graph, settings: Settings, composition: Composition) 
             if cost is None:
                 raise DataflowError(
                     f"operator {operator.name!r} gives no cost for {alternate.name!r}; "
-                    "the simulation needs core-seconds a record"
+                    "the simulation needs core-seconds a record: declare them, or take them from a recorded run"
                 )
             found[operator.name] = (cost, 1.0 if selectivity is None else selectivity)
     return found

@@ -32,6 +32,7 @@ from elastream.model.errors import CloudError, DataflowError
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
+from elastream.simulation.batch_watch import BatchWatch
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Event, Pool
@@ -69,7 +70,11 @@ class SimulatedPlant:
         self.time = 0.0
         self.clock = SimulatedClock(self)
         self.composition = Composition.default(context.graph)
-        self.watch = Watch(context, network, pool, settings)
+        self.watch = (
+            BatchWatch(context, network, pool, settings)
+            if isinstance(network, FusedNetwork)
+            else Watch(context, network, pool, settings)
+        )
         self.closed = False
         self.migrations = 0
         self.upscalings = 0

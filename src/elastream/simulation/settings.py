@@ -144,6 +144,8 @@ class Settings:
     The fields without metadata describe a scenario (service-time shapes by operator, joins, speed trace, faults, links
     by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
     operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, 0 where not given.
+    `batch_ratios`: what micro-batches lasted over what they should have, in the order seen; the batches of a simulation
+    get one after the other, from one on that is chosen by chance.
     """
 
     monitor: float = _given(15.0, "s", "VISP, evaluation configuration: queues and usage are recorded every 15 s")
@@ -175,6 +177,27 @@ class Settings:
         0.05, "s a micro-batch and stage", "measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms"
     )
     batch_seconds: float = _given(1.0, "s", "what the governor of Elastream on Spark aims at by default")
+    batch_interval: float = _assumed(
+        0.0, "s", "from one batch's start to the next, at least; 0: the next begins when the last is done"
+    )
+    batch_work: float = _assumed(
+        0.0, "core-s a batch", "what hosts work on a batch however few its records; it takes no time beyond batch_overhead"
+    )
+    delivered: float = _assumed(
+        1.0, "fraction of a host's cores", "what its tasks really get of them: all where nothing else runs there"
+    )
+    settling_batches: int = _given(3, "batches", "Elastream's hosts on Spark are held to their quota after so many of them")
+    settling_boost: float = _assumed(
+        1.0, "times a host's cores", "what a new host gets in its first batches: no more where it has only its own cores"
+    )
+    state_load: float = _assumed(
+        0.0, "core-s a task", "what a state partition's task works in its first batch on another host, to load its state"
+    )
+    start_delay: float = _assumed(
+        0.0,
+        "s a batch and host",
+        "by how much batches last longer while a host starts: nothing where hosts share no machine",
+    )
     state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
     cohort_slots: int = _assumed(
         16, "slots a service time", "8 to 32 of them left compliance on the VISP scenario the same to 0.01 points"
@@ -189,14 +212,17 @@ class Settings:
     record_bytes: Mapping[str, float] = field(default_factory=dict)
     speed_trace: Floats | None = None
     speed_interval: float = 60.0
+    batch_ratios: tuple[float, ...] = ()
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("monitor", "registry_bandwidth", "speed_interval"):
+        for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost"):
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
-        for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "host_start_spread"):
+        for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",
+            "batch_work", "state_load", "start_delay", "host_start_spread",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
         if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):

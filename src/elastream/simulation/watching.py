@@ -14,7 +14,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
-from elastream.model.observation import Composition, Context, Floats, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.observation import (
+    Composition,
+    Context,
+    Floats,
+    Frame,
+    Metric,
+    MicroBatch,
+    Observation,
+    Sample,
+    TaskFrame,
+)
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Pool
@@ -213,7 +223,14 @@ class Watch:
             images=self._image_sets(),
             history=tuple(self.samples)[:-1],
             next_host=self.pool.next_number,
+            batches=self._batches(),
         )
+
+    def _batches(self) -> tuple[MicroBatch, ...]:
+        """Those committed since somebody asked."""
+        fresh = tuple(self.network.reports)
+        self.network.reports.clear()
+        return fresh
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:

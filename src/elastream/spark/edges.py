@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from elastream.model.graph import Edge
+from elastream.planning.governor import Governor
 from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
-from elastream.spark.governor import Governor
 from elastream.spark.records import conformed
 from elastream.spark.sources import committed
 from elastream.spark.workers import settle_in

@@ -153,7 +153,7 @@ class SparkPlant:
     def observe(self) -> Observation:
         """What is known now."""
         now, wall = self._clock.now(), time.time()
-        self._telemetry.poll()
+        committed = self._telemetry.poll()
         self._telemetry.metered(self._meter_rows())
         leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
         usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
@@ -175,6 +175,7 @@ class SparkPlant:
             composition=self._composition,
             history=tuple(self._history),
             next_host=len(self._hosts.leases) + 1,
+            batches=tuple(self._telemetry.described(batch, wall - now) for batch in committed),
         )
         self._history = [*self._history[-HISTORY + 1 :], Sample(now, operators)]
         return observation

@@ -2,7 +2,7 @@
 
 A shaped load is a function of time, so its offset is a record number and a time, and any range of it can be read again.
 The offset also carries the composition that the batch runs under (see `composition`), which is how a batch never mixes
-two and a replay meets the first one again. The records themselves are left to `corpus`, batch sizes to `governor`.
+two and a replay meets the first one again. The records themselves are left to `corpus`, batch sizes to `planning.governor`.
 """
 
 import os
@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, TextFiles
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
+from elastream.planning.governor import Governor
 from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.corpus import check_files, check_text, freeze, frozen, input_files, slices
-from elastream.spark.governor import Governor
 from elastream.spark.kafka import check_topic, source_options
 from elastream.spark.workers import settle_in
 

@@ -26,7 +26,7 @@ from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 from elastream.spark.steward import STEP
 
-__all__ = ["start_plant"]
+__all__ = ["pace_of", "start_plant"]
 
 PARTITIONS_PER_SLOT = 2
 """State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
@@ -54,8 +54,8 @@ def start_plant(
     """Start cluster, session and queries; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
-    keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default BATCH_SHARE
-    of the target latency. settings: further Spark settings, which win.
+    keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
+    target latency. settings: further Spark settings, which win.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -92,7 +92,7 @@ def start_plant(
         _await_first(hosts, cluster, first)
         leaders = {*graph.loads, *led_by_edges(layout)}
         composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * cloud.type.slots))
-        pace = batch_seconds or BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
+        pace = batch_seconds or pace_of(target_latency)
         running = start_queries(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
         )
@@ -113,6 +113,11 @@ def start_plant(
         scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
     return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
+
+
+def pace_of(target_latency: float | None) -> float:
+    """Seconds from one batch to the next where nobody says, by the target latency."""
+    return BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
 
 
 def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from elastream.model.graph import Edge, Kind
-from elastream.model.observation import Floats, Frame, Metric
+from elastream.model.observation import Floats, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.compile import RunningSegment
 from elastream.spark.edges import EdgeLog, edge_name
@@ -113,6 +113,15 @@ class Telemetry:
     def recent(self, segment: str) -> tuple[Batch, ...]:
         """The last batches of a segment, up to 200, oldest first."""
         return tuple(self._recent[segment])
+
+    def described(self, batch: Batch, epoch: float) -> MicroBatch:
+        """A batch as an observation tells of it, on a clock that began at `epoch`."""
+        pattern = self._patterns.get(self._source_of.get(batch.segment, ""))
+        waited = [NAN, NAN]
+        if pattern is not None and batch.last > batch.first:
+            numbers = (int(batch.first), int(batch.last) - 1)
+            waited = [batch.end - (batch.load_started + pattern.due(number)) for number in numbers]
+        return MicroBatch(batch.segment, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:
         """Records of a shaped source due by epoch second `at`; NaN where the load is not known or has not begun."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.governor import Governor
+from elastream.planning.governor import Governor
 
 costs, floors, lengths = st.floats(1e-5, 0.1), st.floats(0, 1), st.floats(0.1, 5)
 

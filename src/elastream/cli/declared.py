@@ -1,0 +1,78 @@
+"""What a program or a document says of its dataflow and of how to run it, without running anything.
+
+`elastream check` shows it, `elastream simulate` takes it to the simulator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastream.model.cloud import HostType
+    from elastream.model.graph import Graph
+    from elastream.model.plant import Policy
+
+__all__ = ["Declared", "declared"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A checked dataflow. policy, cloud, target_latency (seconds): None where nothing is said.
+
+    host_types: those that a document declares. cloud: a provider as `elastream.Local` is one.
+    """
+
+    graph: "Graph"
+    policy: "Policy | None" = None
+    cloud: Any = None
+    target_latency: float | None = None
+    host_types: "tuple[HostType, ...]" = ()
+
+    @property
+    def types(self) -> "tuple[HostType, ...]":
+        """Host types to lease: those declared, else the cloud's own."""
+        return self.host_types or (() if self.cloud is None else (self.cloud.type,))
+
+
+def declared(file: Path) -> Declared:
+    """What `file` says; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
+    from elastream.api.options import RunOptions
+    from elastream.cli.program import execute
+
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        return _of_document(file)
+    try:
+        execute(file, RunOptions(before=_stop_before), _without_run)
+    except Stopped as stopped:
+        return stopped.declared
+    raise AssertionError("a program ends at its run(...), or without one")
+
+
+class Stopped(BaseException):
+    """Ends a program at its `run(...)`, carrying what it would have run. No Exception: a program must not catch it."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+
+
+def _stop_before(graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None) -> None:
+    raise Stopped(Declared(graph, policy, cloud, target_latency))
+
+
+def _without_run(file: Path, names: Mapping[str, Any]) -> None:
+    from elastream.cli.run import without_run
+    from elastream.model.flow import Dataflow
+
+    flows = [value for value in names.values() if isinstance(value, Dataflow)]
+    if len(flows) != 1:
+        without_run(file, names)
+    raise Stopped(Declared(flows[0].graph))
+
+
+def _of_document(file: Path) -> Declared:
+    from elastream.api.document import load_document
+
+    document = load_document(file)
+    policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
+    return Declared(document.graph, policy, cloud, document.target_latency, tuple(document.host_types.values()))

@@ -1,0 +1,400 @@
+"""A recorded run beside its simulation: how far the simulator, calibrated with that run, is from what was measured.
+
+Two questions are asked apart. Under the recorded decisions, does the simulated plant behave as Spark did? And under a
+policy that decides for itself on the simulated plant, does it decide as it did? Batches vary by chance, so each
+simulation is run several times; a figure is the median of these.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from elastream.control.loop import Loop
+from elastream.control.recording import Collector, Ending, Recording, describe_run
+from elastream.experiments.calibrated import calibration_of
+from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.model.cloud import HostState
+from elastream.model.errors import InputError
+from elastream.model.graph import Kind
+from elastream.model.observation import Floats, Metric
+from elastream.model.plant import Policy
+from elastream.model.stages import Layout
+from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
+
+__all__ = ["Replayed", "replayed"]
+
+BOUND = 0.20
+"""Drift up to which the simulation is taken to agree, of each of the figures in `JUDGED`."""
+JUDGED = ("latency p50", "backlog, mean", "host time")
+RECORDED = "the recorded decisions"
+NEW = 15.0
+"""Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
+PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less than {NEW:.0f} s ago")
+LIMIT = 2.0
+"""Times the length of the recorded run after which a simulated one that has not worked off its load is ended."""
+
+
+@dataclass
+class Phase:
+    """Batches with records that began in a phase of a run, their seconds and records, and its part of the mean backlog."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    records: float = 0.0
+    backlog: float = 0.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the load was simulated: who decided, and for each run by chance its recording and its drifts."""
+
+    decided: str
+    runs: tuple[Recording, ...]
+    drifts: tuple[tuple[Drift, ...], ...]
+
+    def figure(self, number: int) -> Drift:
+        """The drift of a figure, its simulated value the median over the runs."""
+        values = self.values(number)
+        return replace(self.drifts[0][number], simulated=float(np.median(values)))
+
+    def values(self, number: int) -> Floats:
+        """A simulated figure, one a run."""
+        return np.array([drifts[number].simulated for drifts in self.drifts])
+
+    @property
+    def shown(self) -> Recording:
+        """The run whose backlog is the median one."""
+        backlog = [drift.metric for drift in self.drifts[0]].index("backlog, mean")
+        values = self.values(backlog)
+        return self.runs[int(np.argsort(values)[len(values) // 2])]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A recorded run, what the simulator took from `source` (this run or another one of the same dataflow), and its
+    simulations; the first is under the recorded decisions."""
+
+    measured: Recording
+    source: Recording
+    calibration: Calibration
+    ways: tuple[Way, ...]
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """One for each judged figure under the recorded decisions."""
+        found = []
+        for number, drift in enumerate(self.ways[0].drifts[0]):
+            if drift.metric in JUDGED:
+                relative = self.ways[0].figure(number).relative
+                found.append(
+                    Check(
+                        f"drift of {drift.metric}",
+                        "unknown" if math.isnan(relative) else round(relative, 4),
+                        f"within {BOUND:.0%}",
+                        abs(relative) <= BOUND,
+                        f"this run, under {RECORDED}",
+                    )
+                )
+        return tuple(found)
+
+    def table(self) -> Table:
+        """A row a figure: measured, and for each way of simulating it the median, the quartiles and the drift."""
+        header = ["figure", "measured on Spark"]
+        for way in self.ways:
+            header += [f"simulated, {way.decided}", "quartiles", "drift"]
+        rows, good = [], []
+        for number, first in enumerate(self.ways[0].drifts[0]):
+            row = [f"{first.metric}, {first.unit}" if first.unit else first.metric, _short(first.measured)]
+            for way in self.ways:
+                drift = way.figure(number)
+                low, high = np.quantile(way.values(number), (0.25, 0.75))
+                row += [_short(drift.simulated), f"{_short(low)} to {_short(high)}", _percent(drift.relative)]
+            rows.append(tuple(row))
+            relative = self.ways[0].figure(number).relative
+            good.append(abs(relative) <= BOUND if first.metric in JUDGED else None)
+        runs = len(self.ways[0].runs)
+        caption = f"{self.measured.header.flow}: {runs} simulations each, their median beside what was measured"
+        return Table(caption, tuple(header), tuple(rows), tuple(good))
+
+    def constants(self) -> Table:
+        """Every constant that the recording gave, and where it came from."""
+        rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
+        return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
+
+    def phases(self) -> Table:
+        """Under the recorded decisions, in which phase of the run the simulation differs: batches and backlog in each."""
+        rows = [
+            (
+                name,
+                *(_short(of.seconds / of.batches if of.batches else math.nan) for of in both),
+                *(_short(of.records / of.batches if of.batches else math.nan) for of in both),
+                *(_short(of.backlog) for of in both),
+            )
+            for name, both in self._phases.items()
+        ]
+        pair = ("measured", "simulated")
+        header = ("phase", *(f"{what}, {who}" for what in ("batch s", "records a batch", "backlog") for who in pair))
+        return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
+
+    @cached_property
+    def _phases(self) -> dict[str, tuple["Phase", "Phase"]]:
+        """Measured, and simulated in the run that is shown, by phase."""
+        measured, simulated = (
+            self._in_phases(run, shift)
+            for run, shift in ((self.measured, 0.0), (self.ways[0].shown, self.calibration.origin))
+        )
+        return {name: (measured[name], simulated[name]) for name in measured}
+
+    def _in_phases(self, run: Recording, shift: float) -> dict[str, "Phase"]:
+        begins = self.measured.batches[0].start
+        ready = [
+            (lease.since, lease.ready_at() or self.measured.end) for lease in self.measured.hosts if lease.since > begins
+        ]
+
+        def phase(time: float) -> str:
+            if any(since <= time < came for since, came in ready):
+                return PHASES[1]
+            return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
+
+        found = {name: Phase() for name in PHASES}
+        backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in _sources(self.measured)], axis=0))
+        for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
+            found[phase(time)].backlog += queued / len(run.times)
+        for batch in run.batches:
+            if batch.records > 0:
+                of = found[phase(batch.start + shift)]
+                of.batches, of.seconds, of.records = of.batches + 1, of.seconds + batch.seconds, of.records + batch.records
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """Which of the judged figures agree, and what is known of those that do not."""
+        missed = [check for check in self.checks if not check.holds]
+        if not missed:
+            return f"Under {RECORDED}, {', '.join(JUDGED)} are all within {BOUND:.0%} of what was measured."
+        names = [check.name.removeprefix("drift of ") for check in missed]
+        sentences = [f"Under {RECORDED}, {' and '.join(names)} differ by more than {BOUND:.0%} from what was measured."]
+        metrics = [drift.metric for drift in self.ways[0].drifts[0]]
+        for name in names:
+            values = self.ways[0].values(metrics.index(name))
+            measured = self.ways[0].drifts[0][metrics.index(name)].measured
+            if values.min() <= measured <= values.max():
+                sentences.append(
+                    f"For {name} chance accounts for that: the same constants give {_short(values.min())} to "
+                    f"{_short(values.max())}, depending on which batches happen to be long."
+                )
+        if "backlog, mean" in names:
+            name, (measured_part, simulated_part) = max(
+                self._phases.items(), key=lambda each: abs(each[1][0].backlog - each[1][1].backlog)
+            )
+            sentences.append(
+                f"Most of the difference in backlog arises with {name}: that phase adds {_short(measured_part.backlog)} to "
+                f"the measured mean and {_short(simulated_part.backlog)} to the simulated one."
+            )
+        return " ".join([*sentences, self.evidence])
+
+    @property
+    def evidence(self) -> str:
+        """How much of the run the calibrated line speaks of, and how much was spent in what it does not know."""
+        peace, batches = self.calibration.in_peace, [b for b in self.source.batches if b.records > 0]
+        calm = math.fsum(batches[number].seconds for number in peace)
+        whole = math.fsum(batch.seconds for batch in batches)
+        return (
+            f"The costs of a batch and of a record are those of {len(peace)} of {len(batches)} batches, {calm / whole:.0%} "
+            "of the time that all took; the others ran while hosts were on their way, had just come or loaded moved state, "
+            "and are represented by one constant for each of these."
+        )
+
+    def outcome(self) -> Outcome:
+        """Tables, page and JSON."""
+        figures = {
+            "dataflow": self.measured.header.flow,
+            "policy": self.measured.header.policy,
+            "drift": {
+                way.decided: {
+                    drift.metric: {
+                        "measured": _plain(drift.measured),
+                        "simulated": _plain(way.figure(number).simulated),
+                        "runs": [_plain(value) for value in way.values(number).tolist()],
+                        "relative": _plain(way.figure(number).relative),
+                        "unit": drift.unit,
+                    }
+                    for number, drift in enumerate(way.drifts[0])
+                }
+                for way in self.ways
+            },
+            "constants": {
+                each.name: {"value": each.value, "unit": each.unit, "from": each.source}
+                for each in self.calibration.constants
+            },
+            "not in the recording": list(self.calibration.unknown),
+            "verdict": self.verdict,
+        }
+        about = {key: value for key, value in self.measured.header.environment.items() if key != "directory"}
+        return Outcome(figures, {}, self.checks, self._page(), environment(plant="simulated", measured=about))
+
+    def _page(self) -> Page:
+        about = self.measured.header.environment
+        where = ", ".join(f"{key} {about[key]}" for key in ("spark", "machine", "cores") if key in about)
+        blocks: list[Block] = [
+            Prose(f"Measured: a run of {self.measured.end:.0f} s under {self.measured.header.policy} ({where})."),
+            Prose(
+                "Simulated: the load of that run, on the simulator with the constants below, which were estimated from "
+                f"{'the same' if self.source is self.measured else 'another'} run; none was chosen by what it does to the "
+                "drift. "
+                f"Under {RECORDED} the drift is the simulated plant's; with a policy deciding, also that of its decisions."
+            ),
+            Prose(self.verdict),
+            self.table(),
+            Heading("Over time"),
+            *self._plots(),
+            Heading("What was calibrated"),
+            self.constants(),
+        ]
+        if self.calibration.unknown:
+            blocks.append(Prose(f"The recording could not say: {'; '.join(self.calibration.unknown)}."))
+        blocks += [Heading("Evidence"), Prose(self.evidence), self.phases(), self._decisions()]
+        return Page(f"{self.measured.header.flow}: measured and simulated", tuple(blocks))
+
+    def _plots(self) -> list[Plot]:
+        shown = [("measured on Spark", self.measured, 0.0)]
+        shown += [(f"simulated, {way.decided}", way.shown, self.calibration.origin) for way in self.ways]
+        sources = _sources(self.measured)
+
+        def hosts(run: Recording) -> Floats:
+            return np.asarray(run.host_count()[HostState.RUNNING] + run.host_count()[HostState.DRAINING])
+
+        def backlog(run: Recording) -> Floats:
+            return np.asarray(np.sum([run.operator(name, Metric.BACKLOG) for name in sources], axis=0))
+
+        def plot(caption: str, unit: str, values: Callable[[Recording], Floats], steps: bool) -> Plot:
+            lines = tuple(
+                line(
+                    name,
+                    (run.times + shift).tolist(),
+                    [_plain(value) for value in values(run).tolist()],
+                    colour=(5, 0, 1, 3, 4)[number % 5],
+                    steps=steps,
+                    fill=number == 0,
+                )
+                for number, (name, run, shift) in enumerate(shown)
+            )
+            return Plot(caption, "seconds", unit, lines)
+
+        return [
+            plot("Latency, median of the last batches", "s", lambda run: run.application(Metric.LATENCY_P50), False),
+            plot("Backlog at the source", "records", backlog, False),
+            plot("Hosts that take tasks", "hosts", hosts, True),
+        ]
+
+    def _decisions(self) -> Table:
+        rows = [("measured", *_done(self.measured, 0.0))]
+        rows += [(f"simulated, {way.decided}", *_done(way.shown, self.calibration.origin)) for way in self.ways[1:]]
+        return Table("When hosts were leased and drained, seconds of the run", ("", "leased at", "drained at"), tuple(rows))
+
+
+def replayed(
+    recording: Recording,
+    policies: Mapping[str, Policy],
+    *,
+    source: Recording | None = None,
+    place: str = "the recording",
+    seed: int = 1,
+    runs: int = 7,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Replayed:
+    """Simulate the load of a recorded run, under its own decisions and under each of `policies`, `runs` times each.
+
+    source: the run that constants are taken from, this one where it is not given. Raises InputError as `calibration_of`
+    does, and where `source` is a run of another dataflow.
+    """
+    calibration, layout = calibration_of(recording, place)
+    if source is not None:
+        other, other_layout = calibration_of(source, "the run to calibrate with")
+        if other_layout != layout:
+            raise InputError(
+                f"{place} is not of the dataflow that the simulator is calibrated with: {source.header.flow!r}"
+            )
+        calibration = replace(other, loads=calibration.loads, origin=calibration.origin)
+    sources = [source.name for source in layout.graph.sources]
+    every = (len(policies) + 1) * runs
+    ways, done = [], 0
+    for name, policy in ((RECORDED, None), *((f"{name} decides", policy) for name, policy in policies.items())):
+        found = []
+        for number in range(runs):
+            progress(name, done, every)
+            found.append(_simulated(recording, layout, calibration, policy, seed + number))
+            done += 1
+        drifts = tuple(drift_of(recording, run, sources, origin=calibration.origin) for run in found)
+        ways.append(Way(name, tuple(found), drifts))
+    progress("done", every, every)
+    return Replayed(recording, source or recording, calibration, tuple(ways))
+
+
+def _simulated(
+    recording: Recording, layout: Layout, calibration: Calibration, policy: Policy | None, seed: int
+) -> Recording:
+    header = recording.header
+    plant = recorded_plant(
+        recording,
+        layout,
+        calibration,
+        seed=seed,
+        target_latency=header.target_latency,
+        max_hosts=header.max_hosts,
+    )
+    collector = Collector()
+    if policy is None:
+        collector.started(describe_run(plant.context, policy=header.policy, plant="simulated", started=0.0))
+        replay(recording, plant, calibration.origin, collector.observed)
+        collector.ended(Ending("finished", plant.time, ledger=tuple(plant.ledger)))
+    else:
+        period = header.environment.get("period")
+        monitor = calibration.settings.monitor
+        # The loop looks when a monitoring period ends, so that what it sees is as fresh as on Spark.
+        plant.advance(monitor * round((float(recording.times[0]) - calibration.origin) / monitor))
+        Loop(
+            plant,
+            policy,
+            monitor=monitor,
+            period=_period(recording) if period is None else float(period),
+            observers=[collector],
+            limit=LIMIT * recording.end,
+        ).run()
+    return collector.recording
+
+
+def _sources(recording: Recording) -> list[str]:
+    return [each["name"] for each in recording.header.operators if each["kind"] == Kind.SOURCE]
+
+
+def _period(recording: Recording) -> float:
+    times = [decision.time for decision in recording.decisions]
+    return float(np.median(np.diff(times))) if len(times) > 1 else 2.0
+
+
+def _done(run: Recording, shift: float) -> tuple[str, str]:
+    found: dict[str, list[str]] = {"LeaseHost": [], "DrainHost": []}
+    for decision in run.decisions:
+        for outcome in decision.done:
+            if (kind := type(outcome.action).__name__) in found:
+                found[kind].append(f"{decision.time + shift:.0f}")
+    return ", ".join(found["LeaseHost"]) or "never", ", ".join(found["DrainHost"]) or "never"
+
+
+def _plain(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _short(value: float) -> str:
+    if math.isnan(value):
+        return "unknown"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+def _percent(relative: float) -> str:
+    return "unknown" if math.isnan(relative) else f"{relative:+.1%}"

@@ -1,0 +1,128 @@
+"""What is observed of a dataflow that works in micro-batches: the figures that Spark's telemetry would give of it.
+
+They speak of the batches of the last seconds and stay as they are while none is committed; before the first one nothing is
+known. So a policy sees in the simulation what it sees on Spark, lag and staleness included (`spark.telemetry`).
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from elastream.model.observation import Context, Floats, Metric, MicroBatch
+from elastream.simulation.microbatch import FusedNetwork, StageStation
+from elastream.simulation.pool import Pool
+from elastream.simulation.settings import Settings
+from elastream.simulation.watching import Watch
+
+__all__ = ["BatchWatch", "latency_quantile", "latency_share"]
+
+WINDOW = 3.0
+"""Seconds of batches that one observation speaks of, and that CPU use is the mean of, as on Spark."""
+
+
+class BatchWatch(Watch):
+    """A `Watch` of a `FusedNetwork`."""
+
+    def __init__(self, context: Context, network: FusedNetwork, pool: Pool, settings: Settings) -> None:
+        super().__init__(context, network, pool, settings)
+        self.fused = network
+        periods = max(1, round(WINDOW / settings.monitor))
+        self._hosts: deque[Floats] = deque(maxlen=periods)
+        self._stages: deque[Floats] = deque(maxlen=periods)
+
+    def tick(self, now: float) -> None:
+        """A monitoring period ends."""
+        super().tick(now)
+        self._hosts.append(self.host_busy)
+        size = self.host_busy.size
+        self.host_busy = np.mean([np.pad(busy, (0, size - busy.size)) for busy in self._hosts], axis=0)
+
+    def _take(self, station: StageStation, period: float) -> None:  # type: ignore[override]
+        super()._take(station, period)
+        batches = self._window(station.stage.segment)
+        row, columns = self.rows[station.name], self.columns
+        rate = _rate(batches) * self.fused.segments[station.stage.segment].volume[station.name]
+        columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = rate
+        if math.isnan(rate):
+            columns[Metric.ARRIVAL_RATE][row] = math.nan
+
+    def _take_sources(self, period: float) -> None:
+        super()._take_sources(period)
+        for name in self.network.sources:
+            row = self.rows[name]
+            batches = self._window(self.context.layout.stage_of[name].segment)
+            self.columns[Metric.EMITTED_RATE][row] = _rate(batches)
+            if not batches:
+                self.columns[Metric.ARRIVAL_RATE][row] = math.nan
+        # The work of a batch is spread over all of its time, and what was seen of it over the window.
+        busy = self.columns[Metric.BUSY_CORES]
+        self._stages.append(busy.copy())
+        busy[:] = np.mean(self._stages, axis=0)
+
+    def _take_application(self, period: float, kept: float, within: float) -> None:
+        super()._take_application(period, kept, within)
+        first = {self.context.layout.stage_of[name].segment for name in self.network.sources}
+        batches = [batch for segment in first for batch in self._window(segment)]
+        self.application = {
+            Metric.ARRIVAL_RATE: self.application[Metric.ARRIVAL_RATE] if batches else math.nan,
+            Metric.THROUGHPUT: sum(_rate(self._window(segment)) for segment in first),
+            Metric.LATENCY_P50: latency_quantile(batches, 0.5),
+            Metric.LATENCY_P99: latency_quantile(batches, 0.99),
+        }
+        if batches:
+            counts = [batch.records for batch in batches]
+            means = [(batch.oldest + batch.newest) / 2 for batch in batches]
+            self.application[Metric.LATENCY] = float(np.average(means, weights=counts))
+            self.application[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
+            if (target := self.context.target_latency) is not None:
+                self.application[Metric.COMPLIANCE] = latency_share(batches, target)
+        self.applications[-1:] = [self.application]
+
+    def _window(self, segment: str) -> list[MicroBatch]:
+        """Batches committed lately; where none was, the newest."""
+        recent = self.fused.segments[segment].recent
+        since = self.ticks * self.settings.monitor - WINDOW
+        return [batch for batch in recent if batch.end >= since] or list(recent)[-1:]
+
+
+def _rate(batches: Sequence[MicroBatch]) -> float:
+    """Records/s over the time that the batches cover, gaps included."""
+    if not batches:
+        return math.nan
+    span = max(batch.end for batch in batches) - min(batch.start for batch in batches)
+    return sum(batch.records for batch in batches) / max(1e-3, span)
+
+
+def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
+    """The `q` quantile of the latencies of all records; those of a batch lie evenly between its newest and its oldest.
+
+    NaN where no batch says when its records were due.
+    """
+    counts, low, wide = _spreads(batches)
+    if not counts.size:
+        return math.nan
+    knots = np.unique(np.concatenate([low, low + wide]))
+    return float(np.interp(q, _below(knots, counts, low, wide), knots))
+
+
+def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
+    """Fraction of the records whose latency is at most `limit`, likewise."""
+    counts, low, wide = _spreads(batches)
+    return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
+
+
+def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
+    """(records, least latency, spread of the latencies) of the batches that say when their records were due."""
+    known = [batch for batch in batches if batch.records > 0 and not math.isnan(batch.oldest + batch.newest)]
+    low = np.array([min(batch.newest, batch.oldest) for batch in known])
+    # Of a batch of one record, or of records that came at once, all waited for the same time.
+    wide = np.maximum(np.array([batch.oldest for batch in known]) - low, 1e-6)
+    return np.array([batch.records for batch in known]), low, wide
+
+
+def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
+    """Fraction of the records with a latency up to each of `values`."""
+    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) * counts).sum(axis=1) / counts.sum()
+    return share

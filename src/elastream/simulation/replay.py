@@ -1,0 +1,128 @@
+"""A recorded load played through the simulated plant again, and how far the figures of the two runs are apart.
+
+With the recorded actions the drift is the simulator's alone; how a policy decides on the simulated plant is for whoever
+drives a loop on `recorded_plant`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.model.cloud import Lease
+from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.stages import Layout
+from elastream.simulation.batch_watch import latency_quantile
+from elastream.simulation.calibrate import Calibration
+from elastream.simulation.plant import SimulatedPlant, make_plant
+from elastream.simulation.recorded import Recorded
+
+__all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One figure of a run as measured and as simulated; `relative` is simulated over measured, less 1."""
+
+    metric: str
+    unit: str
+    measured: float
+    simulated: float
+
+    @property
+    def relative(self) -> float:
+        """NaN where the measured figure is 0 or unknown."""
+        return self.simulated / self.measured - 1 if self.measured else math.nan
+
+
+def recorded_plant(
+    recording: Recorded,
+    layout: Layout,
+    calibration: Calibration,
+    *,
+    seed: int = 0,
+    target_latency: float | None = None,
+    max_hosts: int = 1_000_000,
+    min_hosts: int = 1,
+) -> SimulatedPlant:
+    """The simulated plant at time 0 of the simulation, `calibration.origin` of the recording: its load, its first hosts.
+
+    The first hosts take tasks from time 0 on, although they were still starting then: the load waited for them.
+    """
+    first = min((batch.start for batch in recording.batches), default=math.inf)
+    there = [lease for lease in recording.hosts if lease.since <= first]
+    widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
+    return make_plant(
+        layout,
+        host_types=calibration.host_types,
+        loads=calibration.loads,
+        seed=seed,
+        settings=calibration.settings,
+        hosts=max(1, len(there)),
+        parallelism={name: int(of[0]) for name, of in widths.items() if of.size and of[0] >= 1},
+        max_hosts=max_hosts,
+        min_hosts=min_hosts,
+        target_latency=target_latency,
+    )
+
+
+def replay(
+    recording: Recorded, plant: SimulatedPlant, origin: float, watch: Callable[[Observation], None] = lambda _: None
+) -> None:
+    """Apply the recorded actions to `plant` when they were done, up to the end of the recording.
+
+    origin: time of the recording at time 0 of the plant. watch: told of an observation at each time that one was recorded.
+    """
+    actions = [(d.time - origin, 1, d) for d in recording.decisions if d.done]
+    looks = [(float(time) - origin, 0, None) for time in recording.times]
+    for time, _, decision in sorted([*actions, *looks], key=lambda event: event[:2]):
+        plant.advance(time)
+        if decision is None:
+            watch(plant.observe())
+        else:
+            for outcome in decision.done:
+                plant.apply(outcome.action)
+    plant.advance(recording.end - origin)
+
+
+def drift_of(measured: Recorded, simulated: Recorded, sources: Sequence[str], *, origin: float = 0.0) -> tuple[Drift, ...]:
+    """Figures of both runs side by side, each made from its own recording in the same way.
+
+    Latencies are over all records, from due to committed. Backlog is that of `sources`, mean over time from the first batch
+    on. Host time is that of all leases up to the end of the run. origin: time of the measured run at which the simulated
+    one begins.
+    """
+    shift = {id(measured): origin, id(simulated): 0.0}
+    begins = min((batch.start for batch in measured.batches), default=origin) - origin
+
+    def both(metric: str, unit: str, figure: Callable[[Recorded, float], float]) -> Drift:
+        return Drift(metric, unit, *(figure(run, shift[id(run)]) for run in (measured, simulated)))
+
+    def backlog(run: Recorded, zero: float) -> float:
+        queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
+        return _mean_over_time(run.times - zero, queued, begins)
+
+    def batch(run: Recorded, _: float) -> float:
+        return float(np.mean([b.seconds for b in run.batches if b.records > 0] or [math.nan]))
+
+    return (
+        both("latency p50", "s", lambda run, _: latency_quantile(run.batches, 0.5)),
+        both("latency p99", "s", lambda run, _: latency_quantile(run.batches, 0.99)),
+        both("backlog, mean", "records", backlog),
+        both("host time", "min", lambda run, _: math.fsum(_leased(lease, run.end) for lease in run.hosts) / 60),
+        both("batch, mean", "s", batch),
+        both("batches", "", lambda run, _: float(sum(b.records > 0 for b in run.batches))),
+        both("records", "", lambda run, _: float(sum(b.records for b in run.batches))),
+        both("run", "s", lambda run, zero: run.end - zero),
+    )
+
+
+def _leased(lease: Lease, end: float) -> float:
+    return max(0.0, min(end if lease.until is None else lease.until, end) - lease.since)
+
+
+def _mean_over_time(times: Floats, values: Floats, begins: float) -> float:
+    widths = np.diff(times, prepend=begins)
+    widths = np.where(times > begins, np.minimum(widths, times - begins), 0.0)
+    return float(np.average(values, weights=widths)) if widths.sum() > 0 else math.nan

@@ -1,0 +1,179 @@
+"""A recorded run gives the simulator's constants, and its replay is close to it: from simulated runs, whose constants are
+known, and from one that ran on Spark (`data/word_count.jsonl.gz`: the demo, on two cores shared with other programs)."""
+
+import gzip
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_microbatches import ONE, plant
+
+from elastream.control.recording import Collector, Ending, Recording, describe_run
+from elastream.model.action import LeaseHost
+from elastream.model.errors import InputError
+from elastream.model.observation import Metric, MicroBatch
+from elastream.model.stages import lay_out
+from elastream.simulation import Emissions, Settings, calibrate, drift_of, recorded_plant, replay
+
+DATA = Path(__file__).parent / "data" / "word_count.jsonl.gz"
+
+
+def started(reality):
+    collector = Collector()
+    collector.started(describe_run(reality.context, policy="none", plant="simulated", started=0.0))
+    return collector
+
+
+def recorded(reality, until=240.0, leases=()):
+    """A recording of a plant that leases hosts at the times `leases`."""
+    collector = started(reality)
+    for second in range(1, int(until) + 1):
+        reality.advance(float(second))
+        collector.observed(reality.observe())
+        if second in leases:
+            assert reality.apply(LeaseHost(f"h{second}", "one")).succeeded
+    collector.ended(Ending("finished", until, ledger=tuple(reality.ledger)))
+    return collector.recording
+
+
+def replayed(recording, layout, calibration, seed=0):
+    simulated = recorded_plant(recording, layout, calibration, seed=seed)
+    collector = started(simulated)
+    replay(recording, simulated, calibration.origin, collector.observed)
+    collector.ended(Ending("finished", simulated.time, ledger=tuple(simulated.ledger)))
+    return collector.recording
+
+
+def changing(**settings):
+    """Two hosts under a load that goes up and down."""
+    given = Settings(monitor=1.0, batch_overhead=0.05, state_partitions=8, host_start_spread=0.0, **settings)
+    reality = plant(hosts=2, settings=given)
+    rates = [60 + 40 * (second // 40 % 2) for second in range(240)]
+    reality.network.sources["source"].load = Emissions.every(1.0, rates, spread=True)
+    return reality
+
+
+def test_a_replay_drifts_little_from_the_run_it_was_calibrated_with():
+    reality = changing()
+    recording = recorded(reality)
+    layout = reality.context.layout
+    calibration = calibrate(recording, layout, [ONE], Settings(batch_overhead=0.4, state_partitions=8))
+    assert calibration.settings.batch_overhead == pytest.approx(0.05, rel=0.05)
+    simulated = replayed(recording, layout, calibration)
+    drifts = {drift.metric: drift.relative for drift in drift_of(recording, simulated, ["source"])}
+    assert drifts["latency p50"] == pytest.approx(0, abs=0.1)
+    assert drifts["batch, mean"] == pytest.approx(0, abs=0.05)
+    assert drifts["host time"] == pytest.approx(0, abs=0.01)
+    assert drifts["records"] == pytest.approx(0, abs=0.01)
+
+
+def test_the_cost_of_records_is_found_in_what_hosts_work():
+    reality = changing()
+    found = calibrate(recorded(reality), reality.context.layout, [ONE])
+    cost = {constant.name: constant.value for constant in found.constants}
+    assert cost["a record from the source"] == pytest.approx(0.003, rel=0.1)
+    assert cost["cores that tasks get"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_what_starting_hosts_cost_batches_is_found():
+    reality = changing(start_delay=0.4)
+    found = calibrate(recorded(reality, leases=(60, 120)), reality.context.layout, [ONE])
+    assert found.settings.start_delay == pytest.approx(0.4, rel=0.1)
+    assert found.host_types[0].start == pytest.approx(ONE.start)
+    assert calibrate(recorded(changing(), leases=(60,)), reality.context.layout, [ONE]).settings.start_delay < 0.02
+
+
+def test_what_a_recording_does_not_show_is_named():
+    reality = plant(hosts=1)
+    unknown = calibrate(recorded(reality, 30.0), reality.context.layout, [ONE]).unknown
+    assert "how long a one host takes until it starts" in unknown
+    assert "by how much batches last longer while hosts start" in unknown
+
+
+def test_a_recording_that_is_too_short_is_refused():
+    reality = changing(batch_interval=1.0)
+    with pytest.raises(InputError, match="a recording with 4 micro-batches is too short"):
+        calibrate(recorded(reality, 5.0), reality.context.layout, [ONE])
+
+
+def test_a_dataflow_of_several_queries_is_refused():
+    reality = changing()
+    layout = reality.context.layout
+    two = replace(layout, segments=layout.segments * 2)
+    with pytest.raises(InputError, match="ran as 2 queries"):
+        calibrate(recorded(reality), two, [ONE])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The run on Spark."""
+    file = tmp_path_factory.mktemp("run") / "recording.jsonl"
+    file.write_bytes(gzip.decompress(DATA.read_bytes()))
+    return Recording.read(file)
+
+
+def test_the_load_of_a_real_run_is_found_to_the_record(measured):
+    from elastream.experiments.calibrated import calibration_of
+
+    found, layout = calibration_of(measured, "the run")
+    load = found.loads["source"]
+    assert load.total == sum(batch.records for batch in measured.batches) == 3_085_000
+    due = np.cumsum(load.counts)
+    for number, batch in enumerate(measured.batches):
+        if batch.records:
+            so_far = sum(each.records for each in measured.batches[: number + 1])
+            moment = batch.end - batch.newest - found.origin
+            assert np.interp(moment, load.times + load.span, due) == pytest.approx(so_far, abs=100 + 0.05 * batch.records)
+    assert layout == lay_out(layout.graph)
+
+
+def test_the_constants_of_a_real_run_are_what_its_batches_show(measured):
+    from elastream.experiments.calibrated import calibration_of
+
+    found, _ = calibration_of(measured, "the run")
+    settings, kind = found.settings, found.host_types[0]
+    assert settings.batch_interval == pytest.approx(1.2)
+    assert settings.state_partitions == 4
+    # Batches of 1,200 records took 0.3 to 0.5 s on two hosts and on one, those of 55,000 about a second on four.
+    assert 0.3 < 2 * settings.batch_overhead < 0.5
+    each = sum(
+        settings.service(o).cost * n
+        for o, n in (("split_words", 1.0), ("count", settings.services["split_words"].selectivity))
+    )
+    assert each / settings.delivered == pytest.approx(2e-5, rel=0.2)
+    # Three hosts started at once, on two cores.
+    assert kind.start == pytest.approx(30.0, abs=1.0)
+    assert settings.start_delay > 0.3
+    assert found.unknown == ()
+
+
+def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_that_chance_allows(measured):
+    from elastream.experiments.calibrated import calibration_of
+
+    found, layout = calibration_of(measured, "the run")
+    runs = [
+        drift_of(measured, replayed(measured, layout, found, seed), ["source"], origin=found.origin) for seed in range(5)
+    ]
+    middle = {each[0].metric: float(np.median([d.relative for d in each])) for each in zip(*runs, strict=True)}
+    assert abs(middle["latency p50"]) < 0.2
+    assert abs(middle["host time"]) < 0.02
+    assert abs(middle["records"]) < 0.001
+    assert abs(middle["batch, mean"]) < 0.2
+
+
+def test_figures_without_a_batch_are_unknown(measured):
+    nothing = replace(measured, observations=())
+    (drift, *_) = drift_of(nothing, nothing, ["source"])
+    assert math.isnan(drift.measured)
+    assert math.isnan(drift.relative)
+
+
+def test_a_recording_gives_its_batches_and_where_tasks_were(measured):
+    assert isinstance(measured.batches[0], MicroBatch)
+    assert math.isnan(measured.batches[0].oldest)
+    assert measured.batches[-1].end < measured.end + 1
+    assert set(measured.tasks("count")[-1]) == {0, 1, 2, 3}
+    assert measured.tasks("count")[0] == {}
+    assert np.isfinite(measured.host("h1", Metric.CPU)).any()
