@@ -79,7 +79,9 @@ def work_off(
         waiting[row, 5] = span
     if slots <= 0:
         return waiting, np.empty((0, 3)), np.empty((3, 0)), head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
-    ready = np.sort(free[free < math.inf])
+    ready = free[free < math.inf]
+    if ready.size and ready.max() > begin:
+        ready = np.sort(ready)  # else all are ready throughout, in whatever order
     taken, starts, finishes, busy, head = _serve(
         waiting, held, head, begin, slots, width, mean, ready, weights, first, occupied
     )
@@ -288,7 +290,7 @@ class CohortStation(Station):
     @property
     def queued(self) -> float:
         """Items that wait, those of a join for their partners too."""
-        return self._waits + sum(flow.total for flow in self.waiting)
+        return self._waits + (sum(flow.total for flow in self.waiting) if len(self.waiting) > 1 else 0.0)
 
     @property
     def in_service(self) -> float:
