@@ -60,13 +60,13 @@ def work_off(
     first: int,
     occupied: bool,
     each: float,
-) -> tuple[Floats, Floats, Floats, Floats, Floats, int, float, float, float]:
+) -> tuple[Floats, Floats, Floats, int, float, float, float]:
     """Queue what came and serve for `slots` slots: all of a station's window but the judging.
 
     came: cohorts, each standing for items that come evenly, as far apart as those who sent it could tell, at most `grain`
     seconds. free: when each instance is ready, inf where it is placed nowhere. crew_busy: seconds each worked; added to.
-    each: items out per item in. Returns (what waits, starts, times, born times and counts of what is emitted, ring head,
-    items done, items that wait, items in service); `_serve` says what rows hold.
+    each: items out per item in. Returns (what waits, starts, what is emitted as rows of times, born times and counts, ring
+    head, items done, items that wait, items in service); `_serve` says what else rows hold.
     """
     waiting = np.empty((queue.shape[0] + came_times.size, 6))
     waiting[: queue.shape[0]] = queue
@@ -78,9 +78,10 @@ def work_off(
         waiting[row, 3] = waiting[row, 4] = came_counts[k]
         waiting[row, 5] = span
     if slots <= 0:
-        nothing = np.empty(0)
-        return waiting, np.empty((0, 3)), nothing, nothing, nothing, head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
-    ready = np.sort(free[free < math.inf])
+        return waiting, np.empty((0, 3)), np.empty((3, 0)), head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
+    ready = free[free < math.inf]
+    if ready.size and ready.max() > begin:
+        ready = np.sort(ready)  # else all are ready throughout, in whatever order
     taken, starts, finishes, busy, head = _serve(
         waiting, held, head, begin, slots, width, mean, ready, weights, first, occupied
     )
@@ -97,13 +98,13 @@ def work_off(
                 finishes[at] = finishes[at - 1]
                 at -= 1
             finishes[at] = time, births, items
-    times, born, counts = np.empty(count), np.empty(count), np.empty(count)
+    emitted = np.empty((3, count))
     done = 0.0
     for k in range(count):
-        times[k], born[k], counts[k] = finishes[k, 0], finishes[k, 1], finishes[k, 2] * each
+        emitted[0, k], emitted[1, k], emitted[2, k] = finishes[k, 0], finishes[k, 1], finishes[k, 2] * each
         done += finishes[k, 2]
     left = waiting[taken:].copy()
-    return left, starts, times, born, counts, head, done, left[:, 3].sum(), held[:, 0].sum()
+    return left, starts, emitted, head, done, left[:, 3].sum(), held[:, 0].sum()
 
 
 @njit(cache=True)
@@ -289,7 +290,7 @@ class CohortStation(Station):
     @property
     def queued(self) -> float:
         """Items that wait, those of a join for their partners too."""
-        return self._waits + sum(flow.total for flow in self.waiting)
+        return self._waits + (sum(flow.total for flow in self.waiting) if len(self.waiting) > 1 else 0.0)
 
     @property
     def in_service(self) -> float:
@@ -325,7 +326,7 @@ class CohortStation(Station):
         self._plan(typical, begin)
         came = self._arrived(end)
         slots = int(end / self.width + 1e-6) - self.slot
-        self.queue, starts, times, born, counts, self.head, done, self._waits, self._works = work_off(
+        self.queue, starts, emitted, self.head, done, self._waits, self._works = work_off(
             self.queue, came.times, came.born, came.counts, self.grain,
             self.held, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
             self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
@@ -337,11 +338,10 @@ class CohortStation(Station):
             rate = came.total / (end - begin)
             self._count(starts, typical, self._early(rate, typical, self._instances))
         self.period.done += done
-        if not times.size or self.selectivity == 0:
+        if not done or self.selectivity == 0:
             return NOTHING
-        flow = Flow(times, born, counts)
-        self.period.emitted += flow.total
-        return flow
+        self.period.emitted += done * self.selectivity * len(self.waiting)
+        return Flow(*emitted)
 
     def _plan(self, mean: float, begin: float) -> None:
         """Choose the slots for a mean service time. They change with it by steps, so that small changes of speed do not."""

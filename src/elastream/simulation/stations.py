@@ -183,6 +183,7 @@ class Station:
 
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         self.operator = operator
+        self.name = operator.name
         self.stream = stream
         self.seed = seed
         self.service = service
@@ -198,11 +199,6 @@ class Station:
         self.period = Tally(np.zeros(limits.size))
         self.total = Tally(np.zeros(limits.size))
         self.durations: list[Flow] = []
-
-    @property
-    def name(self) -> str:
-        """The operator's."""
-        return self.operator.name
 
     @property
     def limit(self) -> float:
@@ -258,7 +254,7 @@ class Station:
             if flows:
                 came, later = joined(flows).before(end)
                 self.inbox[port] = [later] if later.times.size else []
-                self.period.arrived += came.total
+                self.period.arrived += float(came.times.size) if self.single else came.total
                 if len(self.waiting) == 1:
                     return came
                 left = self.waiting[port]

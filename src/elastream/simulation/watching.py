@@ -355,14 +355,34 @@ def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: boo
 
 @njit(cache=True)
 def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """Smallest values that the shares `wanted`, ascending, of all weight do not exceed."""
-    order = np.argsort(values)
+    """Smallest values that the shares `wanted` of all weight do not exceed: by selection, for sorting takes longer."""
     found = np.empty(wanted.size)
-    reach, at = 0.0, 0
     total = weights.sum()
-    for k in range(order.size):
-        reach += weights[order[k]]
-        while at < wanted.size and (reach >= wanted[at] * total * (1 - 1e-12) or k + 1 == order.size):
-            found[at] = values[order[k]]
-            at += 1
+    for number in range(wanted.size):
+        need = wanted[number] * total * (1 - 1e-12)
+        left, heavy = values.copy(), weights.copy()
+        size = left.size
+        while True:
+            pivot = left[size // 2]
+            below = level = 0.0
+            for k in range(size):
+                if left[k] < pivot:
+                    below += heavy[k]
+                elif left[k] == pivot:
+                    level += heavy[k]
+            if below < need <= below + level:
+                found[number] = pivot
+                break
+            smaller = need <= below
+            kept = 0
+            for k in range(size):
+                if left[k] < pivot if smaller else left[k] > pivot:
+                    left[kept], heavy[kept] = left[k], heavy[k]
+                    kept += 1
+            if kept == 0:  # what rounding leaves over
+                found[number] = pivot
+                break
+            size = kept
+            if not smaller:
+                need -= below + level
     return found
