@@ -41,9 +41,8 @@ class BatchWatch(Watch):
 
     def _take(self, station: StageStation, period: float) -> None:  # type: ignore[override]
         super()._take(station, period)
-        batches = self._window(station.stage.segment)
         row, columns = self.rows[station.name], self.columns
-        rate = _rate(batches) * self.fused.segments[station.stage.segment].volume[station.name]
+        rate = self._rate(station.stage.segment) * self.fused.segments[station.stage.segment].volume[station.name]
         columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = rate
         if math.isnan(rate):
             columns[Metric.ARRIVAL_RATE][row] = math.nan
@@ -51,10 +50,9 @@ class BatchWatch(Watch):
     def _take_sources(self, period: float) -> None:
         super()._take_sources(period)
         for name in self.network.sources:
-            row = self.rows[name]
-            batches = self._window(self.context.layout.stage_of[name].segment)
-            self.columns[Metric.EMITTED_RATE][row] = _rate(batches)
-            if not batches:
+            row, segment = self.rows[name], self.context.layout.stage_of[name].segment
+            self.columns[Metric.EMITTED_RATE][row] = self._rate(segment)
+            if not self._window(segment):
                 self.columns[Metric.ARRIVAL_RATE][row] = math.nan
         # The work of a batch is spread over all of its time, and what was seen of it over the window.
         busy = self.columns[Metric.BUSY_CORES]
@@ -67,7 +65,7 @@ class BatchWatch(Watch):
         batches = [batch for segment in first for batch in self._window(segment)]
         self.application = {
             Metric.ARRIVAL_RATE: self.application[Metric.ARRIVAL_RATE] if batches else math.nan,
-            Metric.THROUGHPUT: sum(_rate(self._window(segment)) for segment in first),
+            Metric.THROUGHPUT: sum(self._rate(segment) for segment in first),
             Metric.LATENCY_P50: latency_quantile(batches, 0.5),
             Metric.LATENCY_P99: latency_quantile(batches, 0.99),
         }
@@ -86,13 +84,14 @@ class BatchWatch(Watch):
         since = self.ticks * self.settings.monitor - WINDOW
         return [batch for batch in recent if batch.end >= since] or list(recent)[-1:]
 
-
-def _rate(batches: Sequence[MicroBatch]) -> float:
-    """Records/s over the time that the batches cover, gaps included."""
-    if not batches:
-        return math.nan
-    span = max(batch.end for batch in batches) - min(batch.start for batch in batches)
-    return sum(batch.records for batch in batches) / max(1e-3, span)
+    def _rate(self, segment: str) -> float:
+        """Records/s over those batches, from the end of the one before them, or WINDOW before they began."""
+        batches = self._window(segment)
+        if not batches:
+            return math.nan
+        earlier = [batch.end for batch in self.fused.segments[segment].recent if batch.start < batches[0].start]
+        since = min(batches[0].start, max(earlier[-1], batches[0].start - WINDOW)) if earlier else batches[0].start
+        return sum(batch.records for batch in batches) / max(1e-3, batches[-1].end - since)
 
 
 def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
