@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-all check unit docs clean
+.PHONY: setup demo demo-manufacturing test test-all check unit docs clean
 
 setup: $(READY)
 
@@ -15,6 +15,9 @@ $(READY): requirements.lock pyproject.toml scripts/setup.sh
 
 demo: setup
 	$(BIN)/elastream run examples/word_count.py
+
+demo-manufacturing: setup
+	$(BIN)/elastream run examples/manufacturing.py
 
 test: setup check
 	$(BIN)/python -m pytest

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from elastream.spark.compile import session_settings
+from elastream.spark.session import session_settings
 
 
 @dataclass(frozen=True)

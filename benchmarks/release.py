@@ -6,6 +6,7 @@ python benchmarks/release.py [--quick] [--json FILE]
 import argparse
 import statistics
 import time
+from typing import Any
 
 from _cluster import word_count
 from _common import Report, main, progress
@@ -17,35 +18,54 @@ from elastream.planning.placement import balance
 from elastream.workload import constant
 
 BAR = 1.5
-LINES_PER_SECOND = 2000
+HOSTS, LINES_PER_SECOND = 4, 2000
+"""Two of four hosts of half a core can carry this load, about as full as the default policy lets them be; one could not."""
 BEFORE = 15
 """Batches that the median before a release is taken of."""
 
 
 def measure(arguments: argparse.Namespace) -> Report:
-    releases = 1 if arguments.quick else 3
-    seconds = 150 + 45 * releases
-    report, ratios = Report(), []
-    with word_count(constant(LINES_PER_SECOND, lasts=seconds), hosts=releases + 1, max_hosts=releases + 1) as bench:
+    releases = 1 if arguments.quick else 2
+    report = Report()
+    found = [run(report, releases) for _ in range(1 if arguments.quick else 2)]
+    ratios = [ratio for each in found for ratio in each["ratios"]]
+    report.figures = {
+        "ratios": ratios,
+        "records": sum(each["records"] for each in found),
+        "cores used after, of those left": [each["used"] for each in found],
+    }
+    report.at_most(
+        "longest batch over median before, median of releases", statistics.median(ratios), BAR, "the project's bar"
+    )
+    report.at_least("counts exact", float(all(each["exact"] for each in found)), 1, "the project's bar")
+    return report
+
+
+def run(report: Report, releases: int) -> dict[str, Any]:
+    """Give back `releases` of HOSTS hosts, one after the other, under a load that those left can carry."""
+    seconds = 130 + 30 * releases
+    ratios: list[float] = []
+    with word_count(constant(LINES_PER_SECOND, lasts=seconds), hosts=HOSTS, max_hosts=HOSTS) as bench:
         plant = bench.plant
-        plant.apply(SetParallelism("source", releases + 1))
+        report.environment["hosts"] = plant.confinement
+        plant.apply(SetParallelism("source", HOSTS))
         bench.steady(8)
         for action in balance(plant.observe(), weigh=False):
             assert isinstance(action, MoveTask)
             plant.apply(action)
         bench.observe_until(lambda: not plant.placing.wanted(), 60, "state spread over the hosts")
         bench.steady(5)
-        for number in range(releases + 1, 1, -1):
+        for number in range(HOSTS, HOSTS - releases, -1):
             host = f"h{number}"
             median = bench.steady(BEFORE)
             began = time.time()
             plant.apply(DrainHost(host))
-            plant.apply(SetParallelism("source", number - 1))
             bench.observe_until(
                 lambda host=host: plant.observe().hosts.value(host, Metric.TASKS) == 0 and not plant.placing.wanted(),
                 60,
                 f"state moved off {host}",
             )
+            plant.apply(SetParallelism("source", number - 1))
             plant.apply(ReleaseHost(host))
             bench.observe_until(
                 lambda host=host: plant.hosts.leases[host].state is HostState.RELEASED, 60, f"{host} released"
@@ -54,15 +74,10 @@ def measure(arguments: argparse.Namespace) -> Report:
             longest = max(bench.batches(began))
             ratios.append(longest / median)
             progress(f"{host}: median before {median:.3f} s, longest until three batches after {longest:.3f} s")
+        after = plant.observe()
+        used = statistics.mean(after.hosts.value(host, Metric.CPU) for host in after.usable)
         bench.observe_until(lambda: plant.finished, seconds + 120, "the load was done")
-        exact = bench.counts_are_exact()
-        report.figures = {"ratios": ratios, "records": plant.telemetry.rows, "batches": plant.telemetry.batches}
-        report.environment["hosts"] = plant.confinement
-    report.at_most(
-        "longest batch over median before, median of releases", statistics.median(ratios), BAR, "the project's bar"
-    )
-    report.at_least("counts exact", float(exact), 1, "the project's bar")
-    return report
+        return {"ratios": ratios, "used": used, "records": plant.telemetry.rows, "exact": bench.counts_are_exact()}
 
 
 def line(report: Report) -> str:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Leaves a ready virtual environment in $1, with the locked dependencies, the package itself, and a Java runtime to run on.
+# Leaves a ready virtual environment in $1, with the locked dependencies, the package itself, a Java runtime to run on, and
+# tesseract, which one of the examples reads images with.
 set -eu
 venv=${1:-.venv}
 python=${PYTHON:-python3}
@@ -39,6 +40,13 @@ if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
     say "this Python cannot make virtual environments; installing the system's venv package"
     install python3-venv || fail "the Python module venv is missing: run 'apt-get install python3-venv' as root"
     "$python" -m venv "$venv"
+fi
+
+if ! command -v tesseract >/dev/null 2>&1; then
+    say "no tesseract found; installing it with the system's package manager"
+    # Only one example and its tests need it: without it all the rest is ready.
+    install tesseract-ocr ||
+        say "tesseract may not be installed from here, and 'make demo-manufacturing' needs it: run 'apt-get install tesseract-ocr' as root"
 fi
 
 say "installing the locked dependencies into $venv"

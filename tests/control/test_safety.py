@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.control.clock import FakeClock, SystemClock
+from elastream.control.clock import FakeClock
 from elastream.control.safety import BackOff
 from elastream.model.action import DrainHost, LeaseHost
 
@@ -62,10 +62,3 @@ def test_a_fake_clock_moves_only_forward_and_says_where_it_wakes():
     clock.advance(1.0)
     assert clock.now() == 11.0
     assert woken == [10.0, 10.0]
-
-
-def test_the_system_clock_returns_at_once_for_a_time_that_has_passed():
-    clock = SystemClock()
-    before = clock.now()
-    clock.sleep_until(-100.0)
-    assert clock.now() >= before >= 0.0

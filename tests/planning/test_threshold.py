@@ -199,6 +199,14 @@ def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses
     assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3))
 
 
+def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    observation = observe(leases, 90.0, parallelism=2, tasks=(0, 1))
+    assert SetParallelism not in kinds(Threshold().plan(observation))
+    gone = replace(observation, leases={"h1": leases[0]})
+    assert SetParallelism("source", 1) in Threshold().plan(gone)
+
+
 def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
     def seen(rate):
         # Half a core for having batches, and 0.01 core-seconds a record.

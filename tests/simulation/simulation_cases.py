@@ -2,13 +2,14 @@
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.stages import Layout, lay_out
-from elastream.simulation import Emissions, Settings, SimulatedPlant, make_plant
+from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 SHARE = 1024
 """CPU shares of one core, as container engines count them."""
@@ -88,6 +89,11 @@ def one_queue(times, seconds, instances=1, *, settings=None, limit=1.0, seed=0, 
         seed=seed,
         **options,
     )
+
+
+def travelling(travel: Travel) -> dict[str, Any]:
+    """Settings by which items travel so; in cohorts, however few they are."""
+    return {"travel": travel, "cohorts_above": 0}
 
 
 def run_out(plant: SimulatedPlant, step: float = 60.0, limit: float = math.inf) -> SimulatedPlant:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulation_cases import SMALL, VM, chain, one_queue, operator
+from simulation_cases import SMALL, VM, chain, one_queue, operator, travelling
 
 from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, Status, TaskId
 from elastream.model.cloud import Billing, HostState, HostType, total_cost
@@ -23,7 +23,7 @@ def two_operators(hosts=1, travel=Travel.SINGLE, faults=(), count=2000, max_host
         chain(operator("first", 0.3, 0.4, memory=300, image=28), operator("second", 0.2, 0.3, memory=250, image=28)),
         host_types=[SMALL],
         loads={"source": Emissions.every(0.1, [1] * count)},
-        settings=Settings(monitor=5.0, travel=travel, faults=faults),
+        settings=Settings(monitor=5.0, **travelling(travel), faults=faults),
         hosts=hosts,
         max_hosts=max_hosts,
     )
@@ -197,8 +197,8 @@ def check(plant):
     arrived = {"first": offered, "second": result.operators["first"].emitted}
     for name, each in result.operators.items():
         station = plant.network.by_name[name]
-        travelling = sum(flow.total for flows in station.inbox for flow in flows)
-        assert each.arrived + travelling == pytest.approx(arrived[name], abs=1e-6)
+        underway = sum(flow.total for flows in station.inbox for flow in flows)
+        assert each.arrived + underway == pytest.approx(arrived[name], abs=1e-6)
         assert each.done + each.queued + each.in_service == pytest.approx(each.arrived, abs=1e-6)
         assert all(within <= each.judged + 1e-6 for within in each.within.values())
     assert result.committed == pytest.approx(result.operators["second"].emitted)

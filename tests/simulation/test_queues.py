@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulation_cases import chain, one_queue, operator, run_out
+from hypothesis import given
+from hypothesis import strategies as st
+from simulation_cases import chain, one_queue, operator, run_out, travelling
 
 from elastream.model.action import SetParallelism, SwitchAlternate, TaskId
 from elastream.model.cloud import HostType
@@ -14,6 +16,8 @@ from elastream.model.observation import Metric
 from elastream.model.qos import waiting_time
 from elastream.model.stages import lay_out
 from elastream.simulation import Distribution, Emissions, Service, Settings, Travel, make_plant
+from elastream.simulation.network import whole_items
+from elastream.simulation.stations import Flow
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
 DETERMINISTIC = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, latency=0.0)
@@ -55,7 +59,7 @@ def test_items_are_served_in_order_by_the_instance_that_is_free_first():
 
 @pytest.mark.parametrize("travel", Travel)
 def test_how_time_is_cut_does_not_change_what_happens(travel):
-    settings = Settings(services={"work": Service()}, travel=travel)
+    settings = Settings(services={"work": Service()}, **travelling(travel))
     whole, cut = (one_queue(np.arange(2000) * 0.05, 0.2, 5, settings=settings, limit=0.2) for _ in range(2))
     whole.advance(90.0)
     for time in np.arange(1, 91):
@@ -70,7 +74,7 @@ def test_how_time_is_cut_does_not_change_what_happens(travel):
 
 @pytest.mark.parametrize("travel", Travel)
 def test_a_faster_host_serves_faster(travel):
-    settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, travel=travel)
+    settings = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, **travelling(travel))
     plant = make_plant(
         chain(operator("work", 1.0, limit=1.0)),
         host_types=[HostType("fast", cores=1, speed=4.0)],
@@ -98,7 +102,7 @@ def test_selectivity_decides_how_many_items_leave(travel, selectivity, expected)
         chain(operator("work", 0.001, selectivity=selectivity)),
         host_types=[HostType("one", cores=1)],
         loads={"source": Emissions.every(0.01, [1] * 1000)},
-        settings=Settings(travel=travel),
+        settings=Settings(**travelling(travel)),
     )
     plant.advance(60.0)
     assert plant.result().committed == pytest.approx(expected, abs=1e-6)
@@ -116,7 +120,7 @@ def test_a_join_waits_for_one_item_of_each_input(travel):
         lay_out(graph, fused=False),
         host_types=[HostType("one", cores=1)],
         loads={"left": Emissions.at([1.0, 2.0, 3.0]), "right": Emissions.at([10.0, 20.0])},
-        settings=Settings(joins=frozenset({"join"}), travel=travel),
+        settings=Settings(joins=frozenset({"join"}), **travelling(travel)),
     )
     plant.advance(15.0)
     assert plant.result().committed == pytest.approx(1)
@@ -124,6 +128,33 @@ def test_a_join_waits_for_one_item_of_each_input(travel):
     plant.advance(45.0)
     assert plant.result().committed == pytest.approx(2)
     assert plant.finished, "the third left item has no partner to come"
+
+
+def test_where_few_items_come_cohorts_are_taken_apart_and_none_is_lost():
+    plant = make_plant(
+        chain(operator("many", 0.001, selectivity=1 / 300), operator("few", 0.5)),
+        host_types=[HostType("four", cores=4)],
+        loads={"source": Emissions.every(15.0, [7000] * 4, spread=True)},
+        settings=Settings(travel=Travel.COHORTS),
+        parallelism={"many": 1},
+    )
+    assert plant.network.crowded == {"source", "many"}
+    run_out(plant)
+    done = plant.result().operators
+    assert done["many"].done == pytest.approx(28_000)
+    assert done["few"].arrived == done["few"].done == 28_000 // 300
+
+
+@given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=30), st.integers(1, 5))
+def test_whole_items_made_of_cohorts_are_as_many_as_those_amount_to(counts, cut):
+    flow = Flow(*(np.arange(len(counts), dtype=np.float64) for _ in range(2)), np.array(counts))
+    part, made = 0.0, []
+    for number in range(0, len(counts), cut):
+        items, part = whole_items(Flow(*(column[number : number + cut] for column in flow)), part)
+        made += items.times.tolist()
+        assert 0 <= part < 1 + 1e-9
+    assert len(made) + part == pytest.approx(sum(counts))
+    assert made == sorted(made)
 
 
 def test_a_round_robin_edge_deals_items_and_a_duplicating_one_copies_them():

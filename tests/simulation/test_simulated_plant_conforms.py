@@ -1,6 +1,6 @@
 """The simulated plant keeps the contract that every plant keeps."""
 
-from simulation_cases import SMALL
+from simulation_cases import SMALL, travelling
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream.model.cloud import HostType
@@ -32,7 +32,9 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
         lay_out(words().graph, fused=False),
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
-        settings=Settings(monitor=1.0, services={"count": Settings().service("count").costing(0.002)}, travel=travel),
+        settings=Settings(
+            monitor=1.0, services={"count": Settings().service("count").costing(0.002)}, **travelling(travel)
+        ),
         hosts=hosts,
     )
 

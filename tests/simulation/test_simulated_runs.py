@@ -1,16 +1,12 @@
 """Whole runs of the paper's scenario: repeatable, and the same whether items travel alone or in cohorts."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from simulation_cases import VM, machines, manufacturing
+from simulation_cases import VM, machines, manufacturing, travelling
 
-from elastream.experiments import manufacturing as scenario
 from elastream.experiments import visp
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.observation import Metric
-from elastream.model.stages import lay_out
 from elastream.simulation import Settings, Travel, drive, make_plant
 
 STEPS = [2, 5, 8, 5] * 3
@@ -25,7 +21,7 @@ def run(share, travel, seed=1, minutes=40):
         host_types=[VM],
         loads=machines(STEPS),
         seed=seed,
-        settings=Settings(joins=frozenset({"O7"}), travel=travel),
+        settings=Settings(joins=frozenset({"O7"}), **travelling(travel)),
         hosts=24,
         parallelism={name: max(1, int(count * share)) for name, count in ENOUGH.items()},
     )
@@ -50,7 +46,7 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(travel):
     def once(seed):
         plant = make_plant(
             manufacturing(), host_types=[VM], loads=machines(STEPS[:3]), seed=seed, hosts=4,
-            settings=Settings(joins=frozenset({"O7"}), travel=travel),
+            settings=Settings(joins=frozenset({"O7"}), **travelling(travel)),
         )  # fmt: skip
         drive(plant, Growing(), period=60.0, until=720.0)
         return plant.result()
@@ -117,30 +113,23 @@ def test_assumptions_are_listed_with_reasons_and_scale_one_at_a_time():
         assert getattr(settings.scaled(name, 2.0), name) == pytest.approx(2 * getattr(settings, name))
 
 
-@pytest.mark.parametrize(("pattern", "minutes"), [("stepwise", 10), ("two-level", None), ("walk 1", 60)])
-def test_cohorts_and_single_items_agree_on_the_paper_s_runs_under_the_same_plans(pattern, minutes):
-    case = next(c for c in visp.cases() if (c.pattern, c.minutes) == (pattern, minutes))
+@pytest.mark.parametrize(
+    "minutes", [10, None, pytest.param(30, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("pattern", visp.PATTERNS)
+def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_same_plans(pattern, minutes):
+    case = visp.Case(pattern, minutes, seed=1)
     planned = Noting(case.policy)
     items = visp.make(case)
     drive(items, planned, period=60.0, until=7200.0)
-    cohorts = visp_plant(case, Travel.COHORTS)
+    cohorts = visp.make(case, travel=Travel.COHORTS)
+    assert "monitor_temperature" in cohorts.network.crowded, "nothing travels in cohorts here"
     drive(cohorts, Repeating(planned.plans), period=60.0, until=7200.0)
     one, other = items.result(), cohorts.result()
     assert other.judged == pytest.approx(one.judged, rel=0.01)
     assert other.cost == one.cost
-    for factor in (1.0, 2.0, 5.0):
-        assert other.compliance(factor) == pytest.approx(one.compliance(factor), abs=0.01)
-
-
-def visp_plant(case, travel):
-    assumptions = case.assumptions
-    return make_plant(
-        lay_out(scenario.manufacturing(assumptions), fused=False),
-        host_types=[scenario.docker_host(case.minutes or 10, assumptions)],
-        loads=scenario.loads(scenario.patterns(assumptions)[case.pattern], case.seed),
-        seed=case.seed,
-        settings=replace(scenario.simulator_settings(assumptions), travel=travel),
-    )
+    for level in visp.LEVELS.values():
+        assert other.compliance(level) == pytest.approx(one.compliance(level), abs=0.01)
 
 
 class Noting:

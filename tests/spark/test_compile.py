@@ -21,10 +21,11 @@ from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.compile import RunningSegment, explain_failure, session_settings, start_queries, switch
+from elastream.spark.compile import RunningSegment, explain_failure, start_queries, switch
 from elastream.spark.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.directory import RunDirectory
 from elastream.spark.meter import MeterRow
+from elastream.spark.session import session_settings
 from elastream.spark.sinks import collected, latest
 from elastream.workload import constant
 
@@ -311,10 +312,52 @@ def test_a_durable_edge_carries_each_record_once_to_a_query_of_its_own(spark, tm
     words = lines(flow, 700).flat_map(split, returns="word string").durable()
     words.key_by("word").count().sink(parquet(tmp_path / "out"))
     run = Run.start(spark, flow, tmp_path)
-    assert [each.own_source for each in run.running] == [True, False]
     run.finish(700)
     counts = latest(tmp_path / "out")
     assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(700)
+
+
+def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
+    """(batch, offset) of a segment's one inlet, in the order of its offset log."""
+    folder = run.running[segment].checkpoint / "offsets"
+    for batch in sorted(int(file.name) for file in folder.iterdir() if file.name.isdigit()):
+        yield batch, json.loads((folder / str(batch)).read_text().splitlines()[-1])
+
+
+def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(spark, tmp_path):
+    flow = Dataflow("wide")
+    lines(flow, 700, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
+    start = Composition.default(flow.graph, {"source": 2, "shout": 1})
+    run = Run.start(spark, flow, tmp_path, start)
+    run.until(lambda: run.taken() > 100)
+    switch(run.running, Composition(1, start.alternates, start.choices, {"source": 2, "shout": 3}))
+    meter = run.finish(700)
+    assert collected("wide").num_rows == 700
+    widths = {batch: (offset["partitions"], offset["n"]) for batch, offset in batches_of(run, 1)}
+    assert {width for width, _ in widths.values()} == {1, 3}
+    tasks = {row.batch: row.tasks for row in meter if row.operator == "shout" and row.rows_in >= 3}
+    assert all(tasks[batch] == widths[batch][0] for batch in tasks)
+    assert {1, 3} == set(tasks.values())
+
+
+def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):
+    flow = Dataflow("several")
+    odd, even = lines(flow, 700, 140).deal(), flow.source(records(ROWS, "value string"), load=constant(100, 5), name="more")
+    left = odd.map(str.lower, returns="value string", name="left")
+    right = odd.map(str.upper, returns="value string", name="right")
+    both = left.durable().merge(right.durable(), even.durable())
+    both.map({"same": str.strip, "none": lambda _: "none"}, returns="value string", name="last").sink(collect("several"))
+    run = Run.start(spark, flow, tmp_path)
+    assert not any(each.query.status["message"].startswith("Initializing") for each in run.running)
+    run.until(lambda: (run.running[-1].query.lastProgress or {}).get("numInputRows", 0) > 0)
+    before = Composition.default(flow.graph)
+    switch(run.running, Composition(1, {**before.alternates, "last": "none"}, before.choices, {"source": 2}))
+    more = next(each for each in run.running if each.segment.name == "more")
+    run.until(lambda: more.query.lastProgress is not None and '"n": 500' in str(more.query.lastProgress["sources"][0]))
+    run.finish(700)
+    texts = Counter(collected("several").column("value").to_pylist())
+    assert texts.total() == 1200
+    assert 0 < texts["none"] < 1200
 
 
 def test_a_durable_edge_beside_a_sink_carries_each_record_once(spark, tmp_path):

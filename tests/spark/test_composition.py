@@ -148,5 +148,5 @@ def test_the_offset_log_tells_the_code_of_a_batch(tmp_path: Path):
     ours = json.dumps({"n": 10, "version": 2, "code": 6, "partitions": 2})
     planned(tmp_path, 0, "-", json.dumps({"logOffset": 4}), ours, json.dumps({"n": 9, "version": 3, "code": 7}))
     planned(tmp_path, 1, json.dumps({"logOffset": 5}))
-    assert code_in_offsets(tmp_path, 0) == 6
+    assert code_in_offsets(tmp_path, 0) == 7  # the newest: a source that has nothing new keeps its old offset
     assert code_in_offsets(tmp_path, 1) is None

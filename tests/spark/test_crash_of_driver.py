@@ -1,6 +1,7 @@
-"""A driver that is killed in mid-batch and started again on the same folder counts every record once.
+"""What a query leaves in its checkpoint is enough to go on from, and does not grow for ever.
 
-This is the test that the quick way of writing checkpoints (`compile.session_settings`) has to pass.
+These are the tests that the quick ways of writing checkpoints (`session.session_settings`) have to pass, for both state
+stores: a driver killed in mid-batch and started again counts every record once, and state is snapshotted as time goes by.
 """
 
 import json
@@ -16,7 +17,7 @@ import pytest
 
 from elastream import latest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 RECORDS = 6000
 PROGRAM = """
@@ -26,12 +27,13 @@ from pyspark.sql import SparkSession
 from elastream import Dataflow, constant, parquet, records
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.compile import session_settings, start_queries
+from elastream.spark.compile import start_queries
+from elastream.spark.session import session_settings
 from elastream.spark.directory import RunDirectory
 
-root = Path(sys.argv[1])
+root, store = Path(sys.argv[1]), sys.argv[2]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-for name, value in session_settings().items():
+for name, value in {**session_settings(store), "spark.sql.streaming.stateStore.maintenanceInterval": "1s"}.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 flow = Dataflow("crash")
@@ -53,10 +55,10 @@ each.query.stop()
 """
 
 
-def start(root: Path) -> subprocess.Popen[str]:
+def start(root: Path, store: str = "memory") -> subprocess.Popen[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(root)],
+        [sys.executable, "-c", PROGRAM, str(root), store],
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
@@ -79,6 +81,22 @@ def wait_for_a_batch_under_way(root: Path, process: subprocess.Popen[str], after
         time.sleep(0.005)
 
 
+def counted(root: Path) -> bool:
+    expected = Counter(f"w{n % 50}" for n in range(RECORDS)) + Counter({"all": RECORDS})
+    return dict(latest(root / "out").itertuples(index=False)) == expected
+
+
+@pytest.mark.parametrize(("store", "snapshot"), [("memory", "*.snapshot"), ("disk", "*.zip")])
+def test_state_is_snapshotted_so_that_a_partition_that_moves_reads_few_changes(tmp_path, store, snapshot):
+    process = start(tmp_path, store)
+    _, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    assert counted(tmp_path)
+    written = {path.parent.name for path in (tmp_path / "checkpoint" / "source" / "state" / "0").glob(f"*/{snapshot}")}
+    assert written == {"0", "1", "2"}
+
+
+@pytest.mark.slow
 def test_a_driver_killed_in_mid_batch_goes_on_where_it_was(tmp_path):
     process = start(tmp_path)
     wait_for_a_batch_under_way(tmp_path, process, after=3)
@@ -92,5 +110,4 @@ def test_a_driver_killed_in_mid_batch_goes_on_where_it_was(tmp_path):
         "n"
     ]
     assert taken == RECORDS
-    expected = Counter(f"w{n % 50}" for n in range(RECORDS)) + Counter({"all": RECORDS})
-    assert dict(latest(tmp_path / "out").itertuples(index=False)) == expected
+    assert counted(tmp_path)

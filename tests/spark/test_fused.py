@@ -1,9 +1,13 @@
 """The walk of a fused region, without Spark: every form, every kind of edge, against plain Python."""
 
 import re
+import resource
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -348,6 +352,40 @@ def test_a_long_record_is_shown_in_part():
     with pytest.raises(OperatorFailed) as caught:
         Ran(flow.graph, [1])
     assert len(explain_failure(caught.value)) < 350
+
+
+# -- what the meter books on whom ---------------------------------------------------------------------------------------
+
+
+def metered(walk: Walk, rows: Sequence[int]) -> dict[str, MeterRow]:
+    counted: list[Any] = []
+    batch = pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)
+    list(walked(walk, Carrier(), 3, [batch], counted.extend))
+    return {row.operator: row for row in merged(counted)}
+
+
+def test_an_operator_that_leads_its_stage_has_its_own_work_and_the_transport_and_each_record_once():
+    flow, stream = numbers_flow()
+    stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
+    walk = walk_of(flow.graph)
+    apart, together = metered(walk, range(100)), metered(replace(walk, lead="add"), range(100))
+    assert set(together) == {"add"}
+    assert (together["add"].rows_in, together["add"].rows_out, together["add"].tasks) == (100, 100, 1)
+    assert together["add"].busy > 0.5 * apart["add"].busy > 0
+
+
+def spin(n: int) -> int:
+    subprocess.run([sys.executable, "-S", "-c", "sum(range(10_000_000))"], check=True)
+    return n
+
+
+def test_the_cpu_time_of_a_process_that_an_operator_runs_is_the_operators():
+    flow, stream = numbers_flow()
+    stream.map(spin, returns="n long", name="spin").sink(None)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    found = metered(walk_of(flow.graph), [1, 2])
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began
+    assert found["spin"].busy >= 0.99 * spent > 0.05
 
 
 # -- what a region can be ----------------------------------------------------------------------------------------------

@@ -162,6 +162,31 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
     batches_more(plant, 2)
 
 
+def test_a_host_that_the_provider_has_no_room_for_waits_and_may_be_given_back(plant, monkeypatch):
+    monkeypatch.setattr(plant.cluster, "room", lambda starting: starting < 1)
+    plant.apply(LeaseHost("h4", "tiny"))
+    plant.apply(LeaseHost("h5", "tiny"))
+    seen = plant.observe()
+    assert [seen.leases[name].state for name in ("h4", "h5")] == [HostState.STARTING, HostState.REQUESTED]
+    assert not seen.hosts.reading("h5", Metric.MEMORY).known
+    assert plant.apply(ReleaseHost("h5")).status is Status.DONE
+    assert "h5" not in plant.observe().leases
+
+
+def test_a_host_released_with_state_on_it_gives_that_away_before_it_goes(plant):
+    observed(plant, lambda o: state(plant, "h4") is HostState.RUNNING)
+    for index in (1, 2):
+        plant.apply(MoveTask(TaskId("count", index), "h4"))
+    observed(plant, lambda o: tasks_on(o, "h4") == 2 and not plant.placing.wanted())
+    before = len(plant.placing.landed)
+    assert plant.apply(ReleaseHost("h4")).status is Status.ACCEPTED
+    observed(plant, lambda o: state(plant, "h4") is HostState.RELEASED)
+    moved = plant.placing.landed[before:]
+    assert {(move.task.index, move.host) for move in moved} == {(1, "h1"), (2, "h1")}
+    assert len({move.landed_at for move in moved}) == 2  # one a batch, since each costs the batch that loads it
+    batches_more(plant, 2)
+
+
 def test_the_last_host_is_not_given_away(plant):
     for action in (DrainHost("h1"), ReleaseHost("h1")):
         outcome = plant.apply(action)

@@ -24,7 +24,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Kind, Operator
 from elastream.spark.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
 from elastream.spark.corpus import freeze
-from elastream.spark.sources import LOAD, ShapedReader, backlog, check_source, open_source
+from elastream.spark.sources import LOAD, ShapedReader, backlog, check_source, committed, open_source
 from elastream.workload import constant, ramp
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
@@ -97,6 +97,17 @@ def test_batches_grow_under_a_backlog_and_take_all_of_it_in_the_end(tmp_path: Pa
         offset = end
     assert sizes[:4] == [100, 100, 200, 400]
     assert sum(sizes) == 5000
+
+
+def test_waiting_for_a_trigger_is_no_time_that_a_batch_took(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    entry = tmp_path / "commits" / "7"
+    entry.touch()
+    os.utime(entry, (1000.5, 1000.5))
+    assert committed(tmp_path / "commits", since=1000.0, now=1002.0) == 1000.5
+    assert committed(tmp_path / "commits", since=1001.0, now=1002.0) == 1002.0
+    assert committed(tmp_path / "nowhere", since=1000.0, now=1002.0) == 1002.0
+    assert committed(None, since=1000.0, now=1002.0) == 1002.0
 
 
 def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path: Path) -> None:

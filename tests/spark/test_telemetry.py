@@ -2,11 +2,14 @@
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
+from elastream.spark.edges import Channel
 from elastream.spark.meter import MeterRow
 from elastream.spark.telemetry import Telemetry, weighted_quantile
 from elastream.workload import constant
@@ -65,7 +69,7 @@ def telemetry(tmp_path, progress, rate=100, lasts="10s", target=1.0):
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
     running = SimpleNamespace(
-        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",)
+        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",), edges={}
     )
     return Telemetry(layout, [running], target)
 
@@ -177,3 +181,93 @@ def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
 
 def test_a_quantile_of_nothing_is_unknown():
     assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
+
+
+def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
+    made = telemetry(
+        tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)]
+    )
+    made.poll()
+    # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
+    seen = made.application(STARTED + 4.0, cost=0.0)
+    assert seen.value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_a_long_silence_counts_for_no_more_than_an_observation_looks_back(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 60.0, 1.0, 10, 410)])
+    made.poll()
+    assert made.application(STARTED + 61.0, cost=0.0).value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
+    made = telemetry(tmp_path, [Progress(number, float(number), 0.5, number, number + 1) for number in range(300)])
+    made.poll()
+    made.metered(
+        MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1)
+        for number in range(300)
+    )
+    assert made.operators(STARTED + 300.0, {}, cores=1.0).value("split", Metric.BUSY_CORES) == pytest.approx(0.1)
+    assert len(made._meter) == 200
+
+
+# -- durable edges -----------------------------------------------------------------------------------------------------
+
+
+def behind_an_edge(tmp_path, *batches, written=()):
+    """Telemetry of lines -> [durable] -> read; `batches` are those of the second query, (start, seconds, first, last)."""
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="lines")
+    lines.durable().map(str.upper, returns="value string", name="read").sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (edge,) = (edge for edge in flow.graph.edges if edge.durable)
+    channel = Channel(tmp_path / "edge", tmp_path / "control")
+    for number, (at, rows) in enumerate(written):
+        folder = channel.records / f"batch={number}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"value": ["A"] * rows}), folder / "part-0.parquet")
+        os.utime(folder, (STARTED + at, STARTED + at))
+    progress = []
+    for number, (start, seconds, first, last) in enumerate(batches):
+        entry = Progress(number, start, seconds, first, last)
+        told = json.loads(entry._json)
+        ends = {"startOffset": first, "endOffset": last}
+        told["sources"] = [{end: {"edge": "lines-read", "n": n} for end, n in ends.items()}]
+        entry._json = json.dumps(told)
+        progress.append(entry)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    first, second = layout.segments
+    running = [
+        SimpleNamespace(
+            segment=first, query=Query([Progress(0, 0.0, 0.5, 0, 10)]), checkpoint=tmp_path / "none", keyed=(), edges={}
+        ),
+        SimpleNamespace(segment=second, query=Query(progress), checkpoint=checkpoint, keyed=(), edges={edge: channel}),
+    ]
+    made = Telemetry(layout, running, 1.0)
+    made.poll()
+    return made, checkpoint
+
+
+def test_what_a_durable_edge_leads_to_has_a_queue_and_a_duration_from_being_written_to_being_committed(tmp_path):
+    made, checkpoint = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5), (5.0, 3)])
+    (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"edge": "lines-read", "n": 6}')
+    seen = made.operators(STARTED + 5.5, {}, cores=1.0)
+    assert seen.value("read", Metric.BACKLOG) == 6
+    assert seen.value("read", Metric.DURATION) == pytest.approx(2.0)
+    assert seen.value("read", Metric.DURATION_P99) == pytest.approx(2.0)
+    assert seen.value("read", Metric.ARRIVAL_RATE) == pytest.approx(8 / 3)
+    application = made.application(STARTED + 5.5, cost=0.0)
+    assert not application.reading("f", Metric.BACKLOG).known  # the source's part is not
+    assert made.rows == 10  # what a second query takes has been taken by the first
+
+
+def test_edges_are_drained_when_committed_batches_have_taken_all_that_was_written(tmp_path):
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5)])
+    assert not made.drained()
+
+
+def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
+    made, _ = behind_an_edge(tmp_path)
+    assert made.drained()
+    again, _ = behind_an_edge(tmp_path / "again", (2.0, 1.0, 0, 4), written=[(1.0, 4)])
+    assert again.drained()

@@ -25,6 +25,7 @@ from elastream.spark.corpus import replayed
 from elastream.spark.directory import RunDirectory
 from elastream.spark.local import Local
 from elastream.spark.plant import SparkPlant
+from elastream.spark.session import StateStore
 from elastream.spark.sources import CORPUS, check_source
 from elastream.spark.starting import pace_of, start_plant
 
@@ -64,6 +65,7 @@ def run(
     cloud: Local,
     target_latency: float | str | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
     batch: float | str | None = None,
     monitor: float | str = "1s",
     period: float | str = "2s",
@@ -76,9 +78,10 @@ def run(
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
-    largest cluster). batch: how long a micro-batch is meant to take. monitor, period: seconds between observations, and
-    between plans. warm_up: whether new executors are warmed before they count. ports: the first two are the master's and
-    its page's. settings: further Spark settings.
+    largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
+    how long a micro-batch is meant to take. monitor, period: seconds between observations, and between plans. warm_up:
+    whether new executors are warmed before they count. ports: the first two are the master's and its page's. settings:
+    further Spark settings.
 
     Raises ElastreamError for what a user can put right, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -103,6 +106,7 @@ def run(
             directory,
             target_latency=target,
             state_partitions=state_partitions,
+            state_store=state_store,
             batch_seconds=pace,
             warm=warm_up,
             ports=ports,
@@ -166,8 +170,6 @@ class _Stop:
         self._actions = actions
         # PySpark has put a handler of its own in place of ours when its session opened.
         self.take_over()
-        if self._asked:
-            self._act()
 
     def take_over(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -178,9 +180,6 @@ class _Stop:
         if self._asked or not self._actions:
             raise KeyboardInterrupt
         self._asked = True
-        self._act()
-
-    def _act(self) -> None:
         for action in self._actions:
             action()
 

@@ -38,7 +38,7 @@ def experiment(
 
     if name != "visp":
         raise typer.BadParameter(f"there is no experiment {name!r} (there is: visp)")
-    from elastream.experiments.visp_page import run_visp, verdict
+    from elastream.experiments.visp_page import run_visp
 
     console = Console()
     with progress_bar(console) as tell:
@@ -46,7 +46,7 @@ def experiment(
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
-    if text := verdict(outcome.checks):
+    if text := outcome.figures["verdict"]:
         console.print(text)
     held = sum(check.holds for check in outcome.checks)
     console.print(f"{held} of {len(outcome.checks)} bars hold (simulated, {outcome.figures['seconds']:g} s)")

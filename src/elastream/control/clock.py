@@ -1,27 +1,12 @@
-"""Time for the loop: the real one, and one that only moves when told, so that tests of the loop take no time.
+"""Time that only moves when told, so that tests of the loop take no time.
 
-The simulator has a clock of its own, whose `sleep_until` runs the simulated system.
+Every plant brings the clock that it runs by: the Spark plant the machine's, the simulator one whose `sleep_until` runs the
+simulated system.
 """
 
-import time as machine
 from collections.abc import Callable
 
-__all__ = ["FakeClock", "SystemClock"]
-
-
-class SystemClock:
-    """Seconds since it was made, by the monotonic clock: unmoved by corrections of the machine's date."""
-
-    def __init__(self) -> None:
-        self._start = machine.monotonic()
-
-    def now(self) -> float:
-        """Seconds since the clock was made."""
-        return machine.monotonic() - self._start
-
-    def sleep_until(self, time: float) -> None:
-        """Return at `time`, or at once where it has passed."""
-        machine.sleep(max(0.0, time - self.now()))
+__all__ = ["FakeClock"]
 
 
 class FakeClock:

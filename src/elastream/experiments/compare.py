@@ -198,7 +198,7 @@ def compare(
         raise InputError("there is no policy to compare")
     if not 0 <= target <= 1:
         raise InputError(f"a target of {target:g} is no fraction between 0 and 1")
-    patterns = {s.name: load or getattr(s.endpoint, "load", None) for s in graph.sources}
+    patterns = {source.name: load or source.load for source in graph.sources}
     known = [pattern for pattern in patterns.values() if pattern is not None]
     length = seconds if seconds is not None else max((pattern.seconds for pattern in known), default=0.0)
     if not 0 < length < math.inf:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError
 
 __all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator"]
@@ -107,6 +108,12 @@ class Operator:
     waits: bool = False
     endpoint: Any = None
 
+    @property
+    def load(self) -> ArrivalPattern | None:
+        """The arrival pattern of a source that replays records; None for every other operator."""
+        found: ArrivalPattern | None = getattr(self.endpoint, "load", None)
+        return found
+
     def alternate(self, name: str) -> Alternate:
         """The alternate called `name`; raises DataflowError where there is none."""
         for alternate in self.alternates:
@@ -180,6 +187,11 @@ class Graph:
     def sources(self) -> tuple[Operator, ...]:
         """Operators that records enter by."""
         return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
+
+    @property
+    def loads(self) -> Mapping[str, ArrivalPattern]:
+        """Arrival pattern of each source that has one, by name."""
+        return {o.name: o.load for o in self.sources if o.load is not None}
 
     @property
     def sinks(self) -> tuple[Operator, ...]:

@@ -40,6 +40,8 @@ Integers: TypeAlias = NDArray[np.int64]
 class Metric(StrEnum):
     """Every quantity that is observed, defined once. Rates and fractions are means over the last monitoring period."""
 
+    __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
+
     ARRIVAL_RATE = "arrival_rate"
     """Records/s that became due at an operator, queued or not. For a source: offered load."""
     PROCESSED_RATE = "processed_rate"
@@ -171,8 +173,9 @@ class Frame:
 
     def value(self, name: str, metric: Metric) -> float:
         """One value, NaN where unknown: for arithmetic that must carry unknown through."""
-        found = self.reading(name, metric).value
-        return float("nan") if found is None else found
+        row = self.rows.get(name)
+        column = self._columns.get(metric)
+        return math.nan if row is None or column is None else float(column[row])
 
 
 class TaskFrame(Frame):

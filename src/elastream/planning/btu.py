@@ -250,7 +250,8 @@ class Btu:
             if utility <= 0:
                 return None
             found: list[tuple[float, str, TaskId]] = []
-            for task, host in draft.placements(other):
+            # Instances of an operator on the same host are all alike.
+            for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
                 if ready and not draft.is_ready(host):
                     continue
                 mark = draft.mark()
@@ -263,6 +264,12 @@ class Btu:
                 _, host, task = min(found)
                 draft.remove(task, f"makes room for {unit.name}")
                 return host
+            if draft.floating[other.name] > 1:
+                mark = draft.mark()
+                draft.remove_any(other, f"makes room for {unit.name}")
+                if freed := best_host(draft, unit, self.cache_factor, ready=ready):
+                    return freed
+                draft.rollback(mark)
         return None
 
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
@@ -270,18 +277,23 @@ class Btu:
 
         Per operator with instances there: where its utility is positive, up to `release_share` of all its instances go;
         the others must find room elsewhere, by the upscaling procedure as the paper has it: on a host with room, else where
-        an operator that can be scaled down makes room; only a new host would be absurd here. What is simulated is the plan
-        itself: where it is not feasible, it is undone.
+        an operator that can be scaled down makes room; only a new host would be absurd here. Of instances that float, this
+        host's share is taken to be there; those that stay must find room on the other hosts together. What is simulated is
+        the plan itself: where it is not feasible, it is undone.
         """
         if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
             return False
         mark = draft.mark()
+        share = 1 / draft.taking
         draft.close(host)
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
             spare = math.floor(self.release_share * draft.instances[unit.name] + 1e-9)
-            if not unit.scalable or not here or self.utility(draft, unit) <= 0:
+            afloat = math.ceil(share * draft.floating[unit.name] - 1e-9)
+            if not unit.scalable or not (here or afloat) or self.utility(draft, unit) <= 0:
                 spare = 0
+            if afloat and spare:
+                draft.remove_any(unit, f"not needed, {host} ends", min(spare, afloat))
             for task in here[:spare]:
                 draft.remove(task, f"not needed, {host} ends")
             for task in here[spare:]:
@@ -291,6 +303,9 @@ class Btu:
                     draft.rollback(mark)
                     return False
                 draft.move(task, target, f"{host} ends")
+        if not draft.floats:
+            draft.rollback(mark)
+            return False
         draft.do(DrainHost(host, why="not needed after its paid time"))
         draft.do(ReleaseHost(host, why="not needed after its paid time"))
         return True
@@ -310,6 +325,8 @@ class Btu:
 
 def last_duration(observation: Observation, operator: str) -> float:
     """The last known duration of an operator: a rare item's duration stays the current one until the next (o_d)."""
-    _, durations = observation.series(operator, Metric.DURATION)
-    seen = durations[~np.isnan(durations)]
-    return float(seen[-1]) if len(seen) else float("nan")
+    for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        duration = operators.value(operator, Metric.DURATION)
+        if not math.isnan(duration):
+            return duration
+    return math.nan

@@ -4,6 +4,7 @@ VISP's two policies (`btu`, `queue_threshold`) change the same working copy step
 steps before it took. What to change is theirs to decide; that no host is filled beyond its cores and memory is kept here.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +75,8 @@ class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that take instances, oldest first.
 
     Hosts that are leased and not ready yet take instances too: those start as soon as the host does. Instances that the
-    plant does not place (Spark's source partitions) weigh on all hosts alike. A task of a unit that is not scalable (a
+    plant does not place float (`floating`, by unit): Spark runs the tasks of a source or of a durable edge wherever a slot
+    is free. They weigh on all hosts alike, and where one is closed, on the others. A task of a unit that is not scalable (a
     state partition) weighs what its operator was seen to use, where that is known: its number says nothing about need.
     """
 
@@ -99,6 +101,7 @@ class Draft:
             [lease.state is HostState.RUNNING for lease in self.leases.values()], dtype=np.bool_
         )
         self.received: set[str] = set()
+        self.floating = {unit.name: 0 for unit in self.units}
         self._needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
         self._images: dict[str, set[str]] = {}
         self._leased = 0
@@ -164,11 +167,27 @@ class Draft:
         while len(self._undo) > mark:
             self._undo.pop()()
 
+    @property
+    def taking(self) -> int:
+        """Hosts that may be given instances, those included that are on their way up."""
+        return int((~self.closed).sum())
+
+    @property
+    def floats(self) -> bool:
+        """Whether instances that float find room, all hosts together that are open; so where there is none of them."""
+        room = not self.closed.all() and self.free_cores[~self.closed].sum() >= -TOLERANCE
+        return not any(self.floating.values()) or bool(room and self.free_memory[~self.closed].sum() >= -TOLERANCE)
+
     def close(self, host: str) -> None:
-        """Let nothing more be put on `host`."""
+        """Let nothing more be put on `host`; what floats is left to the others."""
         row = self._row[host]
+        afloat = [unit for unit in self.units if self.floating[unit.name]]
+        for unit in afloat:
+            self._float(unit, self.floating[unit.name], -1)
         self.closed[row] = True
         self._undo.append(lambda: self.closed.__setitem__(row, False))
+        for unit in afloat:
+            self._float(unit, self.floating[unit.name], 1)
 
     def add(self, unit: Unit, host: str, why: str) -> None:
         """One more instance of `unit`, on `host`."""
@@ -181,9 +200,14 @@ class Draft:
         self._vacate(task, unit)
         self._set(unit, self.instances[unit.name] - 1, why, without=(task,))
 
-    def remove_any(self, unit: Unit, why: str) -> None:
-        """One instance of `unit` fewer, where the plant does not say where they stand."""
-        self._set(unit, self.instances[unit.name] - 1, why)
+    def remove_any(self, unit: Unit, why: str, count: int = 1) -> None:
+        """`count` instances of `unit` fewer, where the plant does not say where they stand."""
+        before = self.floating[unit.name]
+        gone = min(count, before)
+        self._float(unit, gone, -1)
+        self.floating[unit.name] = before - gone
+        self._undo.append(lambda: self.floating.__setitem__(unit.name, before))
+        self._set(unit, self.instances[unit.name] - count, why)
 
     def move(self, task: TaskId, host: str, why: str) -> None:
         """`task` to another host."""
@@ -226,9 +250,9 @@ class Draft:
 
     def value(self, unit: Unit, metric: Metric) -> float:
         """Sum of a unit's known values of `metric`, NaN where none is known."""
-        values = np.array([self.observation.operators.value(name, metric) for name in unit.operators])
-        known = values[~np.isnan(values)]
-        return float(known.sum()) if len(known) else float("nan")
+        values = [self.observation.operators.value(name, metric) for name in unit.operators]
+        known = [value for value in values if not math.isnan(value)]
+        return math.fsum(known) if known else math.nan
 
     def _observed_instances(self, unit: Unit) -> int:
         """Instances of a unit as last seen: of the operator it is scaled by, else of any of its operators; 0 unknown."""
@@ -267,10 +291,15 @@ class Draft:
         here = on >= 0
         self.free_cores -= np.bincount(on[here], by_row[tasks.operator[here], 0], len(self.hosts))
         self.free_memory -= np.bincount(on[here], by_row[tasks.operator[here], 1], len(self.hosts))
+        known = dict(zip(operators, np.bincount(tasks.operator, minlength=len(operators)).tolist(), strict=True))
         for unit in self.scalable:
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * unit.cores / len(self.hosts)
             self.free_memory -= elsewhere * unit.memory / len(self.hosts)
+            # An instance without a host waits for one; of those that float, no task is known at all.
+            self.floating[unit.name] = max(
+                0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
+            )
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
         """What one task takes: its need as declared, or what a task of fixed number was seen to use."""
@@ -290,6 +319,21 @@ class Draft:
         self.instances[unit.name] = instances
         self._undo.append(lambda: self.instances.__setitem__(unit.name, before))
         self._do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
+
+    def _float(self, unit: Unit, instances: int, sign: float) -> None:
+        """Let floating `instances` weigh on the open hosts, or with `sign` -1 no longer."""
+        hosts = ~self.closed
+        if not instances or not hosts.any():
+            return
+        cores, memory = (sign * instances * need / hosts.sum() for need in self.needs(unit))
+        self.free_cores[hosts] -= cores
+        self.free_memory[hosts] -= memory
+
+        def back() -> None:
+            self.free_cores[: len(hosts)][hosts] += cores
+            self.free_memory[: len(hosts)][hosts] += memory
+
+        self._undo.append(back)
 
     def _take(self, unit: Unit, row: int, sign: float) -> None:
         cores, memory = self._needs[unit.name]

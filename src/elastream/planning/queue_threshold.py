@@ -71,5 +71,9 @@ class QueueThreshold:
         for host, lease in reversed(tuple(draft.leases.items())):
             empty = host not in draft.received and not draft.tasks_on(host)
             if lease.state is HostState.RUNNING and empty and draft.open_hosts > least:
+                mark = draft.mark()
                 draft.close(host)
+                if not draft.floats:
+                    draft.rollback(mark)
+                    continue
                 draft.do(ReleaseHost(host, why="its last instance is gone"))

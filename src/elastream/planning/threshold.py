@@ -322,18 +322,24 @@ class Load:
         return bool((self.observation.tasks.operator == row).any())
 
     def free_slots(self, operator: str) -> int:
-        """Slots of the usable hosts, where tasks of `operator`'s stage take any that is free; 0 where they have places."""
+        """Slots of the hosts at work, where tasks of `operator`'s stage take any that is free; 0 where they have places."""
         observation = self.observation
         if observation.context.graph.by_name[operator].waits or self._placed(operator):
             return 0
-        return sum(observation.leases[host].type.slots for host in observation.usable)
+        return sum(observation.leases[host].type.slots for host in self._working)
 
     def slots_filled(self, slots: int, now: float, scale_out: float, scale_in: float) -> int:
         """Of `slots`, those that the load fills to `scale_out`; fewer than `now` if its peak fits them at `scale_in`."""
-        each = capacity(self.observation, self.observation.usable) / slots
+        each = capacity(self.observation, self._working) / slots
         grown = _instances(self.demand, each * scale_out, slots)
         shrunk = _instances(self.peak, each * scale_in, now)
         return int(min(slots, grown if grown > now else min(shrunk, now)))
+
+    @cached_property
+    def _working(self) -> tuple[str, ...]:
+        """Hosts that tasks run on: one that is being drained goes on with those that have no place of their own."""
+        leases = self.observation.leases.items()
+        return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
 
     def _per_record(self, names: Sequence[str]) -> float:
         pairs = [

@@ -6,6 +6,7 @@ thing.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +42,19 @@ class Emissions:
     def total(self) -> int:
         """Records in all."""
         return int(self.counts.sum())
+
+    @cached_property
+    def reach(self) -> NDArray[np.int64]:
+        """Records up to each entry, that one included."""
+        return np.cumsum(self.counts)
+
+    def busiest(self, seconds: float) -> float:
+        """The most records that come within so many seconds."""
+        if not self.times.size:
+            return 0.0
+        lasts = max(seconds, self.span)
+        last = np.searchsorted(self.times, self.times + lasts, side="left") - 1
+        return float((self.reach[last] - self.reach + self.counts).max()) * seconds / lasts
 
     @property
     def end(self) -> float:

@@ -58,7 +58,7 @@ class BatchWatch(Watch):
                 self.columns[Metric.ARRIVAL_RATE][row] = math.nan
         # The work of a batch is spread over all of its time, and what was seen of it over the window.
         self._stages.append(self.columns[Metric.BUSY_CORES])
-        self.columns[Metric.BUSY_CORES] = np.mean(self._stages, axis=0)
+        self.columns = {**self.columns, Metric.BUSY_CORES: np.mean(self._stages, axis=0)}
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         super()._take_application(period, kept, within)

@@ -3,7 +3,8 @@
 A slot is a fraction of the service time, bounded in number a monitoring period. Instances that work longer than two
 slots on an item are modelled as occupied, with what they hold spread over coming slots by the service-time
 distribution; shorter ones as a rate. The waiting that chance alone causes in a queue that has room is added from queueing
-theory (`model.qos`), to durations only: nothing reaches the next operator later by it.
+theory (`model.qos`), to durations only: nothing reaches the next operator later by it. That is good enough among many
+items only, so operators to which few come have a station of items (`network.crowded`).
 """
 
 import math
@@ -38,6 +39,71 @@ CHANCES = 4
 """Quantiles that stand for waiting by chance."""
 DUST = 1e-9
 """Items less than this are nobody."""
+
+
+@njit(cache=True)
+def work_off(
+    queue: Floats,
+    came_times: Floats,
+    came_born: Floats,
+    came_counts: Floats,
+    grain: float,
+    held: Floats,
+    head: int,
+    begin: float,
+    slots: int,
+    width: float,
+    mean: float,
+    free: Floats,
+    crew_busy: Floats,
+    weights: Floats,
+    first: int,
+    occupied: bool,
+    each: float,
+) -> tuple[Floats, Floats, Floats, Floats, Floats, int, float, float, float]:
+    """Queue what came and serve for `slots` slots: all of a station's window but the judging.
+
+    came: cohorts, each standing for items that come evenly, as far apart as those who sent it could tell, at most `grain`
+    seconds. free: when each instance is ready, inf where it is placed nowhere. crew_busy: seconds each worked; added to.
+    each: items out per item in. Returns (what waits, starts, times, born times and counts of what is emitted, ring head,
+    items done, items that wait, items in service); `_serve` says what rows hold.
+    """
+    waiting = np.empty((queue.shape[0] + came_times.size, 6))
+    waiting[: queue.shape[0]] = queue
+    for k in range(came_times.size):
+        row = queue.shape[0] + k
+        span = grain if k + 1 == came_times.size else min(grain, came_times[k + 1] - came_times[k])
+        waiting[row, 0] = waiting[row, 1] = came_times[k] - 0.5 * span
+        waiting[row, 2] = came_born[k]
+        waiting[row, 3] = waiting[row, 4] = came_counts[k]
+        waiting[row, 5] = span
+    if slots <= 0:
+        nothing = np.empty(0)
+        return waiting, np.empty((0, 3)), nothing, nothing, nothing, head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
+    ready = np.sort(free[free < math.inf])
+    taken, starts, finishes, busy, head = _serve(
+        waiting, held, head, begin, slots, width, mean, ready, weights, first, occupied
+    )
+    if ready.size:
+        for i in range(free.size):
+            if free[i] < math.inf:
+                crew_busy[i] += busy / ready.size  # work counts when it begins
+    count = finishes.shape[0]
+    for k in range(1, count):  # nearly sorted
+        if finishes[k, 0] < finishes[k - 1, 0]:
+            time, births, items = finishes[k, 0], finishes[k, 1], finishes[k, 2]
+            at = k
+            while at > 0 and finishes[at - 1, 0] > time:
+                finishes[at] = finishes[at - 1]
+                at -= 1
+            finishes[at] = time, births, items
+    times, born, counts = np.empty(count), np.empty(count), np.empty(count)
+    done = 0.0
+    for k in range(count):
+        times[k], born[k], counts[k] = finishes[k, 0], finishes[k, 1], finishes[k, 2] * each
+        done += finishes[k, 2]
+    left = waiting[taken:].copy()
+    return left, starts, times, born, counts, head, done, left[:, 3].sum(), held[:, 0].sum()
 
 
 @njit(cache=True)
@@ -216,21 +282,24 @@ class CohortStation(Station):
         self.certain = math.inf
         self.before = np.zeros(1)
         self._planned = (-1.0, -1.0)
+        self._means: Floats | None = None
+        self._typical, self._instances = 0.0, 0
+        self._waits, self._works = 0.0, 0.0
 
     @property
     def queued(self) -> float:
         """Items that wait, those of a join for their partners too."""
-        return float(self.queue[:, 3].sum() + sum(flow.total for flow in self.waiting))
+        return self._waits + sum(flow.total for flow in self.waiting)
 
     @property
     def in_service(self) -> float:
         """Items being worked on."""
-        return float(self.held[:, 0].sum())
+        return self._works
 
     @property
     def unfinished(self) -> bool:
         """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
-        return self.queue[:, 3].sum() > 1e-6 or self.in_service > 1e-6 or any(self.inbox)
+        return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Take instances away; where they are lost, their share of what is worked on is queued again in front."""
@@ -240,47 +309,39 @@ class CohortStation(Station):
         share = rows.size / max(1, int(np.isfinite(self.crew.free).sum()))
         total, queued, born = self.held.sum(axis=0)
         self.held *= 1 - share
+        self._works -= total * share
+        self._waits += total * share
         front = np.array([[queued / total, queued / total, born / total, total * share, total * share, 0.0]])
         self.queue = np.concatenate([front, self.queue])
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
         """Work through the slots that end by `end`; returns what is emitted, in part later than `end`."""
-        ready = self.crew.free
-        everywhere = ready.size > 0 and bool(ready.max() < math.inf)
-        placed = slice(None) if everywhere else np.flatnonzero(ready < math.inf)
-        ready = ready[placed]
-        typical = float(mean[placed].mean()) if ready.size else self.work / self.operator.cores
+        crew = self.crew
+        if mean is not self._means:
+            placed = crew.free < math.inf
+            self._means, self._instances = mean, int(np.count_nonzero(placed))
+            self._typical = float(mean[placed].mean()) if self._instances else self.work / self.operator.cores
+        typical = self._typical
         self._plan(typical, begin)
         came = self._arrived(end)
-        if came.times.size:
-            # A cohort stands for items that come evenly, as far apart as those who sent it could tell.
-            arrived = np.empty((came.times.size, 6))
-            arrived[:-1, 5] = came.times[1:] - came.times[:-1]
-            arrived[-1, 5] = math.inf
-            np.minimum(arrived[:, 5], self.grain, out=arrived[:, 5])
-            arrived[:, 0] = arrived[:, 1] = came.times - 0.5 * arrived[:, 5]
-            arrived[:, 2] = came.born
-            arrived[:, 3] = arrived[:, 4] = came.counts
-            self.queue = np.concatenate([self.queue, arrived]) if self.queue.shape[0] else arrived
         slots = int(end / self.width + 1e-6) - self.slot
+        self.queue, starts, times, born, counts, self.head, done, self._waits, self._works = work_off(
+            self.queue, came.times, came.born, came.counts, self.grain,
+            self.held, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
+            self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
+        )  # fmt: skip
         if slots <= 0:
             return NOTHING
-        at = self.slot * self.width
         self.slot += slots
-        occupied = typical >= 2 * self.width
-        if ready.size and ready.max() > at:
-            ready = np.sort(ready)
-        taken, starts, finishes, busy, self.head = _serve(
-            self.queue, self.held, self.head, at, slots, self.width, typical, ready,
-            self.weights, self.first, occupied,
-        )  # fmt: skip
-        self.queue = self.queue[taken:]
-        if ready.size:
-            self.crew.busy[placed] += busy / ready.size  # work counts when it begins
-        if starts.size:
+        if starts.shape[0]:
             rate = came.total / (end - begin)
-            self._count(starts, typical, self._early(rate, typical, ready.size))
-        return self._emitted(finishes) if finishes.shape[0] else NOTHING
+            self._count(starts, typical, self._early(rate, typical, self._instances))
+        self.period.done += done
+        if not times.size or self.selectivity == 0:
+            return NOTHING
+        flow = Flow(times, born, counts)
+        self.period.emitted += flow.total
+        return flow
 
     def _plan(self, mean: float, begin: float) -> None:
         """Choose the slots for a mean service time. They change with it by steps, so that small changes of speed do not."""
@@ -346,16 +407,6 @@ class CohortStation(Station):
         self.period.delay += delay
         self.period.within = self.period.within + within
         self.durations.append(Flow(durations, weights, weights))
-
-    def _emitted(self, finishes: Floats) -> Flow:
-        done = float(finishes[:, 2].sum())
-        each = self.selectivity * len(self.waiting)
-        self.period.done += done
-        self.period.emitted += done * each
-        if each == 0:
-            return NOTHING
-        times, born, counts = finishes[np.argsort(finishes[:, 0], kind="stable")].T
-        return Flow(times, born, counts * each)
 
     def _matched(self) -> Flow:
         """Cohorts that a join could put together: items count by their rank at each input."""

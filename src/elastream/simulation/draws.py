@@ -9,7 +9,7 @@ from numba import njit
 
 from elastream.model.observation import Floats
 
-__all__ = ["DETERMINISTIC", "EMPIRICAL", "EXPONENTIAL", "LOGNORMAL", "below", "factor", "factors", "uniform"]
+__all__ = ["DETERMINISTIC", "EMPIRICAL", "EXPONENTIAL", "LOGNORMAL", "below", "factor", "normal", "sequence", "uniform"]
 
 DETERMINISTIC, LOGNORMAL, EXPONENTIAL, EMPIRICAL = 0, 1, 2, 3
 
@@ -27,35 +27,66 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 
 @njit(cache=True)
-def uniform(seed: int, stream: int, number: int) -> float:
-    """A float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter, one sequence a stream."""
-    start = _mixed(np.uint64(seed) + np.uint64(stream + 1) * _STREAM)
+def sequence(seed: int, stream: int) -> np.uint64:
+    """Where the random numbers of a stream begin."""
+    return _mixed(np.uint64(seed) + np.uint64(stream + 1) * _STREAM)
+
+
+@njit(cache=True)
+def drawn(start: np.uint64, number: int) -> float:
+    """Draw `number` of the sequence that begins at `start`, in (0, 1)."""
     word = _mixed(start + np.uint64(number + 1) * _GOLDEN)
     return (float(word >> np.uint64(11)) + 0.5) / 9007199254740992.0
 
 
 @njit(cache=True)
-def factor(kind: int, shape: float, samples: Floats, seed: int, stream: int, number: int) -> float:
-    """Service time of item `number` over its mean. shape: sigma of the lognormal; samples: sorted, of mean 1."""
-    if kind == 0:
-        return 1.0
-    first = uniform(seed, stream, 2 * number)
-    if kind == 2:
-        return -math.log(first)
-    if kind == 3:
-        return float(samples[int(first * samples.size)])
-    second = uniform(seed, stream, 2 * number + 1)
-    normal = math.sqrt(-2.0 * math.log(first)) * math.cos(2.0 * math.pi * second)
-    return math.exp(shape * normal - 0.5 * shape * shape)
+def uniform(seed: int, stream: int, number: int) -> float:
+    """A float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter, one sequence a stream."""
+    return drawn(sequence(seed, stream), number)
 
 
 @njit(cache=True)
-def factors(kind: int, shape: float, samples: Floats, seed: int, stream: int, first: int, count: int) -> Floats:
-    """`factor` of the items `first` to `first + count - 1`."""
-    out = np.empty(count)
-    for k in range(count):
-        out[k] = factor(kind, shape, samples, seed, stream, first + k)
-    return out
+def normal(level: float) -> float:
+    """Quantile of the standard normal distribution: algorithm AS 241, PPND7 (Wichura 1988), good to six digits.
+
+    One rational function in the middle, where 85 % of the draws fall: several times faster than a logarithm and a cosine.
+    """
+    middle = level - 0.5
+    if abs(middle) <= 0.425:
+        r = 0.180625 - middle * middle
+        return (
+            middle
+            * (((59.109374720 * r + 159.29113202) * r + 50.434271938) * r + 3.3871327179)
+            / (((67.187563600 * r + 78.757757664) * r + 17.895169469) * r + 1.0)
+        )
+    r = math.sqrt(-math.log(min(level, 1.0 - level)))
+    if r <= 5.0:
+        r -= 1.6
+        value = (((0.17023821103 * r + 1.3067284816) * r + 2.7568153900) * r + 1.4234372777) / (
+            (0.12021132975 * r + 0.73700164250) * r + 1.0
+        )
+    else:
+        r -= 5.0
+        value = (((0.017337203997 * r + 0.42868294337) * r + 3.0812263860) * r + 6.6579051150) / (
+            (0.012258202635 * r + 0.24197894225) * r + 1.0
+        )
+    return value if middle > 0 else -value
+
+
+@njit(cache=True)
+def factor(kind: int, shape: float, samples: Floats, start: np.uint64, number: int) -> float:
+    """Service time of item `number` over its mean. shape: sigma of the lognormal; samples: sorted, of mean 1.
+
+    start: of the sequence it is drawn from.
+    """
+    if kind == 0 or (kind == 1 and shape == 0.0):
+        return 1.0
+    level = drawn(start, number)
+    if kind == 2:
+        return -math.log(level)
+    if kind == 3:
+        return float(samples[int(level * samples.size)])
+    return math.exp(shape * normal(level) - 0.5 * shape * shape)
 
 
 @njit(cache=True)

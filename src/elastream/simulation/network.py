@@ -10,17 +10,20 @@ import numpy as np
 
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition, MicroBatch
+from elastream.model.observation import Composition, Floats, MicroBatch
+from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
 from elastream.simulation.cohorts import CohortStation
 from elastream.simulation.pool import Pool
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
-from elastream.simulation.stations import EMPTY, NOTHING, Flow, ItemStation, Station, each_one, joined
+from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, each_one, joined
 
 __all__ = ["Network"]
 
+AHEAD = 1 << 14
+"""Records, about, that a source lays out at once."""
 PIECES = 64
 """Cohorts a monitoring period into which records that arrive evenly are cut; a wait is off by at most one such piece."""
 
@@ -38,20 +41,29 @@ class Source:
 
     def until(self, end: float) -> Flow:
         """Records that arrive before `end` and were not given out yet."""
-        stop = int(np.searchsorted(self.load.times, end, side="left"))
-        if stop > self.next:
-            times, counts = self.load.times[self.next : stop], self.load.counts[self.next : stop]
-            if self.piece is None:
-                times = items(times, counts, self.load.span)
-                came = Flow(times, times, each_one(times.size))
-            else:
-                times, shares = cohorts(times, counts, self.load.span, self.piece)
-                came = Flow(times, times, shares)
-            self.ready = joined([self.ready, came])
-            self.next = stop
-        flow, self.ready = self.ready.before(end)
-        self.offered += flow.total
+        ready = self.ready
+        if self.next < self.load.times.size and self.load.times[self.next] < end:
+            self.ready = ready = self._laid_out(end)
+        cut = int(ready.times.searchsorted(end))
+        flow, self.ready = Flow(*(a[:cut] for a in ready)), Flow(*(a[cut:] for a in ready))
+        self.offered += flow.total if self.piece is not None else cut
         return flow
+
+    def _laid_out(self, end: float) -> Flow:
+        """What is ready, and the records of all emissions that begin before `end`, of some more to be done with them."""
+        load = self.load
+        stop = int(np.searchsorted(load.times, end, side="left"))
+        if self.piece is None:
+            stop = max(stop, int(np.searchsorted(load.reach, load.reach[self.next] + AHEAD)))
+        else:
+            stop = min(max(stop, self.next + AHEAD // PIECES), load.times.size)
+        times, counts = load.times[self.next : stop], load.counts[self.next : stop]
+        self.next = stop
+        if self.piece is None:
+            times = items(times, counts, load.span)
+            return joined([self.ready, Flow(times, times, each_one(times.size))])
+        times, shares = cohorts(times, counts, load.span, self.piece)
+        return joined([self.ready, Flow(times, times, shares)])
 
     @property
     def ended(self) -> bool:
@@ -65,9 +77,11 @@ class Network:
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         self.graph = layout.graph
         self.settings = settings
-        self.cohorts = settings.travel is Travel.COHORTS
-        piece = settings.monitor / PIECES if self.cohorts else None
-        self.sources = {source.name: Source(load_of(source, loads, seconds), piece) for source in self.graph.sources}
+        given = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
+        self.crowded = crowded(self.graph, given, settings)
+        self.cohorts = bool(self.crowded)
+        piece = settings.monitor / PIECES
+        self.sources = {name: Source(load, piece if name in self.crowded else None) for name, load in given.items()}
         self.stations = tuple(
             self._station(self.graph.by_name[name], stream, settings, seed)
             for stream, name in enumerate(self.graph.order)
@@ -80,6 +94,7 @@ class Network:
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
         self.link_free: dict[Edge, float] = {}
+        self.parts: dict[Edge, float] = {}
         self.ports = {
             edge: (number if edge.target in settings.joins else 0)
             for name in self.graph.order
@@ -88,7 +103,9 @@ class Network:
         self.live: dict[str, list[Edge]] = {}
         self.delays: dict[Edge, tuple[float, float]] = {}
         self.version = -1
+        self.means: dict[str, Floats] = {}
         self._measured: tuple[int, int, int] = (-1, -1, -1)
+        self._rated: tuple[int, int, int] = (-1, -1, -1)
         self.compose(Composition.default(self.graph))
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
@@ -97,7 +114,7 @@ class Network:
         limits = np.array(settings.factors) * limit
         service = settings.service(operator.name)
         station: Station
-        if self.cohorts:
+        if operator.name in self.crowded:
             station = CohortStation(operator, stream, service, inputs, limits, seed, settings)
         else:
             station = ItemStation(operator, stream, service, inputs, limits, seed)
@@ -117,22 +134,31 @@ class Network:
 
     def advance(self, begin: float, end: float, pool: Pool) -> None:
         """Everything that happens in [begin, end)."""
-        speeds = pool.speeds(begin)
+        self._rate(begin, pool)
         self._measure_links(pool)
+        lasts = end - begin
         for name in self.graph.order:
             if name in self.sources:
                 self._deliver(name, self.sources[name].until(end))
             elif name in self.by_name:
                 station = self.by_name[name]
-                crew = station.crew
-                operator = station.operator
-                # The speed of an instance that is placed nowhere is that of any host: it takes nothing.
-                mean = station.work / (operator.cores * speeds[crew.host]) if speeds.size else EMPTY
-                station.period.given += len(crew) * (end - begin)
+                station.period.given += len(station.crew) * lasts
                 if isinstance(station, CohortStation):
                     station.comes = self._variation(name)
                     station.grain = max(self._grain(edge.source) for edge in self.graph.inputs[name])
-                self._deliver(name, station.advance(begin, end, mean))
+                self._deliver(name, station.advance(begin, end, self.means[name]))
+
+    def _rate(self, begin: float, pool: Pool) -> None:
+        """Mean service time (s) on every instance, anew where instances, work or speeds have changed."""
+        standing = (pool.changes, pool.placements, self.version)
+        if pool.steady and standing == self._rated:
+            return
+        self._rated = standing
+        speeds = pool.speeds(begin)
+        for station in self.stations:
+            # The speed of an instance that is placed nowhere is that of any host: it takes nothing.
+            cores, host = station.operator.cores, station.crew.host
+            self.means[station.name] = station.work / (cores * speeds[host]) if speeds.size else np.zeros(host.size)
 
     def _variation(self, name: str) -> float:
         """Squared coefficient of variation of the times between items that come to an operator, by chance alone."""
@@ -166,11 +192,13 @@ class Network:
         for edge in edges:
             part = flow
             if edge.delivery is Delivery.ROUND_ROBIN:
-                if self.cohorts:
+                if name in self.crowded:
                     part = Flow(flow.times, flow.born, flow.counts / len(dealt))
                 else:
                     part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
             if edge.target in self.by_name:
+                if name in self.crowded and edge.target not in self.crowded:
+                    part, self.parts[edge] = whole_items(part, self.parts.get(edge, 0.0))
                 self.by_name[edge.target].receive(self._travelled(edge, part), self.ports[edge])
             else:
                 self.committed += part.total
@@ -227,6 +255,28 @@ class Network:
         return all(source.ended for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
 
 
+def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) -> frozenset[str]:
+    """Sources and operators whose items travel in cohorts: those with more than `cohorts_above` a period at the peak."""
+    if settings.travel is Travel.SINGLE:
+        return frozenset()
+    composition = Composition.default(graph)
+    selectivity = {name: each for name, (_, each) in alternate_costs(graph, settings, composition).items()}
+    peaks = {name: load.busiest(settings.monitor) for name, load in loads.items()}
+    arriving = offered_rates(graph, peaks, selectivity, composition)
+    return frozenset(name for name, items in arriving.items() if items > settings.cohorts_above)
+
+
+def whole_items(flow: Flow, part: float) -> tuple[Flow, float]:
+    """The items that cohorts amount to, each when the last of its parts comes; and what is left of one.
+
+    part: what was left of the cohorts before.
+    """
+    reach = part + np.cumsum(flow.counts)
+    due = math.floor(float(reach[-1]) + 1e-9)
+    rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
+    return Flow(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
+
+
 def share(flow: Flow, first: int, of: int) -> Flow:
     """Every `of`-th item from item `first` on."""
     return Flow(*(column[first::of] for column in flow))
@@ -255,7 +305,7 @@ def alternate_costs(graph: Graph, settings: Settings, composition: Composition) 
 
 def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
     """The load of a source: the one in `loads`, else its own; raises DataflowError where there is none."""
-    load = loads.get(source.name) or getattr(source.endpoint, "load", None)
+    load = loads.get(source.name) or source.load
     if load is None:
         raise DataflowError(f"source {source.name!r} has no load: the simulation needs to know when records arrive")
     return emissions(load, until=seconds)

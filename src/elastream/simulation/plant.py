@@ -77,7 +77,6 @@ class SimulatedPlant:
         )
         self.closed = False
         self.migrations = 0
-        self.early_releases = 0
         self.upscalings = 0
         self.downscalings = 0
         self.shortfall: list[Station] = []
@@ -360,8 +359,6 @@ class SimulatedPlant:
         if self.pool.tasks[row] and not self._room_elsewhere(row):
             return Status.REFUSED, f"no other host has room for what {host!r} holds"
         self._empty(row)
-        if lease.remaining(self.time) > self.settings.early_margin * lease.type.billing.unit:
-            self.early_releases += 1
         self.pool.to(row, HostState.RELEASING, self.time)
         return Status.ACCEPTED, "the host is shutting down"
 

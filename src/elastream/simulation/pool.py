@@ -220,11 +220,16 @@ class Pool:
                     per_byte[i, j] = 1 / min(slowest, link.bandwidth or math.inf)
         return latency, per_byte
 
+    @property
+    def steady(self) -> bool:
+        """Whether hosts keep their speed."""
+        return self.settings.speed_trace is None and self.settings.speed_noise == 0.0
+
     def speeds(self, now: float) -> Floats:
         """Speed of every host's cores at `now`, relative to the standard core; shape (hosts,)."""
         nominal = self.speed[: len(self)]
         trace, noise = self.settings.speed_trace, self.settings.speed_noise
-        if trace is None and noise == 0.0:
+        if self.steady:
             return nominal
         step = int(now / self.settings.speed_interval + SLACK)
         if trace is not None:

@@ -11,9 +11,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.observation import Floats
-from elastream.simulation.draws import factor
+from elastream.simulation.draws import factor, sequence
 
-__all__ = ["judge", "paced", "serve"]
+__all__ = ["merged", "paced", "work_off"]
 
 
 @njit(cache=True)
@@ -38,7 +38,7 @@ def _sift_down(heap: NDArray[np.int64], free: Floats, size: int, at: int) -> Non
 
 
 @njit(cache=True)
-def serve(
+def work_off(
     queued: Floats,
     born: Floats,
     begin: float,
@@ -49,34 +49,45 @@ def serve(
     finish_queued: Floats,
     finish_born: Floats,
     busy: Floats,
+    leaving: Floats,
     kind: int,
     shape: float,
     samples: Floats,
     seed: int,
     stream: int,
     number: int,
-) -> tuple[int, Floats, Floats, Floats]:
-    """Serve the queue in [begin, end); returns (items taken, finish, queued and born times of what finished, unsorted).
+    messaging: float,
+    messaging_shape: float,
+    messaging_stream: int,
+    each: float,
+    done_before: int,
+    limits: Floats,
+) -> tuple[int, int, Floats, Floats, Floats, float, Floats]:
+    """Serve the queue in [begin, end), judge what is done and send on what it brings: all of a station's window at once.
 
     queued, born: when each waiting item was queued here and when its record entered the dataflow, oldest first.
     mean: mean service time on each instance, seconds. free: when each instance can take its next item; updated.
     finish, finish_queued, finish_born: the item each instance works on, inf where it is idle; updated. busy: seconds
-    each instance worked within the window; added to. number: of the first waiting item, for its draw.
+    each instance worked within the window; added to. leaving: rows (finish, queued, born) of what instances that were
+    taken away have in hand; those that stay so come to the front. number: of the first waiting item, for its draw.
+    messaging: mean seconds before the queue. each: items out per item in. done_before: items done so far. limits: seconds.
+
+    Returns (items taken, rows of `leaving` that remain, times and born times of what is emitted, durations of what is
+    done, their sum, items within each limit).
     """
     instances = free.size
-    done = np.empty(queued.size + instances)
-    done_queued = np.empty(queued.size + instances)
-    done_born = np.empty(queued.size + instances)
+    done = np.empty((queued.size + instances + leaving.shape[0], 3))
     count = 0
     for i in range(instances):
         if finish[i] < math.inf:
             busy[i] += max(0.0, min(finish[i], end) - begin)
             if finish[i] < end:
-                done[count], done_queued[count], done_born[count] = finish[i], finish_queued[i], finish_born[i]
+                done[count] = finish[i], finish_queued[i], finish_born[i]
                 count += 1
                 finish[i] = math.inf
     taken = 0
     if instances > 0 and queued.size > 0:
+        service = sequence(seed, stream)
         heap = np.arange(instances)
         for at in range(instances // 2 - 1, -1, -1):
             _sift_down(heap, free, instances, at)
@@ -85,30 +96,82 @@ def serve(
             start = max(queued[taken], free[i], begin)
             if start >= end:
                 break
-            stop = start + mean[i] * factor(kind, shape, samples, seed, stream, number + taken)
+            stop = start + mean[i] * factor(kind, shape, samples, service, number + taken)
             free[i] = stop
             _sift_down(heap, free, instances, 0)
             busy[i] += min(stop, end) - start
             if stop < end:
-                done[count], done_queued[count], done_born[count] = stop, queued[taken], born[taken]
+                done[count] = stop, queued[taken], born[taken]
                 count += 1
             else:
                 finish[i], finish_queued[i], finish_born[i] = stop, queued[taken], born[taken]
             taken += 1
-    return taken, done[:count], done_queued[:count], done_born[:count]
+    kept = 0
+    for k in range(leaving.shape[0]):
+        if leaving[k, 0] < end:
+            done[count] = leaving[k]
+            count += 1
+        else:
+            leaving[kept] = leaving[k]
+            kept += 1
+    _sort_rows(done, count)
+    durations = np.empty(count)
+    total = 0.0
+    within = np.zeros(limits.size)
+    emitted = int(math.floor((done_before + count) * each + 1e-9) - math.floor(done_before * each + 1e-9))
+    times, births = np.empty(emitted), np.empty(emitted)
+    before = sequence(seed, messaging_stream)
+    out = 0
+    for k in range(count):
+        duration = done[k, 0] - done[k, 1]
+        if messaging > 0.0:
+            duration += messaging * factor(1, messaging_shape, samples, before, done_before + k)
+        durations[k] = duration
+        total += duration
+        for level in range(limits.size):
+            if duration <= limits[level]:
+                within[level] += 1.0
+        if each == 1.0:
+            times[k], births[k] = done[k, 0], done[k, 2]
+            continue
+        # Whole items, evenly: the k-th item done brings what is emitted to the floor of k times the ratio.
+        due = int(math.floor((done_before + k + 1) * each + 1e-9) - math.floor(done_before * each + 1e-9))
+        while out < due:
+            times[out], births[out] = done[k, 0], done[k, 2]
+            out += 1
+    return taken, kept, times, births, durations, total, within
 
 
 @njit(cache=True)
-def judge(delay: Floats, counts: Floats, limits: Floats) -> tuple[float, Floats]:
-    """(sum of `delay` weighted by `counts`, counts at or below each of `limits`)."""
-    total = 0.0
-    within = np.zeros(limits.size)
-    for k in range(delay.size):
-        total += delay[k] * counts[k]
-        for level in range(limits.size):
-            if delay[k] <= limits[level]:
-                within[level] += counts[k]
-    return total, within
+def _sort_rows(rows: Floats, count: int) -> None:
+    """Sort the first `count` rows by their first column, ties as they come: nearly sorted, so by insertion."""
+    for k in range(1, count):
+        if rows[k, 0] >= rows[k - 1, 0]:
+            continue
+        first, second, third = rows[k, 0], rows[k, 1], rows[k, 2]
+        at = k
+        while at > 0 and rows[at - 1, 0] > first:
+            rows[at] = rows[at - 1]
+            at -= 1
+        rows[at] = first, second, third
+
+
+@njit(cache=True)
+def merged(
+    times: Floats, born: Floats, counts: Floats, more_times: Floats, more_born: Floats, more_counts: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Two flows, each sorted by time, as one; of equal times the first flow's come first."""
+    size = times.size + more_times.size
+    out, out_born, out_counts = np.empty(size), np.empty(size), np.empty(size)
+    a = b = 0
+    for k in range(size):
+        if b == more_times.size or (a < times.size and times[a] <= more_times[b]):
+            out[k], out_born[k], out_counts[k] = times[a], born[a], counts[a]
+            a += 1
+        else:
+            out[k], out_born[k], out_counts[k] = more_times[b], more_born[b], more_counts[b]
+            b += 1
+    return out, out_born, out_counts
 
 
 @njit(cache=True)

@@ -116,7 +116,7 @@ class Travel(StrEnum):
     SINGLE = "single"
     """Each by itself, its start and finish exact. Work grows with items."""
     COHORTS = "cohorts"
-    """As counts with an enqueue time. Work grows with time steps; chance alone makes nobody wait."""
+    """As counts with an enqueue time, alone only where few come (`Settings.cohorts_above`). Work grows with time steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,9 @@ class Settings:
     state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
     cohort_slots: int = _assumed(
         16, "slots a service time", "8 to 32 of them left compliance on the VISP scenario the same to 0.01 points"
+    )
+    cohorts_above: int = _assumed(
+        1024, "items a monitoring period", "of fewer items, cohorts are no cheaper, and chance matters more among few"
     )
     travel: Travel = Travel.SINGLE
     services: Mapping[str, Service] = field(default_factory=dict)

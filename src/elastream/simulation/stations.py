@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
-from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL, factors
-from elastream.simulation.serving import judge, serve
+from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL
+from elastream.simulation.serving import merged, work_off
 from elastream.simulation.settings import Distribution, Messaging, Service
 
 __all__ = ["Crew", "Flow", "ItemStation", "Shape", "Station", "Tally"]
@@ -45,13 +45,16 @@ class Flow(NamedTuple):
 
     def before(self, end: float) -> tuple["Flow", "Flow"]:
         """What comes before `end`, and the rest."""
-        cut = int(np.searchsorted(self.times, end, side="left"))
-        if cut == self.times.size:
+        if not self.times.size or self.times[-1] < end:
             return self, NOTHING
+        cut = int(self.times.searchsorted(end))
         return Flow(*(a[:cut] for a in self)), Flow(*(a[cut:] for a in self))
 
 
 NOTHING = Flow(EMPTY, EMPTY, EMPTY)
+NOBODY: Floats = np.zeros((0, 3))
+MANY = 5
+"""Flows from which on sorting them all is quicker than merging them one after the other."""
 ONES: Floats = np.ones(1 << 16)
 ONES.flags.writeable = False
 
@@ -67,8 +70,11 @@ def joined(flows: Sequence[Flow]) -> Flow:
         flows = [flow for flow in flows if flow.times.size]
     if not flows:
         return NOTHING
-    if len(flows) == 1:
-        return flows[0]
+    if len(flows) < MANY:
+        together = flows[0]
+        for flow in flows[1:]:
+            together = Flow(*merged(*together, *flow))
+        return together
     together = Flow(*(np.concatenate(columns) for columns in zip(*flows, strict=True)))
     order = np.argsort(together.times, kind="stable")
     return Flow(*(column[order] for column in together))
@@ -169,8 +175,11 @@ class Tally:
 class Station:
     """What item and cohort stations share. `inputs` > 1 makes it a join of so many inputs.
 
-    `limits`: seconds that a record may take, by factor of the service level; inf where nothing was promised.
+    `limits`: seconds that a record may take, by factor of the service level; inf where nothing was promised. `single`:
+    whether `durations` are those of single items.
     """
+
+    single = False
 
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         self.operator = operator
@@ -260,29 +269,72 @@ class Station:
         raise NotImplementedError
 
 
+class Line:
+    """Items that wait, oldest first, in arrays with room to spare: adding and taking cost what moves, not what waits."""
+
+    def __init__(self) -> None:
+        self._times, self._born = np.empty(256), np.empty(256)
+        self._head = self._tail = 0
+
+    def __len__(self) -> int:
+        return self._tail - self._head
+
+    @property
+    def flow(self) -> Flow:
+        """All of them, as views that hold until the next change."""
+        head, tail = self._head, self._tail
+        return Flow(self._times[head:tail], self._born[head:tail], each_one(tail - head))
+
+    def take(self, count: int) -> None:
+        """The first `count` go."""
+        self._head += count
+        if self._head == self._tail:
+            self._head = self._tail = 0
+
+    def add(self, flow: Flow) -> None:
+        """More items, which came after those that wait or are sorted in."""
+        size = flow.times.size
+        if not size:
+            return
+        if len(self) and flow.times[0] < self._times[self._tail - 1]:
+            flow = joined([self.flow, flow])
+            size, self._head, self._tail = flow.times.size, 0, 0
+        if self._tail + size > self._times.size:
+            waiting, room = self.flow, max(2 * (len(self) + size), self._times.size)
+            self._times, self._born = np.empty(room), np.empty(room)
+            self._head, self._tail = 0, waiting.times.size
+            self._times[: self._tail], self._born[: self._tail] = waiting.times, waiting.born
+        self._times[self._tail : self._tail + size] = flow.times
+        self._born[self._tail : self._tail + size] = flow.born
+        self._tail += size
+
+
 class ItemStation(Station):
     """Items one by one."""
 
+    single = True
+
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         super().__init__(operator, stream, service, inputs, limits, seed)
-        self.queue = NOTHING
-        self.leaving: list[tuple[float, float, float]] = []
+        self.queue = Line()
+        self.leaving = NOBODY
         self.taken = 0
+        self.done = 0
 
     @property
     def queued(self) -> float:
         """Items that wait, those of a join for their partners too."""
-        return float(self.queue.times.size + sum(flow.times.size for flow in self.waiting))
+        return float(len(self.queue) + sum(flow.times.size for flow in self.waiting))
 
     @property
     def in_service(self) -> float:
         """Items being worked on."""
-        return float(np.isfinite(self.crew.finish).sum() + len(self.leaving))
+        return float(np.isfinite(self.crew.finish).sum() + self.leaving.shape[0])
 
     @property
     def unfinished(self) -> bool:
         """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
-        return bool(self.queue.times.size or self.in_service or any(self.inbox))
+        return bool(len(self.queue) or self.in_service or any(self.inbox))
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
         """Take instances away. What they have in hand they finish, or, where they are lost, it is queued again in front."""
@@ -290,67 +342,48 @@ class ItemStation(Station):
         held = rows[np.isfinite(crew.finish[rows])]
         if lost:
             again = held[np.argsort(crew.queued[held], kind="stable")]
-            front = Flow(crew.queued[again], crew.born[again], np.ones(again.size))
-            self.queue = Flow(*(np.concatenate(pair) for pair in zip(front, self.queue, strict=True)))
+            behind, self.queue = self.queue.flow, Line()
+            self.queue.add(Flow(crew.queued[again], crew.born[again], each_one(again.size)))
+            self.queue.add(behind)
         else:
-            self.leaving += [(float(crew.finish[i]), float(crew.queued[i]), float(crew.born[i])) for i in held]
+            going = np.column_stack([crew.finish[held], crew.queued[held], crew.born[held]])
+            self.leaving = np.concatenate([self.leaving, going])
         crew.finish[rows] = math.inf
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
         """Work in [begin, end); returns what is emitted. mean: mean service time on each instance, seconds."""
         came = self._arrived(end)
-        if came.times.size:
-            self.queue = came if not self.queue.times.size else joined([self.queue, came])
-        crew = self.crew
-        taken, finish, queued, born = serve(
-            self.queue.times, self.queue.born, begin, end, mean, crew.free, crew.finish, crew.queued, crew.born, crew.busy,
-            self.shape.kind, self.shape.spread, self.shape.samples, self.seed, self.stream, self.taken,
+        at_once = not len(self.queue)
+        if not at_once:
+            self.queue.add(came)
+        waiting = came if at_once else self.queue.flow
+        crew, shape, messaging = self.crew, self.shape, self.messaging
+        taken, kept, times, born, durations, delay, within = work_off(
+            waiting.times, waiting.born, begin, end, mean,
+            crew.free, crew.finish, crew.queued, crew.born, crew.busy, self.leaving,
+            shape.kind, shape.spread, shape.samples, self.seed, self.stream, self.taken,
+            messaging.mean if messaging else 0.0, messaging.spread if messaging else 0.0, MESSAGING_STREAM + self.stream,
+            self.selectivity * len(self.waiting), self.done, self.limits,
         )  # fmt: skip
+        if not at_once:
+            self.queue.take(taken)
+        elif taken < came.times.size:
+            self.queue.add(Flow(*(column[taken:] for column in came)))
+        if kept < self.leaving.shape[0]:
+            self.leaving = self.leaving[:kept]
         self.taken += taken
-        if taken:
-            self.queue = Flow(*(column[taken:] for column in self.queue))
-        if self.leaving:
-            going = np.array([item for item in self.leaving if item[0] < end]).reshape(-1, 3)
-            self.leaving = [item for item in self.leaving if item[0] >= end]
-            finish, queued, born = (np.concatenate(pair) for pair in zip((finish, queued, born), going.T, strict=True))
-        if not finish.size:
+        done = durations.size
+        if not done:
             return NOTHING
-        order = np.argsort(finish, kind="stable")
-        finish, born = finish[order], born[order]
-        delay = finish - queued[order]
-        self._count(delay)
-        return self._emitted(finish, born)
-
-    def _with_messaging(self, delay: Floats) -> Floats:
-        """`delay` and what each item spent in the messaging system before."""
-        if self.messaging is None:
-            return delay
-        first = int(self.total.done + self.period.done)
-        stream = MESSAGING_STREAM + self.stream
-        return delay + self.messaging.mean * factors(
-            LOGNORMAL, self.messaging.spread, EMPTY, self.seed, stream, first, delay.size
-        )
-
-    def _count(self, delay: Floats) -> None:
-        delay = self._with_messaging(delay)
-        durations = Flow(delay, delay, each_one(delay.size))
-        total, within = judge(delay, durations.counts, self.limits)
-        self.period.done += delay.size
-        self.period.judged += delay.size
-        self.period.delay += total
-        self.period.within = self.period.within + within
-        self.durations.append(durations)
-
-    def _emitted(self, finish: Floats, born: Floats) -> Flow:
-        before = self.total.done + self.period.done - finish.size
-        each = self.selectivity * len(self.waiting)
-        if each != 1.0:
-            # Whole items, evenly: the k-th item done brings what is emitted to the floor of k times the selectivity.
-            due = np.floor((before + np.arange(finish.size + 1)) * each + 1e-9)
-            copies = np.diff(due).astype(np.int64)
-            finish, born = np.repeat(finish, copies), np.repeat(born, copies)
-        self.period.emitted += finish.size
-        return Flow(finish, born, each_one(finish.size))
+        self.done += done
+        period = self.period
+        period.done += done
+        period.judged += done
+        period.delay += delay
+        period.within = period.within + within
+        period.emitted += times.size
+        self.durations.append(Flow(durations, durations, each_one(done)))
+        return Flow(times, born, each_one(times.size))
 
     def _matched(self) -> Flow:
         whole = min(flow.times.size for flow in self.waiting)

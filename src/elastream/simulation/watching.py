@@ -4,10 +4,13 @@ Rates, durations and compliance are those of the last whole period and carry the
 are as they stand at the moment of asking.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
@@ -30,10 +33,13 @@ from elastream.simulation.stations import Flow, Station, Tally
 
 __all__ = ["Watch", "quantiles"]
 
+Integers: TypeAlias = NDArray[np.int64]
+
 PERIODIC = (
     Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
+STANDING = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
 SAMPLED = 1000
 """Items of a period that percentiles are taken of, at least (VISP itself measures every tenth item)."""
 LINKS_UP_TO = 32
@@ -51,7 +57,8 @@ class Watch:
         self.ticks = 0
         self.names = tuple(context.graph.by_name)
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.columns: dict[Metric, Floats] = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        self.columns: Mapping[Metric, Floats] = {}
+        self._blank()
         self.application: dict[Metric, float] = {}
         self.samples: deque[Sample] = deque(maxlen=settings.history + 1)
         self.offered = dict.fromkeys(network.sources, 0.0)
@@ -65,6 +72,7 @@ class Watch:
         self.series: list[tuple[float, ...]] = []
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
+        self._placed: tuple[Any, ...] | None = None
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
 
     @property
@@ -78,11 +86,17 @@ class Watch:
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
 
+    def _blank(self) -> None:
+        """A new table of what is counted by period, all of it unknown."""
+        table = np.full((len(PERIODIC), len(self.names)), np.nan)
+        self.columns = dict(zip(PERIODIC, table, strict=True))
+        self._table = table
+
     def tick(self, now: float) -> None:
         """A monitoring period ends."""
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
-        self.columns = {metric: np.full(len(self.names), np.nan) for metric in PERIODIC}
+        self._blank()
         busy = self.pool.worked[: len(self.pool)].copy()
         self.pool.worked[:] = 0.0
         for host, seconds in self.elsewhere.items():
@@ -90,11 +104,10 @@ class Watch:
         self.elsewhere = {}
         kept = within = 0.0
         for station in self.network.stations:
-            placed = station.crew.host >= 0
-            np.add.at(busy, station.crew.host[placed], station.crew.busy[placed] * station.operator.cores)
-            station.period.busy += float(station.crew.busy.sum())
-            self.task_busy[station.name] = station.crew.busy / period
-            station.crew.busy = np.zeros(len(station.crew))
+            crew = station.crew
+            station.period.busy += tally_hosts(busy, crew.host, crew.busy, station.operator.cores)
+            self.task_busy[station.name] = crew.busy / period
+            crew.busy = np.zeros(len(crew))
             if station.operator.max_duration is not None:
                 kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
@@ -108,22 +121,27 @@ class Watch:
         self.samples.append(Sample(now, self._operators()))
 
     def _take(self, station: Station, period: float) -> None:
-        row, tally = self.rows[station.name], station.period
-        columns = self.columns
-        columns[Metric.ARRIVAL_RATE][row] = tally.arrived / period
-        columns[Metric.PROCESSED_RATE][row] = tally.done / period
-        columns[Metric.EMITTED_RATE][row] = tally.emitted / period
-        columns[Metric.BUSY_CORES][row] = tally.busy * station.operator.cores / period
-        if tally.given > 0:
-            columns[Metric.UTILISATION][row] = tally.busy / tally.given
-        if tally.done > 0:
-            columns[Metric.SERVICE_TIME][row] = tally.busy * station.operator.cores / tally.done
+        """Enter what was counted at an operator, in the order of `PERIODIC`."""
+        tally, cores, unknown = station.period, station.operator.cores, math.nan
+        mean = middle = late = complied = unknown
         if tally.judged > 0:
-            columns[Metric.DURATION][row] = tally.delay / tally.judged
-            middle, late = quantiles(station.durations, (0.5, 0.99), single=not self.network.cohorts)
-            columns[Metric.DURATION_P50][row], columns[Metric.DURATION_P99][row] = middle, late
+            mean = tally.delay / tally.judged
+            middle, late = quantiles(station.durations, (0.5, 0.99), single=station.single)
             if station.operator.max_duration is not None:
-                columns[Metric.COMPLIANCE][row] = tally.within[0] / tally.judged
+                complied = tally.within[0] / tally.judged
+        busy = tally.busy * cores
+        self._table[:, self.rows[station.name]] = (
+            tally.arrived / period,
+            tally.done / period,
+            tally.emitted / period,
+            mean,
+            middle,
+            late,
+            busy / tally.done if tally.done > 0 else unknown,
+            tally.busy / tally.given if tally.given > 0 else unknown,
+            busy / period,
+            complied,
+        )
 
     def _note_delay(self, station: Station, now: float) -> None:
         """Time to adapt: from the first period whose mean duration is over the service level to the first back within."""
@@ -178,15 +196,10 @@ class Watch:
         )
 
     def _operators(self) -> Frame:
-        values: dict[Metric, Floats] = dict(self.columns)
-        for metric in (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS):
-            values[metric] = np.full(len(self.names), np.nan)
+        standing = np.full((len(STANDING), len(self.names)), np.nan)
         for station in self.network.stations:
-            row = self.rows[station.name]
-            values[Metric.BACKLOG][row] = station.backlog
-            values[Metric.PARALLELISM][row] = len(station.crew)
-            values[Metric.SCALINGS][row] = station.scalings
-        return Frame(self.names, values, self._ages)
+            standing[:, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
+        return Frame(self.names, {**self.columns, **dict(zip(STANDING, standing, strict=True))}, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         """What a policy sees at `now`."""
@@ -244,24 +257,37 @@ class Watch:
 
     def _task_frame(self) -> TaskFrame:
         stations = self.network.stations
+        standing = (self.pool.changes, self.pool.placements, *(len(station.crew) for station in stations))
+        if self._placed is None or self._placed[0] != standing:
+            self._placed = (standing, *self._placements())
+        _, operator, index, host, memory, placed = self._placed
+        busy = [
+            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
+            for s, n in zip(stations, standing[2:], strict=True)
+        ]
+        usage = np.concatenate(busy)
+        return TaskFrame(
+            operator,
+            index,
+            host,
+            self.names,
+            {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory},
+        )
+
+    def _placements(self) -> tuple[Integers, Integers, Integers, Floats, NDArray[np.bool_]]:
+        """Of every placed instance: row of its operator, its number, row of its host, memory; and which are placed."""
+        stations = self.network.stations
         counts = [len(station.crew) for station in stations]
         rank = np.full(len(self.pool), -1, dtype=np.int64)
         rank[self.pool.active] = np.arange(self.pool.active.size)
-        busy = [
-            known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
-            for s, n in zip(stations, counts, strict=True)
-        ]
         host = np.concatenate([station.crew.host for station in stations])
         placed = host >= 0
-        return TaskFrame(
+        return (
             np.repeat([self.rows[station.name] for station in stations], counts)[placed],
             np.concatenate([station.crew.index for station in stations])[placed],
             rank[host[placed]],
-            self.names,
-            {
-                Metric.UTILISATION: np.concatenate(busy)[placed],
-                Metric.MEMORY: np.repeat([station.needs[1] for station in stations], counts)[placed],
-            },
+            np.repeat([station.needs[1] for station in stations], counts)[placed],
+            placed,
         )
 
     def _links(self, hosts: Sequence[str]) -> Frame:
@@ -296,8 +322,21 @@ class Watch:
         return self._images[1]
 
 
+@njit(cache=True)
+def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: float) -> float:
+    """Add what instances on each host worked, in core-seconds, to `busy`; returns their instance-seconds."""
+    total = 0.0
+    for i in range(host.size):
+        total += seconds[i]
+        if host[i] >= 0:
+            busy[host[i]] += seconds[i] * cores
+    return total
+
+
 def joined_latencies(latencies: Sequence[Flow]) -> Flow:
     """All durations of a period as one flow: `times` holds the durations, `counts` their weights."""
+    if len(latencies) == 1:
+        return latencies[0]
     return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
@@ -307,12 +346,23 @@ def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: boo
     `single`: all counts are 1; of many items every n-th is looked at.
     """
     if single:
-        times = np.concatenate([flow.times for flow in durations])
-        times = times[:: times.size // SAMPLED + 1]
-        at = np.maximum(0, np.ceil(np.asarray(wanted) * times.size - 1e-9).astype(np.int64) - 1)
-        return [float(value) for value in np.partition(times, at)[at]]
+        times = durations[0].times if len(durations) == 1 else np.concatenate([flow.times for flow in durations])
+        times = np.sort(times[:: times.size // SAMPLED + 1])
+        return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
-    order = np.argsort(whole.times, kind="stable")
-    weight = np.cumsum(whole.counts[order])
-    at = np.searchsorted(weight, np.asarray(wanted) * weight[-1] * (1 - 1e-12), side="left")
-    return [float(value) for value in whole.times[order][np.minimum(at, order.size - 1)]]
+    return weighted(whole.times, whole.counts, np.asarray(wanted)).tolist()
+
+
+@njit(cache=True)
+def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
+    """Smallest values that the shares `wanted`, ascending, of all weight do not exceed."""
+    order = np.argsort(values)
+    found = np.empty(wanted.size)
+    reach, at = 0.0, 0
+    total = weights.sum()
+    for k in range(order.size):
+        reach += weights[order[k]]
+        while at < wanted.size and (reach >= wanted[at] * total * (1 - 1e-12) or k + 1 == order.size):
+            found[at] = values[order[k]]
+            at += 1
+    return found

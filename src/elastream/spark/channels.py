@@ -1,7 +1,8 @@
-"""Starts the query of a segment on its sinks and durable edges, and reads durable edges back on their other side.
+"""Starts the query of a segment on its sinks and durable edges, and reads Kafka edges back on their other side.
 
-One flow of results that only grow goes into Spark's own sink. Several flows, or results that change, go through one
-`foreachBatch`, each into its part; how a single batch is written is left to `sinks`.
+One flow of results that only grow goes into Spark's own sink. Several flows, results that change, and the files of a
+durable edge go through one `foreachBatch`, each into its part; how a single batch is written is left to `sinks`, how the
+files of an edge are read back to `edges`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -73,17 +74,12 @@ def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] 
 # -- durable edges -----------------------------------------------------------------------------------------------------
 
 
-def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType, directory: RunDirectory) -> DataFrame:
-    """The records that the query upstream writes to `edge`, as they come."""
-    if edge.durable == "kafka":
-        topic = _edge_topic(graph, edge)
-        _make_topic(spark, topic)
-        messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
-        return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
-    path = directory.edge(edge.source, edge.target)
-    path.mkdir(parents=True, exist_ok=True)
-    # Files of a batch may lie in a folder of their own, whose name is no column.
-    return spark.readStream.schema(schema).option("recursiveFileLookup", "true").parquet(str(path))
+def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
+    """The records that the query upstream writes to the Kafka edge `edge`, as they come; for files see `edges`."""
+    topic = _edge_topic(graph, edge)
+    _make_topic(spark, topic)
+    messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
+    return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
 
 
 def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
@@ -140,7 +136,8 @@ def start_writing(
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
         writers.append((group, _batch_writer(target, sink, key)))
     frame = flows[0].frame
-    if len(flows) == 1 and not key and not isinstance(sink, Collected):
+    by_batch = isinstance(sink, Collected) or (isinstance(target, Edge) and isinstance(sink, ParquetSink))
+    if len(flows) == 1 and not key and not by_batch:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))

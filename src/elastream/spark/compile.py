@@ -4,6 +4,7 @@ A segment becomes: sources, one fused walk, at most one keyed operator, one fuse
 is wired in `regions`, what it does is in `fused`. Where and on what the queries run is left to the plant.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from elastream.spark.composition import (
     write_wanted,
 )
 from elastream.spark.directory import RunDirectory
+from elastream.spark.edges import Channel, edge_name, open_edge
 from elastream.spark.failures import explain_failure, first_line
 from elastream.spark.fused import ENTRY, Carrier, stage_function, tagged_schema
 from elastream.spark.keyed import keyed_frame, schema_from
@@ -38,19 +40,23 @@ from elastream.spark.regions import Inlet, Region, region, wire
 from elastream.spark.shipping import pickled
 from elastream.spark.sources import open_source
 
-__all__ = ["RunningSegment", "explain_failure", "session_settings", "start_queries", "switch"]
+__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches where nothing else is asked for: an idle query polls its source that often."""
+
+SHUFFLERS, SHUFFLED_EACH = 4, 1000
+"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
+task costs about 16 ms."""
 
 
 @dataclass(frozen=True)
 class RunningSegment:
     """A segment and the query that runs it.
 
-    checkpoint, control: its folders. own_source: whether a source of it is ours, so that its offsets carry the composition.
-    keyed: its keyed operators, by name. meter: counts of all segments together. sources: control folders of its sources of
-    ours, by name.
+    checkpoint, control: its folders. own_source: whether a source or an edge that it reads is ours, so that its offsets
+    carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
+    folders of its sources of ours, by name. edges: the durable edges of files that it reads.
     """
 
     segment: Segment
@@ -62,28 +68,7 @@ class RunningSegment:
     meter: Meter
     codec: CompositionCodec
     sources: Mapping[str, Path]
-
-
-def session_settings() -> Mapping[str, str]:
-    """Spark settings that compiled queries need from the session that they run in."""
-    return {
-        # About 40 ms less for every crossing into Python.
-        "spark.python.unix.domain.socket.enabled": "true",
-        # State as files of changes: a partition that moves loads from the checkpoint, and commits stay small.
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Hadoop's default ways with local files start a process (chmod, readlink) up to three times a file, and a batch
-        # writes a file a state partition: together these two settings took batches from 1.3 s to 0.5 s on a one-core host.
-        # Files still come into being under another name and are renamed, which a crash leaves whole or not there.
-        "spark.sql.streaming.checkpointFileManagerClass": (
-            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-        ),
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        # State partitions are the unit that moves between hosts: nothing may merge them.
-        "spark.sql.adaptive.enabled": "false",
-    }
+    edges: Mapping[Edge, Channel]
 
 
 def start_queries(
@@ -114,6 +99,7 @@ def start_queries(
         for segment in layout.segments:
             compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
             running.append(compiler.start(edges, interval))
+            _await_sources(running[-1])
     except BaseException as error:
         for each in running:
             each.query.stop()
@@ -125,18 +111,57 @@ def start_queries(
     return tuple(running)
 
 
+def _await_sources(each: RunningSegment) -> None:
+    """Return when the sources of a query that has just started are there, or it has failed.
+
+    Each source of ours is planned in a Python process of its own, to which Spark gives 10 s to say hello: those of several
+    queries starting all at once on a busy machine take longer than that, and one alone does not.
+    """
+    while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
+        time.sleep(SHORTEST_INTERVAL)
+
+
 def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
     """Let `composition` hold from one of the next batches on, in every segment; nothing is restarted.
 
-    Segments with a source of ours take it with their next batch; others two batches after the newest one planned.
+    Segments with a source of ours or an edge of files take it with their next batch; others two batches after the newest
+    one planned.
     """
     for each in running:
         code = each.codec.encode(composition)
         for source, control in each.sources.items():
             width = composition.parallelism.get(source, 1)
             write_wanted(wanted_file(control), composition.version, code, width)
-        if not each.sources and each.codec.size > 1 and _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
+        for edge, channel in each.edges.items():
+            write_wanted(
+                wanted_file(channel.control), composition.version, code, _edge_width(each.segment, edge, composition)
+            )
+        if each.own_source or each.codec.size == 1:
+            continue
+        if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
             _log(each.control).switch(each.checkpoint, composition.version, code)
+
+
+def led_by_edges(layout: Layout) -> tuple[str, ...]:
+    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
+    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
+    heads = {operator.name for operator in layout.graph.sources}
+    return tuple(
+        stage.operators[0]
+        for stage in layout.stages
+        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
+    )
+
+
+def _edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
+    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
+    stage = _stage_behind(segment, edge)
+    return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
+
+
+def _stage_behind(segment: Segment, edge: Edge) -> Stage:
+    (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
+    return stage
 
 
 def _log(control: Path) -> CompositionLog:
@@ -163,7 +188,9 @@ class _Compiler:
         members = [graph.operator(name) for name in segment.operators]
         self.sources = [operator for operator in members if operator.kind is Kind.SOURCE]
         self.keyed = [operator for operator in members if operator.kind is Kind.KEYED]
-        self.shaped = [operator for operator in self.sources if getattr(operator.endpoint, "load", None) is not None]
+        self.shaped = [operator for operator in self.sources if operator.load is not None]
+        self.edges = [edge for edge in segment.inputs if edge.durable == "parquet"]
+        self.own = bool(self.shaped or self.edges)
 
     def start(self, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
         """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""
@@ -183,11 +210,12 @@ class _Compiler:
             query,
             self.checkpoint,
             self.control,
-            bool(self.shaped),
+            self.own,
             tuple(operator.name for operator in self.keyed),
             self.meter,
             self.codec,
             {operator.name: self._control_of(operator) for operator in self.shaped},
+            {edge: self._channel(edge) for edge in self.edges},
         )
 
     # -- what holds ----------------------------------------------------------------------------------------------------
@@ -197,23 +225,29 @@ class _Compiler:
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
             write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
-        if not self.shaped and self.codec.size > 1:
+        for edge in self.edges:
+            width = _edge_width(self.segment, edge, self.composition)
+            write_wanted(wanted_file(self._channel(edge).control), version, code, width)
+        if not self.own and self.codec.size > 1:
             _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
         """The control folder of a source: the segment's, or one of its own where there are several."""
         return self.control if len(self.sources) == 1 else self.control / source.name
 
+    def _channel(self, edge: Edge) -> Channel:
+        return Channel(self.directory.edge(edge.source, edge.target), self.control / edge_name(edge))
+
     def _width(self, source: Operator) -> int:
         return self.composition.parallelism.get(source.name, 1)
 
     def _carrier(self, stamped: bool) -> Carrier:
-        """How the code reaches a stage: on the records of a single source of ours, else through the log of the batches."""
+        """How the code reaches a stage: on the records of a single inlet of ours, else through the log of the batches."""
         if self.codec.size == 1:
             return Carrier()
         if stamped:
             return Carrier(stamped=True)
-        return Carrier(offsets=self.checkpoint) if self.shaped else Carrier(log=_log(self.control).directory)
+        return Carrier(offsets=self.checkpoint) if self.own else Carrier(log=_log(self.control).directory)
 
     def _stages(self) -> tuple[Sequence[str], Stage | None]:
         """Operators that records meet before any shuffle, and the stage of the keyed operator."""
@@ -242,8 +276,22 @@ class _Compiler:
     def _inlet_frames(self, edges: Mapping[Edge, StructType]) -> dict[str | Edge, DataFrame]:
         frames: dict[str | Edge, DataFrame] = {source.name: self._open(source) for source in self.sources}
         for edge in self.segment.inputs:
-            frames[edge] = read_edge(self.spark, self.graph, edge, edges[edge], self.directory)
+            frames[edge] = self._open_edge(edge, edges[edge])
         return frames
+
+    def _open_edge(self, edge: Edge, schema: StructType) -> DataFrame:
+        if edge.durable == "kafka":
+            return read_edge(self.spark, self.graph, edge, schema)
+        return open_edge(
+            self.spark,
+            edge_name(edge),
+            schema,
+            channel=self._channel(edge),
+            partitions=_edge_width(self.segment, edge, self.composition),
+            rows_each=SHUFFLED_EACH if _stage_behind(self.segment, edge).keyed else 1,
+            batch_seconds=self.batch_seconds,
+            checkpoint=self.checkpoint,
+        )
 
     def _open(self, source: Operator) -> DataFrame:
         if source.endpoint is None:
@@ -254,6 +302,7 @@ class _Compiler:
             control=self._control_of(source),
             partitions=self._width(source),
             batch_seconds=self.batch_seconds,
+            checkpoint=self.checkpoint,
         )
 
     def _flows(self, operators: Sequence[str], frames: Mapping[str | Edge, DataFrame]) -> list[Outflow]:

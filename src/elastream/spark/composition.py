@@ -202,15 +202,16 @@ def latest_batch(checkpoint: Path) -> int:
 def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
     """The code that one of our own sources put into the offset of `batch`; None where none of its sources is ours.
 
-    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several such sources the first
-    decides, for all of them.
+    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several such sources the one with
+    the newest version decides, for all of them: one that has nothing new keeps its old offset.
     """
+    newest: tuple[int, int] | None = None
     for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines():
         if line.startswith("{"):
             offset = json.loads(line)
-            if "code" in offset and "version" in offset:
-                return int(offset["code"])
-    return None
+            if "code" in offset and "version" in offset and (newest is None or offset["version"] > newest[0]):
+                newest = int(offset["version"]), int(offset["code"])
+    return None if newest is None else newest[1]
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -76,8 +76,3 @@ class RunDirectory:
     def recording(self) -> Path:
         """Observations and decisions."""
         return self.root / "recording.jsonl"
-
-    @property
-    def report(self) -> Path:
-        """The HTML report."""
-        return self.root / "report.html"

@@ -16,20 +16,13 @@ class Executor:
     id: str
     host: str
     slots: int
-    active_tasks: int
-    total_gc_seconds: float
 
 
 class Executors:
     """The session's executors, read through the gateway (no HTTP, works with the web interface switched off)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext._jsc.sc()
-        self._store = self._context.statusStore()
-
-    def count(self) -> int:
-        """Executors that have registered a block manager; one call, for polling."""
-        return int(self._context.getExecutorMemoryStatus().size()) - 1
+        self._store = spark.sparkContext._jsc.sc().statusStore()
 
     def by_address(self) -> Mapping[str, Executor]:
         """Active executors by the address of their host. Where a host has had several, the newest."""
@@ -42,7 +35,5 @@ class Executors:
             address = each.hostPort().rsplit(":", 1)[0]
             known = found.get(address)
             if known is None or int(executor_id) > int(known.id):
-                found[address] = Executor(
-                    executor_id, address, each.totalCores(), each.activeTasks(), each.totalGCTime() / 1e3
-                )
+                found[address] = Executor(executor_id, address, each.totalCores())
         return found

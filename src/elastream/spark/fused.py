@@ -5,6 +5,7 @@ here operators, alternates, fan-out, fan-in and choices share one crossing into 
 what `regions` wired for it; which composition holds is read from the records or from the logs beside the checkpoint.
 """
 
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,7 +147,8 @@ class Walker:
             for number, step in enumerate(walk.steps, self.steps_from)
         ]
         self.turns = [0] * len(nodes)
-        self.tallies = {name: Tally() for name in (walk.lead, *(step.name for step in walk.steps))}
+        self.tallies = {step.name: Tally() for step in walk.steps}
+        self.lead = Tally()
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
         """Whether what node `number` emits must be Arrow at once: a target wants it, or branches may not share values."""
@@ -164,11 +166,11 @@ class Walker:
         for number, runner in enumerate(self.runners, self.steps_from):
             tally = self.tallies[runner.name]
             for chunk in waiting[number]:
-                begun, started = time.time(), time.thread_time()
+                begun, started = time.time(), cpu_seconds()
                 result = runner(chunk)
                 if not tally.rows_in:
                     tally.first = begun
-                tally.busy += time.thread_time() - started
+                tally.busy += cpu_seconds() - started
                 tally.last = time.time()
                 tally.rows_in += chunk.rows
                 tally.rows_out += result.rows
@@ -202,9 +204,14 @@ class Walker:
         for runner in self.runners:
             if runner.pool is not None:
                 self.tallies[runner.name].busy = runner.waited
+        lead = self.walk.lead
+        if (first := self.tallies.get(lead)) is not None:
+            # Behind a durable edge an operator leads, and pays for the way in and out beside its own work.
+            first.busy += self.lead.busy
+            first.first, first.last = min(first.first, self.lead.first), max(first.last, self.lead.last)
         return [
             (segment, batch, name, self.code, tally.rows_in, tally.rows_out, tally.busy, tally.first, tally.last)
-            for name, tally in self.tallies.items()
+            for name, tally in ({lead: self.lead} | self.tallies).items()
             if tally.rows_in
         ]
 
@@ -213,6 +220,12 @@ class Walker:
         for runner in self.runners:
             if runner.pool is not None:
                 runner.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this thread and of processes that it started and that have ended: their work is the operator's too."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
@@ -253,7 +266,7 @@ def walked(
 ) -> Iterator[pa.RecordBatch]:
     """The records of one task of batch `number` through `walk`. With several exits, rows are tagged (`tagged`)."""
     settle_in()
-    started, begun = time.thread_time(), time.time()
+    started, begun = cpu_seconds(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)
     schema = tagged_schema(walk.exits) if len(walk.exits) > 1 else None
@@ -264,15 +277,15 @@ def walked(
             code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
             walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code))
             entry, records = entered(walk.entries, batch)
-            lead = walker.tallies[walk.lead]
+            lead = walker.lead
             lead.rows_in += records.num_rows
             lead.rows_out += records.num_rows
             for exit, result in walker.through(entry, records):
                 yield result if schema is None else tagged(exit, result, schema)
-        spent = time.thread_time() - started
+        spent = cpu_seconds() - started
         rows: list[TaskRow] = []
         for walker in walkers.values():
-            lead = walker.tallies[walk.lead]
+            lead = walker.lead
             in_steps = sum(walker.tallies[runner.name].busy for runner in walker.runners)
             lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
             rows += walker.report(walk.segment, number)

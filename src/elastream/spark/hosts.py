@@ -2,17 +2,21 @@
 
 What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS`):
 
-    REQUESTED -> STARTING   the provider has spawned it
+    REQUESTED -> STARTING   the provider had room and has spawned it
     REQUESTED -> LOST       the provider refused
+    REQUESTED -> RELEASED   asked to before the provider had room
     STARTING  -> RUNNING    its executor registered and is warm
     STARTING  -> LOST       it died, or did not come up within START_LIMIT
     RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
     DRAINING  -> RUNNING    asked to after all
-    RUNNING, DRAINING -> RELEASING   asked to: it gets no further task
-    RELEASING -> RELEASED   it holds no state partition, and GRACE_BATCHES have ended since it got its last task, so
-                            that nothing it wrote is still needed; or no batch came to an end for GRACE_LIMIT, or none is
-                            under way for IDLE_LIMIT; the provider then ended it
-    any       -> LOST       it is gone without being asked
+    STARTING, RUNNING, DRAINING -> RELEASING   asked to: its state partitions are moved to other hosts
+    RELEASING -> RELEASED   it held no state partition and was fenced, so that it gets no further task; then GRACE_BATCHES
+                            ended, so that nothing it wrote is still needed; the provider then ended it
+
+A releasing host whose batches do not end is not waited for: after GRACE_LIMIT it is fenced whatever it holds, and after as
+long again ended; where no batch is under way, after IDLE_LIMIT. The batch after loads what it held elsewhere.
+
+    any other -> LOST       it is gone without being asked
 
 A host is quick to start because its quota is lifted until it has worked off SETTLING_BATCHES, and slow to be trusted
 because a cold executor would make a batch slow.
@@ -22,6 +26,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
@@ -29,6 +34,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.model.cloud import TRANSITIONS, HostState, HostType, Lease
+from elastream.model.errors import ElastreamError
 from elastream.spark.executors import Executor, Executors
 from elastream.spark.warmup import warm_up
 
@@ -41,13 +47,17 @@ SETTLING_BATCHES = 3
 GRACE_BATCHES = 2
 """Batches that must end between a host's last task and its end: the one under way, and one that surely began after."""
 GRACE_LIMIT = 20.0
-"""Seconds after which a releasing host is ended even if no batch ends: a stream without load has no batches."""
+"""Seconds that a releasing host waits for batches to end: one may be far longer than usual, or its query be at fault."""
 IDLE_LIMIT = 3.0
 """The same where no batch is under way."""
 
 
 class Provider(Protocol):
     """Where hosts come from; `elastream.spark.local.LocalCluster` is one."""
+
+    def room(self, starting: int) -> bool:
+        """Whether one host more may be asked for now, while `starting` hosts are on their way up."""
+        ...
 
     def lease(self, host: str, type: HostType) -> None:
         """Ask for a host; returns at once."""
@@ -85,7 +95,8 @@ class _Seen:
     warming: str | None = None
     warm: set[str] = field(default_factory=set)
     confined_after: int | None = None
-    fenced_at: float | None = None
+    fenced: str | None = None
+    waiting_since: float = 0.0
     fenced_batch: int = 0
     milestones: dict[str, float] = field(default_factory=dict)
 
@@ -93,8 +104,11 @@ class _Seen:
 class Hosts:
     """All hosts of a run. `step` moves every host one step along; every other method is cheap and thread-safe."""
 
-    def __init__(self, spark: SparkSession, provider: Provider, clock: Callable[[], float], *, warm: bool = True) -> None:
+    def __init__(
+        self, spark: SparkSession, provider: Provider, clock: Callable[[], float], scratch: Path, *, warm: bool = True
+    ) -> None:
         self._spark = spark
+        self._scratch = scratch
         self._provider = provider
         self._clock = clock
         self._warm = warm
@@ -122,37 +136,29 @@ class Hosts:
         return all(lease.state in resting for lease in self.leases.values())
 
     def milestones(self, host: str) -> Mapping[str, float]:
-        """When (seconds of the run) it was leased, spawned, registered and warm, as far as it came."""
+        """When (seconds of the run) it was leased, spawned, its executor registered and warm, as far as it came."""
         return dict(self._seen[host].milestones)
 
     def address(self, host: str) -> str:
         """Address of a host."""
         return self._provider.address(host)
 
-    def at(self, address: str) -> str | None:
-        """The active host with this address."""
-        return next((n for n, lease in self.leases.items() if lease.active and self._provider.address(n) == address), None)
-
     def executor(self, host: str) -> Executor | None:
         """The registered executor of a host."""
         return self._by_address.get(self._provider.address(host))
 
     def lease(self, host: str, type: HostType) -> None:
-        """Ask the provider for a host; it starts unconfined."""
-        self.adopt(host, type, self._clock())
-        try:
-            self._provider.lease(host, type)
-        except BaseException:
-            self._to(host, HostState.LOST)
-            raise
-        self._to(host, HostState.STARTING)
-
-    def adopt(self, host: str, type: HostType, since: float, *, spawned: bool = False) -> None:
-        """Take over a host that was asked for at `since`; `spawned` where the provider has done so, before this session."""
+        """Lease a host; the provider is asked for it as soon as it has room. It starts unconfined."""
         with self._lock:
-            self._seen[host] = _Seen(milestones={"lease": since})
-            lease = Lease(host, type, since)
-            self._leases[host] = lease.to(HostState.STARTING, self._clock()) if spawned else lease
+            self._seen[host] = _Seen(milestones={"lease": self._clock()})
+            self._leases[host] = Lease(host, type, self._clock())
+            self._spawn(host)
+
+    def adopt(self, host: str, type: HostType, since: float) -> None:
+        """Take over a host that the provider spawned at `since`, before there was a session."""
+        with self._lock:
+            self._seen[host] = _Seen(milestones={"lease": since, "spawned": since})
+            self._leases[host] = Lease(host, type, since).to(HostState.STARTING, self._clock())
 
     def drain(self, host: str) -> None:
         """RUNNING to DRAINING."""
@@ -162,14 +168,12 @@ class Hosts:
         """DRAINING to RUNNING."""
         self._to(host, HostState.RUNNING)
 
-    def release(self, host: str, batch: int) -> None:
-        """To RELEASING: the scheduler gives it no further task from now on. `batch` is the newest committed batch."""
-        self._to(host, HostState.RELEASING)
-        seen = self._seen[host]
-        seen.fenced_at, seen.fenced_batch = self._clock(), batch
-        executor = self.executor(host)
-        if executor is not None:
-            _fence(self._spark, executor.id)
+    def release(self, host: str) -> None:
+        """To RELEASING: it is ended as soon as nothing depends on it any more; at once where it was never spawned."""
+        with self._lock:
+            waiting = self._leases[host].state is HostState.REQUESTED
+            self._to(host, HostState.RELEASED if waiting else HostState.RELEASING)
+            self._seen[host].waiting_since = self._clock()
 
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         """Move every host along. batch: the newest committed one; idle: none is under way; holds: whether one has state."""
@@ -177,7 +181,10 @@ class Hosts:
         for name, lease in self.leases.items():
             if not lease.active:
                 continue
-            if lease.state is HostState.RELEASING:
+            if lease.state is HostState.REQUESTED:
+                with contextlib.suppress(ElastreamError, OSError):  # it is LOST then, which says it
+                    self._spawn(name)
+            elif lease.state is HostState.RELEASING:
                 self._step_releasing(name, batch, idle, holds)
             elif lease.state is HostState.STARTING:
                 self._step_starting(name, lease, batch)
@@ -190,8 +197,24 @@ class Hosts:
         """Every host that is still leased is released now."""
         for name, lease in self.leases.items():
             if lease.active:
-                for state in _WAY_OUT[lease.state]:
+                # A host that never started goes straight to its end: `_to` skips what the table does not know.
+                for state in (HostState.RELEASING, HostState.RELEASED):
                     self._to(name, state)
+
+    def _spawn(self, name: str) -> None:
+        """Ask the provider for a requested host where it has room."""
+        with self._lock:
+            lease = self._leases[name]
+            starting = sum(each.state is HostState.STARTING for each in self._leases.values())
+            if lease.state is not HostState.REQUESTED or not self._provider.room(starting):
+                return
+            try:
+                self._provider.lease(name, lease.type)
+            except BaseException:
+                self._to(name, HostState.LOST)
+                raise
+            self._seen[name].milestones["spawned"] = self._clock()
+            self._to(name, HostState.STARTING)
 
     def _confine(self, name: str, lease: Lease, batch: int) -> None:
         seen = self._seen[name]
@@ -201,7 +224,7 @@ class Hosts:
 
     def _step_starting(self, name: str, lease: Lease, batch: int) -> None:
         seen, executor = self._seen[name], self.executor(name)
-        if not self._provider.alive(name) or self._clock() - lease.since > START_LIMIT:
+        if not self._provider.alive(name) or self._clock() - lease.history[-1][0] > START_LIMIT:
             self._lose(name)
             return
         if executor is None:
@@ -220,15 +243,19 @@ class Hosts:
         # A cold executor is slow, not wrong; a dead one shows in the next step.
         try:
             with contextlib.suppress(PySparkException, Py4JError, OSError):
-                warm_up(self._spark, executor)
+                warm_up(self._spark, executor, self._scratch)
         finally:
             seen.warm.add(executor.id)
 
     def _step_releasing(self, name: str, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        seen = self._seen[name]
-        waited = self._clock() - (seen.fenced_at or 0.0)
-        passed = batch - seen.fenced_batch >= GRACE_BATCHES and not holds(name)
-        if passed or (idle and waited > IDLE_LIMIT) or waited > GRACE_LIMIT or not self._provider.alive(name):
+        seen, executor = self._seen[name], self.executor(name)
+        waited = self._clock() - seen.waiting_since
+        tired = waited > (IDLE_LIMIT if idle else GRACE_LIMIT)
+        if executor is not None and seen.fenced != executor.id:
+            if tired or not holds(name):
+                _fence(self._spark, executor.id)
+                seen.fenced, seen.fenced_batch, seen.waiting_since = executor.id, batch, self._clock()
+        elif executor is None or tired or batch - seen.fenced_batch >= GRACE_BATCHES or not self._provider.alive(name):
             self._provider.terminate(name)
             self._to(name, HostState.RELEASED)
 
@@ -241,15 +268,6 @@ class Hosts:
             # Someone else may have sent it another way since it was looked at: what is not in the table is not wanted.
             if state in TRANSITIONS[self._leases[host].state]:
                 self._leases[host] = self._leases[host].to(state, self._clock())
-
-
-_WAY_OUT: Mapping[HostState, tuple[HostState, ...]] = {
-    HostState.REQUESTED: (HostState.RELEASED,),
-    HostState.STARTING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.RUNNING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.DRAINING: (HostState.RELEASING, HostState.RELEASED),
-    HostState.RELEASING: (HostState.RELEASED,),
-}
 
 
 def _fence(spark: SparkSession, executor: str) -> None:

@@ -8,6 +8,7 @@ type where the machine allows (`confinement.py`). Sessions, executors and tasks 
 import contextlib
 import http.client
 import json
+import os
 import re
 import secrets
 import shutil
@@ -45,6 +46,9 @@ LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
 MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
+CORES_TO_START = 2
+"""Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
+ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
 GRACE = 3.0
 """Seconds that a worker has to end its executors before its whole tree is killed."""
 
@@ -98,10 +102,13 @@ class LocalCluster:
     """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
 
     `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
-    `start`. Hosts have names of the caller's choice. A method given a name that was never leased raises CloudError.
+    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
+    raise CloudError.
     """
 
     def __init__(self, local: Local, folder: Path, ports: range | None = None) -> None:
+        if ports is not None and len(ports) < 2:
+            raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
         self.run = secrets.token_hex(4)
         self._hosts: dict[str, int] = {}
@@ -148,6 +155,13 @@ class LocalCluster:
         """One sentence on how hosts are held to their cores and links, or why they are not."""
         return self._confinement
 
+    def room(self, starting: int) -> bool:
+        """Whether a host more can be started now: those that end still count, and only so many start at a time."""
+        return (
+            starting < max(1, len(os.sched_getaffinity(0)) // CORES_TO_START)
+            and len(self._running()) < self.local.max_hosts
+        )
+
     def lease(self, host: str, type: HostType | None = None) -> None:
         """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
 
@@ -158,7 +172,7 @@ class LocalCluster:
         if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
         type = type or self.local.type
-        running = {name for name, state in self._ask("status").items() if name != MASTER and not state["gone"]}
+        running = self._running()
         if len(running) >= self.local.max_hosts:
             raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
         number = self._hosts[host] = self._free_number(running)
@@ -182,6 +196,9 @@ class LocalCluster:
             scratch=[str(scratch)],
             index=number,
         )
+
+    def _running(self) -> Set[str]:
+        return {name for name, state in self._ask("status").items() if name != MASTER and not state["gone"]}
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""

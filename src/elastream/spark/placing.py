@@ -2,14 +2,14 @@
 
 What moves a wanted move along:
 
-    WANTED -> SENT      a batch has just ended; the coordinator was told
+    WANTED -> SENT      a batch of its query has just ended; the coordinator was told
     SENT   -> LANDED    the next batch ran it there
     SENT   -> WANTED    the next batch ran it elsewhere (its own report overwrote ours): told again
     WANTED, SENT -> DROPPED   its target is no longer usable, a newer move replaced it, or ATTEMPTS were made
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from elastream.model.action import TaskId
@@ -58,9 +58,11 @@ class Placing:
             return {task: move.host for task, move in self._wanted.items()}
 
     def want(self, task: TaskId, host: str) -> None:
-        """Let `task` run on `host` from the next batch on; replaces an earlier wish."""
+        """Let `task` run on `host` from the next batch on; replaces an earlier wish for another host."""
         with self._lock:
-            self._wanted[task] = Move(task, host, self._clock())
+            known = self._wanted.get(task)
+            if known is None or known.host != host:
+                self._wanted[task] = Move(task, host, self._clock())
 
     def forget(self, host: str) -> None:
         """Drop all moves to `host`."""
@@ -75,19 +77,16 @@ class Placing:
             for index, location in state.where().items()
         }
 
-    def send(self, target: Callable[[str], Location | None]) -> int:
-        """A batch has ended: settle the moves that landed, tell the coordinator the others; how many were told.
+    def send(self, operators: Collection[str], target: Callable[[str], Location | None]) -> None:
+        """A batch of the query of `operators` has ended: settle their moves that landed, tell the coordinator the others.
 
         `target(host)` gives the executor of a usable host, None otherwise. Each host is told one task a batch: loading a
         partition takes time from the batch that needs it, and moving many at once would make one batch long.
         """
-        if not self._wanted:
-            return 0
         self.look()
-        told = 0
         loading: set[str] = set()
         with self._lock:
-            for task, move in list(self._wanted.items()):
+            for task, move in [(task, move) for task, move in self._wanted.items() if task.operator in operators]:
                 place = target(move.host)
                 if place is None or move.attempts >= ATTEMPTS:
                     del self._wanted[task]
@@ -99,5 +98,3 @@ class Placing:
                     loading.add(move.host)
                     self._states[task.operator].move(task.index, place)
                     self._wanted[task] = replace(move, attempts=move.attempts + 1)
-                    told += 1
-        return told

@@ -40,6 +40,7 @@ from elastream.spark.compile import RunningSegment, explain_failure, switch
 from elastream.spark.hosts import Hosts
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
+from elastream.spark.rounds import Rounds
 from elastream.spark.run_clock import RunClock
 from elastream.spark.state_partitions import Location
 from elastream.spark.telemetry import Telemetry
@@ -81,13 +82,11 @@ class SparkPlant:
         self._composition = composition
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
-        self._scalings: dict[str, int] = {}
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._ended: list[int] = [-1] * len(running)
-        self._committed = -1
-        self._round = list(self._ended)
+        self._rounds = Rounds(len(self._running))
         self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
         self._steward.start()
 
@@ -154,9 +153,11 @@ class SparkPlant:
         now = time.time()
         if not all(self._telemetry.exhausted(source, now) for source in sources):
             return False
+        if not self._telemetry.drained():
+            return False
         for each in self._running:
             if not each.own_source:
-                each.query.processAllAvailable()  # what travels over durable edges is the last to arrive
+                each.query.processAllAvailable()  # what travels over Kafka edges is the last to arrive
         return True
 
     def observe(self) -> Observation:
@@ -279,8 +280,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
         if instances < 1:
             return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
-        return outcome
+        return self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
 
     def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
         changed = replace(self._composition, **changes)  # type: ignore[arg-type]
@@ -289,8 +289,6 @@ class SparkPlant:
         changed = replace(changed, version=self._composition.version + 1)
         switch(self._running, changed)
         self._composition = changed
-        if isinstance(action, SetParallelism):
-            self._scalings[action.operator] = self._scalings.get(action.operator, 0) + 1
         return Outcome(action, Status.DONE)
 
     def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
@@ -342,6 +340,9 @@ class SparkPlant:
         state = self._state(host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
+        if state is HostState.REQUESTED:
+            self._hosts.release(host)
+            return Outcome(action, Status.DONE)
         if refusal := self._expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
             return refusal
         others = [name for name in self._hosts.usable if name != host]
@@ -349,7 +350,7 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         self._empty(host, others)
         self._placing.forget(host)
-        self._hosts.release(host, self._committed)
+        self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _empty(self, host: str, others: Sequence[str]) -> None:
@@ -364,7 +365,7 @@ class SparkPlant:
 
     def _held(self) -> dict[TaskId, str]:
         """Host of each placed task, moves under way counted as done."""
-        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if lease.active}
+        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if _there(lease)}
         held = {task: named[at.address] for task, at in self._placing.where().items() if at.address in named}
         return held | dict(self._placing.wanted())
 
@@ -397,8 +398,8 @@ class SparkPlant:
         cpu, memory, tasks = [], [], []
         held = self._held()
         for name, lease in leases.items():
-            cpu.append(self._busy(name, now) / lease.type.cores if lease.state is not HostState.STARTING else NAN)
-            used = self._cluster.memory(name)
+            cpu.append(self._busy(name, now) / lease.type.cores if lease.state not in _COMING else NAN)
+            used = self._cluster.memory(name) if _there(lease) else None
             memory.append(NAN if used is None else used)
             tasks.append(float(sum(host == name for host in held.values())))
         return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
@@ -440,8 +441,10 @@ class SparkPlant:
             try:
                 self._follow_batches()
                 if self._clock.now() >= next_look:
-                    idle = all(_idle(each.query) for each in self._running)
-                    self._hosts.step(batch=self._committed, idle=idle, holds=self._holds)
+                    idle = [_idle(each.query) for each in self._running]
+                    self._rounds.look(self._ended, idle)
+                    self._keep_emptying()
+                    self._hosts.step(batch=self._rounds.count, idle=all(idle), holds=self._holds)
                     next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError, ElastreamError):
                 if self._closing.is_set():
@@ -451,13 +454,17 @@ class SparkPlant:
 
     def _follow_batches(self) -> None:
         ended = [_last_batch(each.query) for each in self._running]
-        if ended != self._ended:
-            self._ended = ended
-            # Several queries have batches of their own: what counts is that each has ended one.
-            if all(now > then for now, then in zip(ended, self._round, strict=True)):
-                self._committed, self._round = self._committed + 1, ended
-            self._placing.send(self._target)
-            self._placing.look()
+        for each, batch, before in zip(self._running, ended, self._ended, strict=True):
+            if batch != before and each.keyed:
+                self._placing.send(each.keyed, self._target)
+        self._ended = ended
+
+    def _keep_emptying(self) -> None:
+        """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""
+        usable = self._hosts.usable
+        for name, lease in self._hosts.leases.items():
+            if usable and lease.state in (HostState.DRAINING, HostState.RELEASING):
+                self._empty(name, usable)
 
     def _target(self, host: str) -> Location | None:
         executor = self._hosts.executor(host)
@@ -469,7 +476,13 @@ class SparkPlant:
         return any(at.address == address for at in self._placing.where().values())
 
 
+_COMING = (HostState.REQUESTED, HostState.STARTING)
 _GONE = (HostState.RELEASED, HostState.LOST)
+
+
+def _there(lease: Lease) -> bool:
+    """Whether the provider knows the host: it does not while that is requested and waits for room."""
+    return lease.active and lease.state is not HostState.REQUESTED
 
 
 def _cores(hosts: Hosts, name: str) -> float:

@@ -5,6 +5,7 @@ The offset also carries the composition that the batch runs under (see `composit
 two and a replay meets the first one again. The records themselves are left to `corpus`, batch sizes to `planning.governor`.
 """
 
+import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ from elastream.spark.corpus import check_files, check_text, freeze, frozen, inpu
 from elastream.spark.kafka import check_topic, source_options
 from elastream.spark.workers import settle_in
 
-__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
+__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "committed", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS = "corpus.arrow", "load.pickle", "records"
@@ -64,14 +65,20 @@ class Slice(InputPartition):
 
 
 def open_source(
-    spark: SparkSession, operator: Operator, *, control: Path, partitions: int, batch_seconds: float
+    spark: SparkSession,
+    operator: Operator,
+    *,
+    control: Path,
+    partitions: int,
+    batch_seconds: float,
+    checkpoint: Path | None = None,
 ) -> DataFrame:
     """The stream that a source operator reads.
 
     With a load: our own source, with a column `_composition bigint` behind those of the operator. Its composition and
     width are those in `control`/wanted.json, or the default and `partitions` where there is none yet; batches are held to
-    about `batch_seconds`. The load begins when the query's first batch, an empty one, has started its workers, and goes on
-    by the clock, restarts included.
+    about `batch_seconds`, for which the log in `checkpoint`, where it is given, tells when each was committed. The load
+    begins when the query's first batch, an empty one, has started its workers, and goes on by the clock, restarts included.
     Without: Spark's readers, and no such column. Raises InputError for records that cannot be read.
     """
     match operator.endpoint:
@@ -98,6 +105,7 @@ def open_source(
                 spark.readStream.format(FORMAT)
                 .schema(f"{spec.schema}, {COLUMN} bigint")
                 .options(control=str(control.resolve()), partitions=partitions, batch_seconds=batch_seconds)
+                .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
             )
     raise InputError(f"source {operator.name!r} has nothing to read; it exists in simulation only")
@@ -134,7 +142,7 @@ def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:
 
 
 class ShapedSource(DataSource):
-    """A load over stored records; options `control`, `partitions`, `batch_seconds` (see `open_source`)."""
+    """A load over stored records; options `control`, `partitions`, `batch_seconds`, `commits` (see `open_source`)."""
 
     @classmethod
     def name(cls) -> str:
@@ -149,16 +157,20 @@ class ShapedSource(DataSource):
             int(options["partitions"]),
             float(options["batch_seconds"]),
             to_arrow_schema(schema, timezone="UTC"),
+            Path(options["commits"]) if "commits" in options else None,
         )
 
 
 class ShapedReader(DataSourceStreamReader):
     """Plans batches in a process of its own beside the driver, and reads slices of them in the workers."""
 
-    def __init__(self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema) -> None:
+    def __init__(
+        self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
+    ) -> None:
         self._control = control
         self._default = Wanted(version=0, code=0, partitions=partitions)
         self._schema = schema
+        self._commits = commits
         self._governor = Governor(batch_seconds)
         self._under_way: tuple[int, float] | None = None
         self._planned: Offset | None = None
@@ -179,7 +191,7 @@ class ShapedReader(DataSourceStreamReader):
         now = time.time()
         if self._under_way is not None:
             records, since = self._under_way
-            self._governor = self._governor.after(records, time.monotonic() - since)
+            self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
             self._under_way = None
         if not start["started"] and self._planned is None:
             self._planned = Offset(**start)  # type: ignore[typeddict-item]
@@ -196,7 +208,7 @@ class ShapedReader(DataSourceStreamReader):
         if upto > taken:
             seconds = now - started if upto == due else self._load.due(upto - 1)
             self._planned = self._offset(upto, seconds, started)
-            self._under_way = (upto - taken, time.monotonic())
+            self._under_way = (upto - taken, now)
         return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -232,6 +244,20 @@ class ShapedReader(DataSourceStreamReader):
         return Offset(
             n=n, t=seconds, started=started, version=wanted.version, code=wanted.code, partitions=wanted.partitions
         )
+
+
+def committed(commits: Path | None, since: float, now: float) -> float:
+    """When (epoch seconds) the batch planned at `since` was committed: the time of the newest entry of the commit log.
+
+    A query that has done a batch early waits for its next trigger, which is no time that the batch took. `now`, when the
+    next one is planned, where the log has no entry that new.
+    """
+    try:
+        entries = [entry.stat().st_mtime for entry in os.scandir(commits) if entry.name.isdecimal()] if commits else []
+    except OSError:
+        entries = []  # an entry was purged between the two calls
+    newest = max(entries, default=now)
+    return newest if since < newest <= now else now
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:

@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from elastream.model.action import KINDS
 from elastream.model.cloud import HostState
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
-from elastream.spark.compile import start_queries
+from elastream.spark.compile import led_by_edges, start_queries
 from elastream.spark.directory import RunDirectory
 from elastream.spark.hosts import Hosts
-from elastream.spark.kafka import kafka_package
+from elastream.spark.kafka import kafka_settings
 from elastream.spark.local import Local, LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.plant import STEP, SparkPlant
 from elastream.spark.run_clock import RunClock
-from elastream.spark.session import open_session, settings_for
+from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 
 __all__ = ["pace_of", "start_plant"]
@@ -35,13 +36,6 @@ which at full use leaves a fifth of the target to spare."""
 DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
 
-CAPABILITIES = frozenset(
-    {
-        "SwitchAlternate", "SwitchEdge", "SetParallelism", "MoveTask",
-        "LeaseHost", "RenewHost", "DrainHost", "CancelDrain", "ReleaseHost",
-    }
-)  # fmt: skip
-
 
 def start_plant(
     graph: Graph,
@@ -50,6 +44,7 @@ def start_plant(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
+    state_store: StateStore = "memory",
     batch_seconds: float | None = None,
     warm: bool = True,
     ports: range | None = None,
@@ -57,13 +52,15 @@ def start_plant(
 ) -> SparkPlant:
     """Start cluster, session and queries; returns when the first host takes tasks.
 
-    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. batch_seconds: how often a batch
-    begins and how long it may take, by default `pace_of` the target latency. settings: further Spark
-    settings, which win. Raises ElastreamError, with nothing left running, where any of it fails.
+    state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
+    keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of`
+    the target latency. settings: further Spark settings, which win.
+
+    Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
     for segment in layout.segments:
-        shaped = [o.name for o in graph.sources if o.name in segment.operators and getattr(o.endpoint, "load", None)]
+        shaped = [name for name in segment.operators if name in graph.loads]
         if len(shaped) > 1:
             raise DataflowError(
                 f"dataflow {graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one query, "
@@ -84,16 +81,16 @@ def start_plant(
             executor_memory=cluster.executor_memory_mb,
             executor_cores=cloud.type.slots,
             state_partitions=partitions,
+            state_store=state_store,
             small=cloud.type.cores < 1,
-            packages=_packages(graph),
         )
-        spark = open_session(master, graph.name, directory.cluster, {**wanted, **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, warm=warm)
+        spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
+        hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
         for host in first:
-            hosts.adopt(host, cloud.type, since, spawned=True)
+            hosts.adopt(host, cloud.type, since)
         _await_first(hosts, cluster, first)
-        own = [operator.name for operator in graph.sources if getattr(operator.endpoint, "load", None) is not None]
-        composition = Composition.default(graph, dict.fromkeys(own, len(first) * cloud.type.slots))
+        leaders = {*graph.loads, *led_by_edges(layout)}
+        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * cloud.type.slots))
         pace = batch_seconds or pace_of(target_latency)
         running = start_queries(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
@@ -111,8 +108,8 @@ def start_plant(
         target_latency,
         max_hosts=cloud.max_hosts,
         min_hosts=cloud.min_hosts,
-        capabilities=CAPABILITIES,
-        scalable=frozenset([*own, *(o.name for o in graph.operators if o.waits)]),
+        capabilities=frozenset(KINDS),
+        scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
     return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
 
@@ -137,8 +134,9 @@ def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> N
         time.sleep(STEP)
 
 
-def _packages(graph: Graph) -> Sequence[str]:
+def _kafka(graph: Graph) -> Mapping[str, str]:
+    """What a session needs beside the rest where the dataflow reads or writes Kafka."""
     uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
         e.durable == "kafka" for e in graph.edges
     )
-    return (kafka_package(),) if uses_kafka else ()
+    return kafka_settings() if uses_kafka else {}

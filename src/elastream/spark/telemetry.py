@@ -6,7 +6,7 @@ record is the commit of its batch less the moment it was due: computed here from
 """
 
 import json
-import time
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from elastream.model.endpoints import ArrivalPattern
-from elastream.model.graph import Graph, Kind
+from elastream.model.graph import Edge, Kind
 from elastream.model.observation import Floats, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.compile import RunningSegment
+from elastream.spark.edges import EdgeLog, edge_name
 from elastream.spark.meter import MeterRow
 
 __all__ = ["Batch", "Telemetry", "weighted_quantile"]
@@ -34,7 +34,12 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown."""
+    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown.
+
+    since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
+    wait for the next trigger counts. taken: per durable edge of files, by name, the numbers of the first record taken and
+    of the one behind the last.
+    """
 
     segment: str
     id: int
@@ -44,6 +49,8 @@ class Batch:
     first: float = NAN
     last: float = NAN
     load_started: float = NAN
+    since: float = NAN
+    taken: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -59,17 +66,17 @@ class Telemetry:
         self._layout = layout
         self._running = tuple(running)
         self._target = target_latency
-        self._patterns = _patterns(layout.graph)
+        self._patterns = layout.graph.loads
         self._source_of = {
             each.segment.name: name
             for each in running
             for name in each.segment.operators
             if layout.graph.operator(name).kind is Kind.SOURCE
         }
+        self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
         self._seen: dict[str, int] = defaultdict(lambda: -1)
         self._recent: dict[str, deque[Batch]] = defaultdict(lambda: deque(maxlen=200))
-        self._meter: deque[tuple[float, MeterRow]] = deque(maxlen=20_000)
-        self._counted: dict[str, tuple[float, int]] = {}
+        self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         self.batches = 0
         self.rows = 0
         self.longest = 0.0
@@ -81,7 +88,7 @@ class Telemetry:
             name = each.segment.name
             for progress in _unseen(each.query, self._seen[name]):
                 self._seen[name] = progress["batchId"]
-                batch = _batch(name, progress)
+                batch = _batch(name, progress, self.last(name))
                 self._recent[name].append(batch)
                 fresh.append(batch)
                 if name in self._source_of:
@@ -92,8 +99,11 @@ class Telemetry:
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
         """Take what the meter has drained."""
-        now = time.time()
-        self._meter.extend((now, row) for row in rows)
+        for row in rows:
+            self._meter[row.segment, row.batch].append(row)
+        for segment, batch in list(self._meter):
+            if (recent := self._recent[segment]) and batch < recent[0].id:
+                del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
         """The newest committed batch of a segment."""
@@ -121,15 +131,14 @@ class Telemetry:
     def taken(self, source: str) -> float:
         """Records that the newest planned batch of a shaped source has taken, committed or under way."""
         running = self._of_source(source)
-        offset = _planned_offset(running.checkpoint, self._seen[running.segment.name]) if running else None
-        return NAN if offset is None or "n" not in offset else float(offset["n"])
+        offsets = self._planned(running) if running else ()
+        return next((float(offset["n"]) for offset in offsets if "n" in offset and "edge" not in offset), NAN)
 
     def backlog(self, source: str, at: float) -> float:
         """Records due and not taken by any batch."""
         if source in self._patterns:
-            return (
-                max(0.0, self.due(source, at) - self.taken(source)) if self.due(source, at) == self.due(source, at) else NAN
-            )
+            waiting = self.due(source, at) - self.taken(source)
+            return NAN if math.isnan(waiting) else max(0.0, waiting)
         running = self._of_source(source)
         last = self.last(running.segment.name) if running else None
         return last.parts.get("behind", NAN) if last else NAN
@@ -143,6 +152,16 @@ class Telemetry:
         last = self.last(running.segment.name)
         return last is not None and last.last >= pattern.count(pattern.seconds)
 
+    def drained(self) -> bool:
+        """Whether all that was written to durable edges of files has been taken by committed batches."""
+        for each in self._running:
+            last = self.last(each.segment.name)
+            for edge in each.edges:
+                _, taken = last.taken.get(edge_name(edge), (0, 0)) if last else (0, 0)
+                if self._queues[edge].refresh() > taken:
+                    return False
+        return True
+
     def operators(self, now: float, parallelism: Mapping[str, float], cores: float, used: float = NAN) -> Frame:
         """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
 
@@ -154,6 +173,7 @@ class Telemetry:
         self._describe_sources(now, columns)
         self._describe_metered(now, columns, cores)
         self._describe_keyed(now, columns)
+        self._describe_edges(now, columns)
         self._charge(used, columns, cores)
         for name, width in parallelism.items():
             columns[Metric.PARALLELISM][name] = width
@@ -176,7 +196,7 @@ class Telemetry:
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
             Metric.THROUGHPUT: self._throughput(now),
             Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in self._source_of.values()), 0.0),
-            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._source_of.values()), 0.0),
+            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._source_of.values()), self._queued()),
         }
         if self._target is not None and len(latencies):
             values[Metric.COMPLIANCE] = float(weights[latencies <= self._target].sum() / weights.sum())
@@ -198,8 +218,8 @@ class Telemetry:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
         window = self._window(now)
         batches = {(batch.segment, batch.id): batch for each in window.values() for batch in each}
-        for _, row in self._meter:
-            if (row.segment, row.batch) in batches:
+        for key in batches:
+            for row in self._meter.get(key, ()):
                 rows_of[row.operator].append(row)
         for name, rows in rows_of.items():
             covered = {(row.segment, row.batch) for row in rows}
@@ -226,11 +246,6 @@ class Telemetry:
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
         window = self._window(now)
-        last_metered: dict[tuple[str, int], tuple[float, float]] = {}
-        for _, row in self._meter:
-            key = (row.segment, row.batch)
-            ends, emitted = last_metered.get(key, (0.0, 0.0))
-            last_metered[key] = (max(ends, row.last), emitted)
         for each in self._running:
             batches = window.get(each.segment.name, ())
             for name in each.keyed:
@@ -238,15 +253,53 @@ class Telemetry:
                 arriving = sum(columns[Metric.EMITTED_RATE].get(source, NAN) for source in feeding)
                 columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
                 spans = [
-                    (batch.end - last_metered[(batch.segment, batch.id)][0], float(batch.rows))
+                    (batch.end - max(row.last for row in metered), float(batch.rows))
                     for batch in batches
-                    if (batch.segment, batch.id) in last_metered and batch.rows
+                    if batch.rows and (metered := self._meter.get((batch.segment, batch.id)))
                 ]
                 if spans:
                     seconds, weights = np.maximum(0.0, np.array([s for s, _ in spans])), np.array([w for _, w in spans])
                     columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
                     columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
                     columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+
+    def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
+        """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
+        window = self._window(now)
+        for each in self._running:
+            batches = window.get(each.segment.name, ())
+            spent: dict[str, list[tuple[float, float]]] = defaultdict(list)
+            queued: dict[str, float] = defaultdict(float)
+            arriving: dict[str, float] = defaultdict(float)
+            for edge in each.edges:
+                log, name = self._queues[edge], edge_name(edge)
+                queued[edge.target] += self._queue(each, edge)
+                arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
+                for batch in batches:
+                    first, last = batch.taken.get(name, (0, 0))
+                    points = min(POINTS, last - first)
+                    numbers = [first + int((point + 0.5) * (last - first) / points) for point in range(points)]
+                    spent[edge.target] += [(batch.end - log.written(n), (last - first) / points) for n in numbers]
+                if batches:
+                    log.forget(min(batch.taken.get(name, (0, 0))[0] for batch in batches))
+            for target, waiting in queued.items():
+                columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
+                if spent[target]:
+                    seconds, weights = (np.array(each) for each in zip(*spent[target], strict=True))
+                    columns[Metric.DURATION][target] = float(np.average(seconds, weights=weights))
+                    columns[Metric.DURATION_P50][target] = weighted_quantile(seconds, weights, 0.5)
+                    columns[Metric.DURATION_P99][target] = weighted_quantile(seconds, weights, 0.99)
+
+    def _queued(self) -> float:
+        """Records on all durable edges of files that no batch has taken."""
+        return sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0)
+
+    def _queue(self, running: RunningSegment, edge: Edge) -> float:
+        taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
+        return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
+
+    def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
+        return _planned_offsets(running.checkpoint, self._seen[running.segment.name])
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rest = used - sum(columns[Metric.BUSY_CORES].values())
@@ -334,20 +387,15 @@ def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])
 
 
-def _patterns(graph: Graph) -> dict[str, ArrivalPattern]:
-    loads = {o.name: getattr(o.endpoint, "load", None) for o in graph.sources}
-    return {name: load for name, load in loads.items() if load is not None}
-
-
 def _rate(batches: Sequence[Batch]) -> float:
     return sum(batch.rows for batch in batches) / _span(batches) if batches else NAN
 
 
 def _span(batches: Sequence[Batch]) -> float:
-    """Wall-clock seconds that a run of batches covers, gaps included."""
+    """Wall-clock seconds that a run of batches covers, from the end of the batch before it, gaps included."""
     if not batches:
         return NAN
-    return max(1e-3, max(batch.end for batch in batches) - min(batch.start for batch in batches))
+    return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))
 
 
 def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
@@ -363,10 +411,11 @@ def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
     return fresh[::-1]
 
 
-def _batch(segment: str, progress: Mapping[str, Any]) -> Batch:
+def _batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> Batch:
     started = datetime.fromisoformat(progress["timestamp"]).timestamp()
+    ends = [(_offset(source.get("startOffset")), _offset(source.get("endOffset"))) for source in progress["sources"]]
+    first, last = next(((first, last) for first, last in ends if "edge" not in last), ({}, {}))
     source = progress["sources"][0] if progress["sources"] else {}
-    first, last = _offset(source.get("startOffset")), _offset(source.get("endOffset"))
     parts = {name: milliseconds / 1e3 for name, milliseconds in progress["durationMs"].items()}
     behind = (source.get("metrics") or {}).get("avgOffsetsBehindLatest")
     if behind is not None:
@@ -380,6 +429,8 @@ def _batch(segment: str, progress: Mapping[str, Any]) -> Batch:
         first=float(first.get("n", 0 if last.get("n") is not None else NAN)),
         last=float(last.get("n", NAN)),
         load_started=float(last.get("started") or NAN),
+        since=started if before is None else min(started, max(before.end, started - WINDOW)),
+        taken={last["edge"]: (int(first.get("n", 0)), int(last["n"])) for first, last in ends if "edge" in last},
         parts=parts,
     )
 
@@ -394,13 +445,13 @@ def _offset(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _planned_offset(checkpoint: Path, at_least: int) -> Mapping[str, Any] | None:
-    """The source's offset in the newest entry of the offset log, which is written when a batch is planned."""
+def _planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
+    """The sources' offsets in the newest entry of the offset log, which is written when a batch is planned."""
     folder = checkpoint / "offsets"
     for batch in (at_least + 1, at_least):
         try:
             lines = (folder / str(batch)).read_text().splitlines()
         except OSError:
             continue
-        return _offset(lines[2]) if len(lines) > 2 else None
-    return None
+        return [_offset(line) for line in lines[2:]]
+    return ()

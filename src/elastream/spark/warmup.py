@@ -1,12 +1,12 @@
 """Makes a new executor fast before the stream depends on it.
 
-The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and the state
+The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and a state
 store's native library: seconds, in the middle of a batch. A warm-up job pays them beforehand. It holds every slot of the
 executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
 """
 
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,25 +19,24 @@ __all__ = ["warm_up"]
 ROWS = 400
 """Rows a task: enough to run the generated code of every stage once, too few to take time."""
 
-LOAD_STATE_STORE = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
-"""Unpacks and loads the state store's native library, once a process: seconds on a small host."""
+LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
+"""Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
 
 
-def warm_up(spark: SparkSession, executor: Executor) -> float:
-    """Run one task on each slot of `executor` that does what a batch does; seconds it took."""
-    started = time.monotonic()
+def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
+    """Run one task on each slot of `executor` that does what a batch does; what it writes goes into `scratch`."""
     context = spark.sparkContext
-    context.setLocalProperty("spark.scheduler.pool", "warm-up")
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
-        loaded = _pinned(spark, executor).selectExpr(f"coalesce({LOAD_STATE_STORE}, word) as word")
-        touched = loaded.mapInArrow(_touch, "word string")
+        rows = _pinned(spark, executor)
+        if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
+            rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
+        # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
+        touched = rows.mapInArrow(_touch, "word string").mapInArrow(_touch, "word string")
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
-        touched.groupBy("word").count().write.format("noop").mode("overwrite").save()
+        touched.groupBy("word").count().write.mode("overwrite").parquet(str(scratch / f"warm-up-{executor.id}"))
     finally:
-        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
         context.setJobDescription(None)  # type: ignore[arg-type]
-    return time.monotonic() - started
 
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
@@ -58,7 +57,8 @@ def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
 def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
 
-    import elastream.spark.fused  # noqa: F401
+    import elastream.spark.fused
+    import elastream.spark.sources  # noqa: F401
 
     for _ in batches:
         yield pa.record_batch([pa.array([f"word {number}" for number in range(ROWS)])], names=["word"])

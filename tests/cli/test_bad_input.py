@@ -1,0 +1,118 @@
+"""What is wrong with a program, its input or the machine: one clear sentence, exit status 2, nothing left running."""
+
+import socket
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastream.cli.app import app
+
+SOUND = """
+from elastream import Dataflow, HostType, Local, Threshold, collect, constant, run, text_files
+
+flow = Dataflow("words")
+lines = flow.source(text_files({path!r}), load=constant("1/s", "1s"), name="lines")
+lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
+run(flow, policy=Threshold(), cloud={cloud}{more})
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("books").mkdir()
+    Path("books/one.txt").write_text("to be or not to be\n")
+
+
+def run(program: str) -> Result:
+    Path("job.py").write_text(textwrap.dedent(program))
+    return CliRunner().invoke(app, ["run", "job.py", "--no-live"])
+
+
+def program(path: str = "books", cloud: str = "Local()", more: str = "") -> str:
+    return SOUND.format(path=path, cloud=cloud, more=more)
+
+
+def refused(result: Result, *named: str) -> None:
+    """One sentence that names the thing, status 2, no stack trace, no process of ours."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    (told,) = [line for line in result.stderr.splitlines() if line.strip()]
+    assert told.startswith("elastream: ")
+    for name in named:
+        assert name in told
+    assert [each.name() for each in psutil.Process().children(recursive=True) if "java" in each.name()] == []
+
+
+def unreadable() -> None:
+    Path("books/two.txt").write_bytes(b"caf\xe9\n")
+
+
+def emptied() -> None:
+    Path("books/one.txt").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [(unreadable, ("two.txt", "UTF-8")), (emptied, ("books",))],
+    ids=["a text that is not UTF-8", "an empty input directory"],
+)
+def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tuple[str, ...]) -> None:
+    spoil()
+    refused(run(program()), *named)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "named"),
+    [
+        ("Local(HostType('cheap', cores=1, memory=2000, price=-1))", ("'cheap'", "negative price")),
+        ("Local(HostType('void', cores=0, memory=2000))", ("'void'", "no core")),
+        ("Local(host_type='enormous')", ("'enormous'", "small")),
+        ("Local(), ports=range(7077, 7078)", ("ports", "two")),
+    ],
+)
+def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> None:
+    refused(run(program(cloud=cloud)), *named)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("str.split, returns", "nowhere, returns"), ("nowhere", "job.py:6")),
+        (('name="split"', 'name="lines"'), ("two operators", "'lines'")),
+        (('.sink(collect("out"))', '.sink(collect("out")); flow.tap("split", "count")'), ("job.py:6",)),
+    ],
+    ids=["a missing function", "two operators of one name", "no such method"],
+)
+def test_a_program_with_a_mistake_is_told_where(change: tuple[str, str], named: tuple[str, ...]) -> None:
+    refused(run(program().replace(*change)), *named)
+
+
+def test_no_java_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    refused(run(program()), "Java 17")
+
+
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(run(program(more=f", ports=range({port}, {port + 2})")), str(port), "in use")
+
+
+def test_a_runs_folder_that_cannot_be_written_is_named() -> None:
+    Path("file").write_text("")
+    result = CliRunner().invoke(app, ["run", str(_written(program())), "--no-live", "--runs", "file/runs"])
+    refused(result, "file/runs")
+
+
+def _written(text: str) -> Path:
+    path = Path("job.py")
+    path.write_text(text)
+    return path

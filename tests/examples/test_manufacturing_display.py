@@ -1,0 +1,102 @@
+"""A machine's display, from what the machine did to what OCR made of it."""
+
+import io
+from dataclasses import asdict, replace
+from itertools import islice, pairwise
+
+import machine
+import pytest
+from machine import Reading, draw, needs_tesseract, read, readings, understood
+from PIL import Image
+
+READING = Reading("M3", 17, "planned", 71.4, 18, 286, 9, 170, 20, 0)
+
+
+def first(count: int, number: int = 1) -> list[Reading]:
+    return list(islice(readings(number), count))
+
+
+def test_a_machine_does_the_same_every_time():
+    assert first(50) == first(50)
+    assert first(50, 2) != [replace(each, machine="M2") for each in first(50, 1)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_counters_only_grow_and_agree_with_what_happened(number):
+    shown = first(200, number)
+    assert {each.status for each in shown} == set(machine.STATES)
+    for before, after in pairwise(shown):
+        assert after.cycle == before.cycle + 1
+        assert after.total_produced - before.total_produced == after.produced
+        assert 0 <= after.total_defective - before.total_defective <= after.produced
+        assert after.scheduled_downtime - before.scheduled_downtime == 10 * (after.status == "planned")
+        assert after.unscheduled_downtime - before.unscheduled_downtime == 10 * (after.status == "defect")
+        assert after.total_time == 10 * after.cycle
+        assert after.produced == 0 or after.status == "available"
+
+
+def test_a_display_is_a_png_of_about_the_size_in_the_paper():
+    image = draw(READING)
+    assert Image.open(io.BytesIO(image)).format == "PNG"
+    assert 6_000 < len(image) < 14_000
+    assert draw(READING) == image
+
+
+TEXT = """MACHINE M3
+CYCLE 0017
+STATUS PLANNED
+
+TEMPERATURE 71.4
+PRODUCED 0018
+TOTAL GOODS 0286
+DEFECTIVE 0009
+TOTAL TIME 0170
+SCHEDULED STOP 0020
+UNSCHEDULED STOP 0000
+"""
+
+
+def test_the_text_of_a_display_is_understood_line_by_line():
+    assert understood(TEXT) == asdict(READING)
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("PRODUCED OO18", "produced"),
+        ("STATUS PLANED", "status"),
+        ("TEMPERATURE 714", "temperature"),
+        ("MACHINE 3", "machine"),
+        ("TOTAL TIME", "total_time"),
+        ("CYCLE -17", "cycle"),
+    ],
+)
+def test_what_was_not_made_out_is_unknown_and_nothing_else_suffers(line, field):
+    label = next(label for label, name in machine.SHOWN.items() if name == field)
+    text = "".join(f"{line}\n" if each.startswith(label + " ") else f"{each}\n" for each in TEXT.splitlines())
+    assert understood(text) == {**asdict(READING), field: None}
+
+
+def test_a_text_that_is_no_display_gives_no_figure():
+    assert set(understood("lorem ipsum").values()) == {None}
+
+
+@pytest.mark.skipif(needs_tesseract() != "", reason=needs_tesseract())
+def test_ocr_reads_what_was_drawn():
+    shown = [READING, *islice(readings(5), 0, 30, 5), *islice(readings(8), 3, 60, 12)]
+    right = [
+        value == found[field] for each in shown if (found := read(draw(each))) for field, value in asdict(each).items()
+    ]
+    assert sum(right) >= 0.97 * len(right) > 100
+
+
+@pytest.mark.skipif(needs_tesseract() != "", reason=needs_tesseract())
+def test_ocr_of_an_empty_screen_gives_no_figure():
+    blank = io.BytesIO()
+    Image.new("L", (300, 200), 255).save(blank, "png")
+    assert set(read(blank.getvalue()).values()) == {None}
+
+
+def test_a_missing_tesseract_is_told_with_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "apt-get install tesseract-ocr" in needs_tesseract()
