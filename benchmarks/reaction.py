@@ -9,6 +9,7 @@ Split into what happens in between: detect (the first observation that shows it)
 import argparse
 import itertools
 import statistics
+import time
 
 from _cluster import HOST, word_count
 from _common import Report, main, progress
@@ -21,7 +22,8 @@ from elastream.planning.threshold import Threshold
 from elastream.workload import steps
 
 LOW, HIGH = 1000, 12_000
-BEFORE, AFTER = 25.0, 75.0
+BEFORE, AFTER, LEAD = 40.0, 75.0, 5.0
+"""Seconds of the low and of the high load, and how long before the step the policy takes over."""
 PARTS = ("detect", "decide", "lease", "executor ready", "state moved", "recovered")
 
 
@@ -30,7 +32,11 @@ def one_run(warm: bool) -> dict[str, float]:
     load = steps((LOW, BEFORE), (HIGH, AFTER))
     with word_count(load, hosts=1, max_hosts=4, warm=warm) as bench:
         plant, seen = bench.plant, Collector()
-        loop = Loop(plant, Threshold(), monitor=0.5, period=1.0, observers=[seen], limit=BEFORE + AFTER + 60)
+        bench.steady(3)
+        # A start has latencies of its own, which the policy would answer: it takes over shortly before the step.
+        until = plant.telemetry.load_started("source") + BEFORE - LEAD
+        bench.observe_until(lambda: time.time() >= until, BEFORE + 60, "the load ran")
+        loop = Loop(plant, Threshold(), monitor=0.5, period=1.0, observers=[seen], limit=LEAD + AFTER + 90)
         loop.run()
         started = plant.telemetry.load_started("source") - plant.clock.epoch
         step = started + BEFORE

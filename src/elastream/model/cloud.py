@@ -172,6 +172,11 @@ class Lease:
         return replace(self, state=state, history=(*self.history, (at, state)), until=ended)
 
     @property
+    def there(self) -> bool:
+        """Whether the provider knows the host: it does not while that is requested and waits for room."""
+        return self.active and self.state is not HostState.REQUESTED
+
+    @property
     def active(self) -> bool:
         """Whether it is still being paid."""
         return self.state in ACTIVE

@@ -26,6 +26,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
@@ -103,8 +104,11 @@ class _Seen:
 class Hosts:
     """All hosts of a run. `step` moves every host one step along; every other method is cheap and thread-safe."""
 
-    def __init__(self, spark: SparkSession, provider: Provider, clock: Callable[[], float], *, warm: bool = True) -> None:
+    def __init__(
+        self, spark: SparkSession, provider: Provider, clock: Callable[[], float], scratch: Path, *, warm: bool = True
+    ) -> None:
         self._spark = spark
+        self._scratch = scratch
         self._provider = provider
         self._clock = clock
         self._warm = warm
@@ -239,7 +243,7 @@ class Hosts:
         # A cold executor is slow, not wrong; a dead one shows in the next step.
         try:
             with contextlib.suppress(PySparkException, Py4JError, OSError):
-                warm_up(self._spark, executor)
+                warm_up(self._spark, executor, self._scratch)
         finally:
             seen.warm.add(executor.id)
 

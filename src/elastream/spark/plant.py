@@ -1,20 +1,18 @@
 """The Spark plant: a dataflow running as streaming queries on leased hosts, behind the one seam that policies know.
 
 It wires the mechanisms of this package together and holds no policy: `hosts` lives the leases, `placing` moves state
-partitions, `compile` runs and switches the queries, `telemetry` says what they did. A thread, the steward, steps the
-slow ones along so that `observe` and `apply` return at once.
+partitions, `compile` runs and switches the queries, `telemetry` and `host_watch` say what queries and hosts did, and the
+`steward` steps along what takes time, so that `observe` and `apply` return at once.
 """
 
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
@@ -33,28 +31,22 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.observation import Composition, Context, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
+from elastream.spark.host_watch import HostWatch, task_frame
 from elastream.spark.hosts import Hosts
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
-from elastream.spark.rounds import Rounds
 from elastream.spark.run_clock import RunClock
-from elastream.spark.state_partitions import Location
+from elastream.spark.steward import Steward
 from elastream.spark.telemetry import Telemetry
 
 __all__ = ["SparkPlant"]
 
-STEP = 0.05
-"""Seconds between two looks of the steward at the queries: what a batch's end may go unnoticed for."""
-HOST_STEP, QUIET_STEP = 0.25, 1.0
-"""Seconds between two looks at the hosts, which cost a few gateway calls each: while one comes or goes, and otherwise."""
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
-CPU_WINDOW = 3.0
-"""Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
 NAN = float("nan")
 
 
@@ -82,12 +74,10 @@ class SparkPlant:
         self._composition = composition
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
-        self._cpu: dict[str, deque[tuple[float, float]]] = {}
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
-        self._ended: list[int] = [-1] * len(running)
-        self._rounds = Rounds(len(self._running))
-        self._steward = threading.Thread(target=self._step_along, name="steward", daemon=True)
+        self._watch = HostWatch(cluster)
+        self._steward = Steward(running, hosts, placing, clock.now)
         self._steward.start()
 
     @property
@@ -169,7 +159,8 @@ class SparkPlant:
         usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
         cores = sum(leases[name].type.cores for name in usable)
         cost = total_cost(self.ledger, now)
-        frame = self._host_frame(leases, now)
+        held = self._steward.held()
+        frame = self._watch.hosts(leases, held, now)
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
@@ -179,7 +170,7 @@ class SparkPlant:
             operators=operators,
             application=self._telemetry.application(wall, cost),
             hosts=frame,
-            tasks=self._task_frame(tuple(leases)),
+            tasks=task_frame(self._context.graph, leases, held),
             leases=leases,
             composition=self._composition,
             history=tuple(self._history),
@@ -203,7 +194,7 @@ class SparkPlant:
             return
         self._closing.set()
         self._clock.wake()
-        self._steward.join(10)
+        self._steward.stop()
         for each in self._running:
             _quietly(each.query.stop)
         _quietly(self._telemetry.poll)
@@ -324,7 +315,7 @@ class SparkPlant:
         if not others:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         self._hosts.drain(host)
-        self._empty(host, others)
+        self._steward.empty(host, others)
         return Outcome(action, Status.ACCEPTED)
 
     def _cancel_drain(self, action: Action, host: str) -> Outcome:
@@ -347,26 +338,10 @@ class SparkPlant:
         others = [name for name in self._hosts.usable if name != host]
         if not others:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
-        self._empty(host, others)
+        self._steward.empty(host, others)
         self._placing.forget(host)
         self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
-
-    def _empty(self, host: str, others: Sequence[str]) -> None:
-        """Want everything that `host` holds, or is about to get, elsewhere: always on the host that has the least."""
-        held = self._held()
-        load = {name: sum(where == name for where in held.values()) / _cores(self._hosts, name) for name in others}
-        for task, where in held.items():
-            if where == host:
-                target = min(load, key=lambda name: (load[name], name))
-                load[target] += 1 / _cores(self._hosts, target)
-                self._placing.want(task, target)
-
-    def _held(self) -> dict[TaskId, str]:
-        """Host of each placed task, moves under way counted as done."""
-        named = {self._hosts.address(name): name for name, lease in self._hosts.leases.items() if _there(lease)}
-        held = {task: named[at.address] for task, at in self._placing.where().items() if at.address in named}
-        return held | dict(self._placing.wanted())
 
     def _state(self, host: str) -> HostState | None:
         lease = self._hosts.leases.get(host)
@@ -393,110 +368,11 @@ class SparkPlant:
             widths |= dict.fromkeys(stage.operators, float(width))
         return widths
 
-    def _host_frame(self, leases: Mapping[str, Lease], now: float) -> Frame:
-        cpu, memory, tasks = [], [], []
-        held = self._held()
-        for name, lease in leases.items():
-            cpu.append(self._busy(name, now) / lease.type.cores if lease.state not in _COMING else NAN)
-            used = self._cluster.memory(name) if _there(lease) else None
-            memory.append(NAN if used is None else used)
-            tasks.append(float(sum(host == name for host in held.values())))
-        return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
-
-    def _busy(self, host: str, now: float) -> float:
-        """Cores that a host has used, mean over CPU_WINDOW; unknown until it was looked at twice."""
-        used = self._cluster.cpu_seconds(host)
-        if used is None:
-            return NAN
-        samples = self._cpu.setdefault(host, deque())
-        samples.append((now, used))
-        while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
-            samples.popleft()
-        then, before = samples[0]
-        return (used - before) / (now - then) if now > then else NAN
-
-    def _task_frame(self, hosts: Sequence[str]) -> TaskFrame:
-        graph = self._context.graph
-        held = self._held()
-        operators = tuple(graph.by_name)
-        rows = {name: row for row, name in enumerate(hosts)}
-        placed = [(task, host) for task, host in sorted(held.items()) if host in rows]
-        return TaskFrame(
-            operator=[operators.index(task.operator) for task, _ in placed],
-            index=[task.index for task, _ in placed],
-            host=[rows[host] for _, host in placed],
-            operators=operators,
-            values={Metric.BUSY_CORES: np.full(len(placed), np.nan)},
-        )
-
     def _meter_rows(self) -> Sequence[Any]:
         return [row for meter in {id(each.meter): each.meter for each in self._running}.values() for row in meter.drain()]
 
-    # -- the steward ---------------------------------------------------------------------------------------------------
 
-    def _step_along(self) -> None:
-        next_look = 0.0
-        while not self._closing.wait(STEP):
-            try:
-                self._follow_batches()
-                if self._clock.now() >= next_look:
-                    idle = [_idle(each.query) for each in self._running]
-                    self._rounds.look(self._ended, idle)
-                    self._keep_emptying()
-                    self._hosts.step(batch=self._rounds.count, idle=all(idle), holds=self._holds)
-                    next_look = self._clock.now() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
-            except (Py4JError, PySparkException, OSError, ElastreamError):
-                if self._closing.is_set():
-                    return
-                # A query that has just stopped, or a host that has just gone, answers with an error. The next look at it
-                # tells: `finished` of the query, the provider of the host.
-
-    def _follow_batches(self) -> None:
-        ended = [_last_batch(each.query) for each in self._running]
-        for each, batch, before in zip(self._running, ended, self._ended, strict=True):
-            if batch != before and each.keyed:
-                self._placing.send(each.keyed, self._target)
-        self._ended = ended
-
-    def _keep_emptying(self) -> None:
-        """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""
-        usable = self._hosts.usable
-        for name, lease in self._hosts.leases.items():
-            if usable and lease.state in (HostState.DRAINING, HostState.RELEASING):
-                self._empty(name, usable)
-
-    def _target(self, host: str) -> Location | None:
-        executor = self._hosts.executor(host)
-        usable = self._state(host) is HostState.RUNNING
-        return Location(executor.host, executor.id) if executor is not None and usable else None
-
-    def _holds(self, host: str) -> bool:
-        address = self._hosts.address(host)
-        return any(at.address == address for at in self._placing.where().values())
-
-
-_COMING = (HostState.REQUESTED, HostState.STARTING)
 _GONE = (HostState.RELEASED, HostState.LOST)
-
-
-def _there(lease: Lease) -> bool:
-    """Whether the provider knows the host: it does not while that is requested and waits for room."""
-    return lease.active and lease.state is not HostState.REQUESTED
-
-
-def _cores(hosts: Hosts, name: str) -> float:
-    kind: HostType = hosts.leases[name].type
-    return kind.cores * kind.speed
-
-
-def _last_batch(query: Any) -> int:
-    progress = query._jsq.lastProgress()
-    return -1 if progress is None else int(progress.batchId())
-
-
-def _idle(query: Any) -> bool:
-    status = query.status
-    return not status["isTriggerActive"] and not status["isDataAvailable"]
 
 
 def _quietly(stop: Any) -> None:

@@ -20,10 +20,11 @@ from elastream.spark.hosts import Hosts
 from elastream.spark.kafka import kafka_settings
 from elastream.spark.local import Local, LocalCluster
 from elastream.spark.placing import Placing
-from elastream.spark.plant import STEP, SparkPlant
+from elastream.spark.plant import SparkPlant
 from elastream.spark.run_clock import RunClock
 from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
+from elastream.spark.steward import STEP
 
 __all__ = ["start_plant"]
 
@@ -85,7 +86,7 @@ def start_plant(
             small=cloud.type.cores < 1,
         )
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, warm=warm)
+        hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
         for host in first:
             hosts.adopt(host, cloud.type, since)
         _await_first(hosts, cluster, first)

@@ -6,6 +6,7 @@ executor meanwhile, which also keeps the stream's own tasks off it until it is r
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,17 +23,18 @@ LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 """Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
 
 
-def warm_up(spark: SparkSession, executor: Executor) -> None:
-    """Run one task on each slot of `executor` that does what a batch does."""
+def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
+    """Run one task on each slot of `executor` that does what a batch does; what it writes goes into `scratch`."""
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
         rows = _pinned(spark, executor)
         if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
             rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
-        touched = rows.mapInArrow(_touch, "word string")
+        # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
+        touched = rows.mapInArrow(_touch, "word string").mapInArrow(_touch, "word string")
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
-        touched.groupBy("word").count().write.format("noop").mode("overwrite").save()
+        touched.groupBy("word").count().write.mode("overwrite").parquet(str(scratch / f"warm-up-{executor.id}"))
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type]
 
@@ -55,7 +57,8 @@ def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
 def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
 
-    import elastream.spark.fused  # noqa: F401
+    import elastream.spark.fused
+    import elastream.spark.sources  # noqa: F401
 
     for _ in batches:
         yield pa.record_batch([pa.array([f"word {number}" for number in range(ROWS)])], names=["word"])
