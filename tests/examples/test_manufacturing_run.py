@@ -15,6 +15,7 @@ from elastream.model.observation import Metric
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(manufacturing.needs_tesseract() != "", reason=manufacturing.needs_tesseract())
 def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

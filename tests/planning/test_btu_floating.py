@@ -75,6 +75,15 @@ def test_an_idle_operator_that_floats_makes_room_before_a_host_is_leased():
     assert list(Btu().plan(observation)) == [SetParallelism("b", 2), SetParallelism("a", 2, on=("h1",))]
 
 
+def test_an_operator_that_floats_is_given_one_number_in_a_plan():
+    # Two hosts end: each takes its share of the operator with it, and only what is left in the end is asked for.
+    hosts = [lease("h1"), lease("h2"), *(lease(f"h{n}", since=300.0) for n in range(3, 11))]
+    found = plan(Btu(), afloat(20, duration=0.1), leases=hosts)
+    assert [action for action in found if isinstance(action, SetParallelism)] == [SetParallelism("in", 16)]
+    assert ReleaseHost("h1") in found
+    assert ReleaseHost("h2") in found
+
+
 def test_what_is_closed_weighs_on_the_others_and_a_rollback_forgets_it():
     observation = observe(
         [operator("a", cores=0.5)],

@@ -24,7 +24,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Kind, Operator
 from elastream.spark.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
 from elastream.spark.corpus import freeze
-from elastream.spark.sources import LOAD, ShapedReader, backlog, check_source, committed, open_source
+from elastream.spark.sources import HOLD, LOAD, ShapedReader, backlog, check_source, committed, open_source
 from elastream.workload import constant, ramp
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
@@ -69,6 +69,23 @@ def test_partitions_are_even_contiguous_and_never_empty(first: int, count: int, 
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
     assert len(parts) == min(width, count)
+
+
+def test_a_load_does_not_begin_while_it_is_held(tmp_path: Path) -> None:
+    planner = reader(tmp_path, constant("1000/s", "3s"))
+    start = planner.initialOffset()
+    (tmp_path / HOLD).touch()
+    assert [planner.latestOffset(start) for _ in range(3)] == [start] * 3
+    (tmp_path / HOLD).unlink()
+    began = planner.latestOffset(start)
+    assert began == start  # nothing is due at the very beginning
+    assert planner.reportLatestOffset() is not None
+
+
+def test_a_load_that_has_begun_is_not_held_by_a_restart(tmp_path: Path) -> None:
+    planner = reader(tmp_path, constant("10/s", "3s"))
+    (tmp_path / HOLD).touch()
+    assert planner.latestOffset(begun(60))["n"] == 30
 
 
 def test_what_is_due_is_taken_and_then_nothing_is_a_batch(tmp_path: Path) -> None:

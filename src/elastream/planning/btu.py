@@ -178,7 +178,7 @@ class Btu:
         for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
             if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
-        return draft.actions
+        return draft.plan
 
     def is_late(self, observation: Observation, draft: Draft, unit: Unit) -> bool:
         """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""

@@ -102,11 +102,22 @@ class Draft:
         )
         self.received: set[str] = set()
         self.floating = {unit.name: 0 for unit in self.units}
+        self._afloat: set[str] = set()
         self._needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
         self._images: dict[str, set[str]] = {}
         self._leased = 0
         self._undo: list[Callable[[], object]] = []
         self._take_observed()
+
+    @property
+    def plan(self) -> list[Action]:
+        """The actions. Of an operator whose instances float only the last number counts: they are not told apart."""
+        last = {action.operator: at for at, action in enumerate(self.actions) if isinstance(action, SetParallelism)}
+        return [
+            action
+            for at, action in enumerate(self.actions)
+            if not (isinstance(action, SetParallelism) and action.operator in self._afloat and at < last[action.operator])
+        ]
 
     @property
     def scalable(self) -> tuple[Unit, ...]:
@@ -300,6 +311,8 @@ class Draft:
             self.floating[unit.name] = max(
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
+            if self.floating[unit.name]:
+                self._afloat.add(unit.name)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
         """What one task takes: its need as declared, or what a task of fixed number was seen to use."""

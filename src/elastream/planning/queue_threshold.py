@@ -47,7 +47,7 @@ class QueueThreshold:
             for _ in range((queue > self.upper) + (queue > self.second_upper)):
                 self._scale_up(draft, unit, f"{queue:.0f} waiting")
         self._release_empty(draft)
-        return draft.actions
+        return draft.plan
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)

@@ -38,7 +38,7 @@ from elastream.spark.keyed import keyed_frame, schema_from
 from elastream.spark.meter import Meter
 from elastream.spark.regions import Inlet, Region, region, wire
 from elastream.spark.shipping import pickled
-from elastream.spark.sources import open_source
+from elastream.spark.sources import HOLD, open_source
 
 __all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
@@ -100,6 +100,9 @@ def start_queries(
             compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
             running.append(compiler.start(edges, interval))
             _await_sources(running[-1])
+        for each in running:
+            for control in each.sources.values():
+                (control / HOLD).unlink()  # all queries are there: their loads begin together
     except BaseException as error:
         for each in running:
             each.query.stop()
@@ -225,6 +228,7 @@ class _Compiler:
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
             write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
+            (self._control_of(source) / HOLD).touch()
         for edge in self.edges:
             width = _edge_width(self.segment, edge, self.composition)
             write_wanted(wanted_file(self._channel(edge).control), version, code, width)

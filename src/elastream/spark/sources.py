@@ -37,7 +37,8 @@ from elastream.spark.workers import settle_in
 __all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "committed", "open_source"]
 
 FORMAT = "elastream_load"
-CORPUS, LOAD, RECORDS = "corpus.arrow", "load.pickle", "records"
+CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
+"""What lies in a source's control folder; while `hold` does, a load that has not begun does not begin."""
 
 
 class Offset(TypedDict):
@@ -193,7 +194,7 @@ class ShapedReader(DataSourceStreamReader):
             records, since = self._under_way
             self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
             self._under_way = None
-        if not start["started"] and self._planned is None:
+        if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
             self._planned = Offset(**start)  # type: ignore[typeddict-item]
             return dict(start)
         if self._began is None:
