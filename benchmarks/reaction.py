@@ -3,13 +3,14 @@
     python benchmarks/reaction.py [--quick] [--json FILE]
 
 Split into what happens in between: detect (the first observation that shows it), decide (the first lease asked for), lease
-(a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered.
+(a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered. Of several hosts it is the last.
 """
 
 import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Sequence
 
 from _cluster import HOST, word_count
 from _common import Report, main, progress
@@ -21,10 +22,24 @@ from elastream.model.observation import Metric
 from elastream.planning.threshold import Threshold
 from elastream.workload import steps
 
-LOW, HIGH = 1000, 12_000
+LOW, HIGH = 1000, 8000
 BEFORE, AFTER, LEAD = 40.0, 75.0, 5.0
 """Seconds of the low and of the high load, and how long before the step the policy takes over."""
+HELD = 5.0
+"""Seconds that latency must stay within its level to count as recovered."""
 PARTS = ("detect", "decide", "lease", "executor ready", "state moved", "recovered")
+
+
+def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
+    """When latency was back within its level for at least HELD seconds: `step` where it never left, NaN where never."""
+    left = next((time for time, fine in kept if not fine), None)
+    if left is None:
+        return step
+    for at, (since, fine) in enumerate(kept):
+        until = next((time for time, still in kept[at:] if not still), kept[-1][0])
+        if fine and since > left and until - since >= HELD:
+            return since
+    return float("nan")
 
 
 def one_run(warm: bool) -> dict[str, float]:
@@ -53,11 +68,11 @@ def one_run(warm: bool) -> dict[str, float]:
         )
         times = recording.times
         rate, latency = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.LATENCY_P99)
-        late = [time for time, value in zip(times, latency, strict=True) if time > step and value > target]
+        kept = [(time, value <= target) for time, value in zip(times, latency, strict=True) if time > step]
         parts = {
             "detect": next((t for t, r in zip(times, rate, strict=True) if r > (LOW + HIGH) / 2), float("nan")),
             "decide": leased[0][1] if leased else float("nan"),
-            "recovered": max(late, default=step),
+            "recovered": recovered(kept, step),
         }
         milestones = [plant.hosts.milestones(host) for host, _ in leased]
         for name, key in (("lease", "spawned"), ("executor ready", "warm")):
