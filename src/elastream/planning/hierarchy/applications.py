@@ -157,28 +157,25 @@ def hear(application: Application, view: View) -> Application:
     return replace(application, term=view.term, hosts=hosts, leave=frozenset(view.leave) - let_go, let_go=let_go)
 
 
-def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Booleans, free: Integers) -> tuple[Shift, ...]:
-    """Where the replicas on hosts `rows` go: the least used of `usable` with a slot left, in their own region first.
+def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Integers, free: Integers) -> tuple[Shift, ...]:
+    """Where the replicas on hosts `rows` go: the least used of the hosts `usable` with a slot left, in their region first.
 
-    free: slots left, brought down by what is placed. A host is emptied as a whole or not at all.
+    free: slots left on each host of the snapshot, brought down by what is placed. A host is emptied as a whole or not at
+    all: half of a host cannot be given back.
     """
-    hosts, shifts = snapshot.hosts, []
+    hosts = snapshot.hosts
+    order, first = snapshot.by_host
+    cpu = np.where(np.isnan(hosts.cpu[usable]), 1.0, hosts.cpu[usable])
+    usable = usable[np.argsort(cpu, kind="stable")]
+    shifts: list[Shift] = []
     for row in rows:
-        replicas = np.flatnonzero(snapshot.replicas.host == row)
-        targets: list[int] = []
-        for _ in replicas:
-            open_ = np.flatnonzero(usable & (free > 0) & hosts.up)
-            if not len(open_):
-                break
-            cpu = np.where(np.isnan(hosts.cpu[open_]), 1.0, hosts.cpu[open_])
-            target = int(open_[np.lexsort((cpu, hosts.region[open_] != hosts.region[row]))[0]])
-            free[target] -= 1
-            targets.append(target)
-        if len(targets) < len(replicas):
-            for target in targets:
-                free[target] += 1
-            continue
-        shifts += [Shift(int(replica), target) for replica, target in zip(replicas, targets, strict=True)]
+        replicas = order[first[row] : first[row + 1]]
+        here = hosts.region[usable] == hosts.region[row]
+        near_first = np.concatenate([usable[here], usable[~here]])
+        slots = np.repeat(near_first, free[near_first])[: len(replicas)]
+        if len(slots) == len(replicas):
+            np.subtract.at(free, slots, 1)
+            shifts += [Shift(*pair) for pair in zip(replicas.tolist(), slots.tolist(), strict=True)]
     return tuple(shifts)
 
 

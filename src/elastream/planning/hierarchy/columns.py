@@ -96,6 +96,13 @@ class Snapshot:
         return room
 
     @cached_property
+    def by_host(self) -> tuple[Integers, Integers]:
+        """Rows of placed replicas, host by host, and where each host's begin: shapes (placed,) and (hosts + 1,)."""
+        placed = np.flatnonzero(self.replicas.host >= 0)
+        order: Integers = placed[np.argsort(self.replicas.host[placed], kind="stable")]
+        return order, np.r_[0, np.cumsum(self.placed)].astype(np.int64)
+
+    @cached_property
     def critical(self) -> Booleans:
         """Applications whose response time is known to be over its target; shape (applications,)."""
         late: Booleans = self.applications.response > self.applications.target

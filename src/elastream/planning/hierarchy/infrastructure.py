@@ -5,7 +5,7 @@ replica: whether a host is in use it hears from the application that holds it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -115,9 +115,14 @@ class Ward:
 
 @dataclass(frozen=True)
 class Infrastructure:
-    """What the infrastructure manager remembers. next_number: of the next host name never used."""
+    """What the infrastructure manager remembers.
+
+    unsettled: hosts that are not VIEWED, so that a round need not look at all. next_number: of the next host name
+    never used.
+    """
 
     hosts: Mapping[str, HostRecord] = field(default_factory=dict)
+    unsettled: frozenset[str] = frozenset()
     regions: Mapping[str, Ward] = field(default_factory=dict)
     applications: Mapping[str, Ward] = field(default_factory=dict)
     next_number: int = 1
@@ -136,6 +141,7 @@ def adopt(
             of_application[record.owner].append(name)
     return Infrastructure(
         records,
+        frozenset(name for name, record in records.items() if record.stance is not Stance.VIEWED),
         {name: Ward(1, 1, 0, tuple(held)) for name, held in of_region.items()},
         {name: Ward(1, 1, 0, tuple(held)) for name, held in of_application.items()},
         number,
@@ -152,13 +158,12 @@ def decide(
     has not been heard to have seen its latest order or view is told again.
     """
     ledger = _Ledger(rules, state, now)
-    spare: dict[str, dict[str, float]] = {}
+    spare: dict[str, Sequence[tuple[str, int]]] = {}
     for message in heard:
         if isinstance(message, RegionReport):
             ledger.hear_region(message)
         elif ledger.hear_application(message):
-            for region, slots in message.spare:
-                spare.setdefault(region, {})[message.application] = slots
+            spare[message.application] = message.spare
     ledger.cancel_overdue()
     ledger.assign_free(spare)
     return ledger.close()
@@ -171,13 +176,18 @@ class _Ledger:
         self.rules = rules
         self.now = now
         self.hosts = dict(state.hosts)
+        self.unsettled = dict.fromkeys(sorted(state.unsettled))
         self.regions = dict(state.regions)
         self.applications = dict(state.applications)
         self.next_number = state.next_number
         self.held: dict[str, dict[str, None]] = {}
         self.sizes = {name: len(ward.hosts) for name, ward in state.regions.items()}
         self.total = len(state.hosts)
-        self.staying = self.total - sum(r.stance is Stance.LEAVING for r in state.hosts.values())
+        self.ordered: dict[str, set[str]] = {}
+        for host in self.unsettled:
+            if self.hosts[host].stance is Stance.ORDERED:
+                self.ordered.setdefault(self.hosts[host].region, set()).add(host)
+        self.staying = self.total - sum(self.hosts[host].stance is Stance.LEAVING for host in self.unsettled)
         self.refused: dict[str, str] = {}
         self._bumped: set[tuple[str, str]] = set()
 
@@ -187,10 +197,8 @@ class _Ledger:
         if report.number <= ward.number:
             return
         self.regions[report.region] = ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen))
-        for host in report.up:
-            record = self.hosts.get(host)
-            if record is not None and record.stance is Stance.ORDERED:
-                self._set(host, Stance.FREE)
+        for host in self.ordered.pop(report.region, frozenset()).intersection(report.up):
+            self._set(host, Stance.FREE)
         if report.seen < ward.term:
             return
         # Orders are whole: whoever has seen the last was told of every host, and has lost those it does not name.
@@ -229,15 +237,20 @@ class _Ledger:
 
     def cancel_overdue(self) -> None:
         """Hosts that were not left in time are available again."""
-        for host in [host for host, record in self.hosts.items() if record.until <= self.now]:
+        for host in [host for host in self.unsettled if self.hosts[host].until <= self.now]:
             self._cancel(host)
 
-    def assign_free(self, spare: Mapping[str, Mapping[str, float]]) -> None:
+    def assign_free(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Give each free host to the application with the least spare slots in its region, for its priority."""
         weight = self.rules.priorities
-        found = {region: dict(slots) for region, slots in spare.items()}
-        for host in [host for host, record in self.hosts.items() if record.stance is Stance.FREE]:
-            here = found.setdefault(self.hosts[host].region, {})
+        free = [host for host in self.unsettled if self.hosts[host].stance is Stance.FREE]
+        found: dict[str, dict[str, float]] = {self.hosts[host].region: {} for host in free}
+        for application, slots in spare.items() if free else ():
+            for region, number in slots:
+                if region in found:
+                    found[region][application] = number
+        for host in free:
+            here = found[self.hosts[host].region]
             wanting = here or dict.fromkeys(self.applications, 0.0)
             if not wanting:
                 continue
@@ -259,7 +272,8 @@ class _Ledger:
             if ward.seen < ward.term:
                 leave = tuple(host for host in ward.hosts if self.hosts[host].stance is Stance.LEAVING)
                 told.append(View(name, ward.term, ward.hosts, leave))
-        return Infrastructure(self.hosts, self.regions, self.applications, self.next_number), tuple(told)
+        state = Infrastructure(self.hosts, frozenset(self.unsettled), self.regions, self.applications, self.next_number)
+        return state, tuple(told)
 
     def _add(self, region: str, kind: str) -> None:
         reason = self.rules.refusal(region, self.sizes)
@@ -275,6 +289,7 @@ class _Ledger:
         self.sizes[region] = self.sizes.get(region, 0) + 1
         self._held("r" + region, self.regions[region])[host] = None
         self.hosts[host] = HostRecord(region, kind, term=self._bump("r" + region))
+        self.unsettled[host] = None
 
     def _free(self, host: str) -> None:
         """A host is to go: at once where nobody holds it, else its application is asked."""
@@ -306,10 +321,14 @@ class _Ledger:
                 self._held("a" + owner, self.applications[owner])[host] = None
             term = self._bump("a" + owner)
         self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until)
+        self.unsettled.pop(host, None)
+        if stance is not Stance.VIEWED:
+            self.unsettled[host] = None
 
     def _strike(self, host: str) -> None:
         """The host is no more: its region is told, and the application that held it."""
         record = self.hosts.pop(host)
+        self.unsettled.pop(host, None)
         self.total -= 1
         self.staying -= record.stance is not Stance.LEAVING
         self.sizes[record.region] -= 1

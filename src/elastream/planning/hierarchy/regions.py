@@ -4,7 +4,7 @@ It sees the hosts of its region and acts only on orders. What all regions propos
 one of them says, hears and remembers is a small value (`Region`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,13 +53,12 @@ class Region:
     hosts: Mapping[str, float] = field(default_factory=dict)
 
 
-def smallest(types: Mapping[str, HostType], region: str, cores: float = 0.0, memory: float = 0.0) -> HostType | None:
-    """The type of least slots in `region` that has room for a replica of `cores` and `memory`, the cheaper on a tie."""
-    return min(
-        (t for t in types.values() if t.region == region and t.cores >= cores and t.memory >= memory),
-        key=lambda t: (t.slots, t.price / t.billing.unit, t.name),
-        default=None,
-    )
+def smallest(types: Iterable[HostType]) -> dict[str, HostType]:
+    """By region the type of least slots (E2DF: for fine-grained control), the cheaper one on a tie."""
+    found: dict[str, HostType] = {}
+    for kind in sorted(types, key=lambda t: (t.slots, t.price / t.billing.unit, t.name)):
+        found.setdefault(kind.region, kind)
+    return found
 
 
 def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey:
@@ -110,21 +109,31 @@ def report(
     region: Region,
     now: float,
     leased: Mapping[str, bool],
-    found: RegionReport,
+    *,
+    add: tuple[str, ...] = (),
+    release: tuple[str, ...] = (),
+    drain: tuple[str, ...] = (),
+    utilisation: float | None = None,
+    idlest: str = "",
 ) -> tuple[Region, RegionReport]:
-    """The region's next report: `found` (made from the survey) with number, term and hosts filled in.
+    """The region's next report: what the survey found for it, and how its hosts are.
 
     leased: its leased hosts by name, True where up. A host that was ordered and is not leased counts as coming for
     `settle` seconds, and as lost from then on.
     """
-    up = tuple(host for host in region.hosts if leased.get(host, False))
-    coming = tuple(
-        host
-        for host, since in region.hosts.items()
-        if not leased.get(host, False) and (host in leased or now - since < rules.settle)
-    )
+    up: list[str] = []
+    coming: list[str] = []
+    for host, since in region.hosts.items():
+        ready = leased.get(host)
+        if ready:
+            up.append(host)
+        elif ready is not None or now - since < rules.settle:
+            coming.append(host)
     number = region.number + 1
-    return replace(region, number=number), replace(found, number=number, seen=region.term, up=up, coming=coming)
+    said = RegionReport(
+        region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest
+    )
+    return Region(region.name, region.term, number, region.hosts), said
 
 
 def hear(region: Region, order: RegionOrder, now: float) -> tuple[Region, tuple[tuple[str, str], ...], tuple[str, ...]]:

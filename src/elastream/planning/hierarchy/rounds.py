@@ -140,15 +140,21 @@ def _shifts(state: Hierarchy, snapshot: Snapshot, grants: Grants, owner: Integer
     """Replicas that leave hosts that are to be left, into slots that the grants left; none of a critical application."""
     rows = snapshot.hosts.rows
     shifts: list[Shift] = []
+    leaving = [n for n, each in enumerate(state.applications) if each.leave and not snapshot.critical[n]]
+    if not leaving:
+        return ()
     free = snapshot.free.copy()
     into = grants.proposals.host[grants.granted & (grants.proposals.host >= 0)]
     np.subtract.at(free, into, 1)
     going = {int(replica) for replica in grants.proposals.replica[grants.granted] if replica >= 0}
-    for number, application in enumerate(state.applications):
-        if application.leave and not snapshot.critical[number]:
-            mine = [row for host in sorted(application.leave) if (row := rows.get(host)) is not None]
-            usable = (owner == number) & ~withheld
-            shifts += applications.move_off(snapshot, [r for r in mine if snapshot.placed[r]], usable, free)
+    usable = np.flatnonzero((owner >= 0) & ~withheld & snapshot.hosts.up & (free > 0))
+    usable = usable[np.argsort(owner[usable], kind="stable")]
+    bounds = np.searchsorted(owner[usable], np.arange(len(state.applications) + 1))
+    for number in leaving:
+        left = [row for host in state.applications[number].leave if (row := rows.get(host)) is not None]
+        occupied = sorted(row for row in left if snapshot.placed[row])
+        own = usable[bounds[number] : bounds[number + 1]]
+        shifts += applications.move_off(snapshot, occupied, own, free)
     return tuple(shift for shift in shifts if shift.replica not in going)
 
 
@@ -232,24 +238,23 @@ def _reports(
     leased = dict(zip(hosts.names, hosts.up.tolist(), strict=True))
     release = _by_region(snapshot, found.release)
     drain = _by_region(snapshot, found.drain)
-    smallest = {region.name: regions.smallest(types, region.name) for region in state.regions}
+    smallest = regions.smallest(types.values())
     kept, reports = [], []
     for number, (region, lacking, mean, idlest) in enumerate(
         zip(state.regions, found.lacking.tolist(), found.utilisation.tolist(), found.idlest.tolist(), strict=True)
     ):
-        kind = smallest[region.name]
-        said = RegionReport(
-            region.name,
-            0,
-            0,
-            (),
+        kind = smallest.get(region.name)
+        region, said = regions.report(
+            rules.regions,
+            region,
+            snapshot.time,
+            leased,
             add=(kind.name,) * math.ceil(lacking / kind.slots) if kind is not None else (),
             release=release.get(number, ()),
             drain=drain.get(number, ()),
             utilisation=None if math.isnan(mean) else mean,
             idlest=hosts.names[idlest] if idlest >= 0 else "",
         )
-        region, said = regions.report(rules.regions, region, snapshot.time, leased, said)
         kept.append(region)
         reports.append(said)
     return kept, reports
@@ -269,11 +274,12 @@ def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str,
     mine = np.flatnonzero((owner >= 0) & ~withheld)
     group, at = np.unique(owner[mine] * len(snapshot.regions) + snapshot.hosts.region[mine], return_inverse=True)
     slots = np.bincount(at, snapshot.free[mine], minlength=len(group)).astype(np.int64)
-    found: dict[str, list[tuple[str, int]]] = {}
     application, region = np.divmod(group, len(snapshot.regions))
-    for a, r, free in zip(application.tolist(), region.tolist(), slots.tolist(), strict=True):
-        found.setdefault(snapshot.applications.names[a], []).append((snapshot.regions[r], free))
-    return {name: tuple(pairs) for name, pairs in found.items()}
+    pairs = list(zip([snapshot.regions[r] for r in region.tolist()], slots.tolist(), strict=True))
+    bounds = np.searchsorted(application, np.arange(len(snapshot.applications.names) + 1)).tolist()
+    return {
+        name: tuple(pairs[bounds[number] : bounds[number + 1]]) for number, name in enumerate(snapshot.applications.names)
+    }
 
 
 def _holdings(
