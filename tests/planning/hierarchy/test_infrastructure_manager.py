@@ -134,6 +134,13 @@ def test_letting_go_of_a_host_whose_drain_was_cancelled_meanwhile_does_not_free_
     assert state.hosts["h1"].owner == "a"
 
 
+def test_a_report_that_comes_again_after_its_drain_was_cancelled_drains_nothing() -> None:
+    report = asks(up=("h1", "h2"), drain=("h1",))
+    state, _ = decide(RULES, start(h1=viewed(), h2=viewed()), 0.0, [report])
+    state, _ = decide(RULES, state, 100.0, [])
+    assert decide(RULES, state, 101.0, [report])[0] == state
+
+
 def test_the_last_hosts_stay() -> None:
     state, told = decide(RULES, start(h1=viewed()), 0.0, [asks(up=("h1",), release=("h1",))])
     assert told == ()
