@@ -55,6 +55,7 @@ def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = (
         checks,
         _page(runs, figures, checks, varied),
         about,
+        verdict(checks),
     )
 
 

@@ -5,6 +5,7 @@ This turns an observation into the columns that managers see, and their plan int
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,14 +23,13 @@ from elastream.model.action import (
 )
 from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, Integers, Metric, Observation
-from elastream.planning.hierarchy.applications import ApplicationRules
+from elastream.planning.hierarchy.applications import ApplicationRules, initial_placement
 from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
 from elastream.planning.hierarchy.infrastructure import InfrastructureRules
 from elastream.planning.hierarchy.operators import OperatorRules
 from elastream.planning.hierarchy.regions import RegionRules
 from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
 from elastream.planning.measures import host_capacity, known_sum
-from elastream.planning.placement import balance
 
 __all__ = ["E2df", "snapshot_of"]
 
@@ -39,7 +39,10 @@ TICK = 1e-6
 
 @dataclass
 class E2df:
-    """The policy. scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init. low: utilisation at which hosts drain.
+    """The policy.
+
+    scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.
+    low: utilisation of a host at which it is drained.
 
     infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
     infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
@@ -63,6 +66,7 @@ class E2df:
     prefer: tuple[str, ...] = ()
     seed: int = 0
     _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
+    _spread: bool = field(default=False, init=False, repr=False, compare=False)
     _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
@@ -92,18 +96,21 @@ class E2df:
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
+        # Until the first placement, R_init hosts must be there, whatever is spare.
+        spare = self.spare if self._spread else max(self.spare, self.initial - len(observation.tasks))
         return Rules(
             OperatorRules(self.scale_out, self.scale_in, self.seed),
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
-            RegionRules(self.spare, self.low, self.infrastructure_period),
+            RegionRules(spare, self.low, self.infrastructure_period),
             InfrastructureRules(
                 self.patience, self.prefer, max_hosts=context.max_hosts - ending, min_hosts=context.min_hosts
             ),
         )
 
     def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
+        if moves := self._first_placement(observation):
+            return moves
         snapshot, rules = snapshot_of(observation), self.rules(observation)
-        first = self._state is None
         if self._state is None or not self.infrastructure:
             # Where hosts do not follow, the application may use whatever is there.
             self._state = self._begin(observation, snapshot, rules, self._state)
@@ -111,11 +118,27 @@ class E2df:
         most = max(operator.cores for operator in context.graph.operators)
         types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
         self._state, plan = planning_round(rules, self._state, snapshot, types, hosts_too=hosts_too)
-        actions: list[Action] = list(balance(observation, weigh=False)) if first else []
-        actions += self._scalings(observation, snapshot, plan)
+        actions = self._scalings(observation, snapshot, plan)
         if self.infrastructure:
             actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
         return actions
+
+    def _first_placement(self, observation: Observation) -> list[Action]:
+        """Moves that spread all replicas over the first R_init hosts, once these run; none where no host has too many."""
+        hosts = observation.usable[: self.initial]
+        if self._spread or (self.infrastructure and len(hosts) < min(self.initial, observation.context.max_hosts)):
+            return []
+        self._spread = True
+        tasks, names = observation.tasks, observation.hosts.ids
+        at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
+        wanted = initial_placement([str(task) for task in at], hosts)
+        if max(Counter(at.values()).values(), default=0) <= max(Counter(wanted.values()).values(), default=0):
+            return []
+        return [
+            MoveTask(task, wanted[str(task)], why=f"first placement, over {len(hosts)} hosts")
+            for task, host in at.items()
+            if wanted[str(task)] != host
+        ]
 
     def _begin(self, observation: Observation, snapshot: Snapshot, rules: Rules, before: Hierarchy | None) -> Hierarchy:
         leases = [observation.leases[host] for host in snapshot.hosts.names]
