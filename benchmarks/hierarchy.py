@@ -5,20 +5,16 @@ infrastructure manager orders and assigns; between rounds the world does what wa
 round finds nothing to do. Seconds are of processor time, which one process has on a machine of its own; the wall clock is
 shown beside it.
 
-    python benchmarks/hierarchy.py [--quick] [--json FILE]
+python benchmarks/hierarchy.py [--quick] [--json FILE]
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+from _common import Report, main, progress
 
 from elastream.model.cloud import HostType
 from elastream.planning.hierarchy.applications import ApplicationRules
@@ -32,7 +28,7 @@ SLOTS = 4
 FILLED = (0.5, 1.0)
 """Of a region's slots those that hold a replica, lowest and highest: some regions lack hosts, some have too many."""
 PERIOD = 60.0
-BAR_SECONDS, BAR_EXPONENT = 2.0, 1.1
+SOURCE = "the project's bar"
 
 
 @dataclass
@@ -114,7 +110,7 @@ def make(regions: int, applications: int, rules: Rules, seed: int = 1) -> tuple[
     return world, begin(rules, world.snapshot(), kinds, owner, n), types
 
 
-def measure(regions: int, applications: int, rounds: int) -> dict[str, float]:
+def measure_size(regions: int, applications: int, rounds: int) -> dict[str, float]:
     """Median seconds of a planning round, and what such a round decides."""
     rules = Rules(applications=ApplicationRules(tokens=50), infrastructure=InfrastructureRules(max_hosts=1e9))
     world, state, types = make(regions, applications, rules)
@@ -151,62 +147,35 @@ def exponent(rows: list[dict[str, float]]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def show(row: dict[str, float]) -> None:
-    """One line of the table."""
-    print(
-        f"{row['regions']:7,.0f} regions {row['hosts']:9,.0f} hosts {row['applications']:9,.0f} applications "
-        f"{row['replicas']:10,.0f} replicas: {row['seconds']:7.3f} s a round ({row['wall seconds']:.3f} by the clock); "
-        f"{row['grants a round']:,.0f} grants, {row['shifts a round']:,.0f} moves, {row['leases a round']:,.0f} leases, "
-        f"{row['releases a round']:,.0f} releases",
-        flush=True,
+def measure(arguments: argparse.Namespace) -> Report:
+    """All sizes, the growth between them, and the bars."""
+    report = Report()
+    rows = []
+    for regions in SIZES[:3] if arguments.quick else SIZES:
+        rows.append(measure_size(regions, APPLICATIONS, 2 if arguments.quick else 5))
+        progress(
+            "{regions:,.0f} regions, {hosts:,.0f} hosts, {applications:,.0f} applications, {replicas:,.0f} replicas: "
+            "{seconds:.3f} s a round ({wall seconds:.3f} by the clock); {grants a round:,.0f} grants, "
+            "{shifts a round:,.0f} moves, {leases a round:,.0f} leases, {releases a round:,.0f} releases".format_map(
+                rows[-1]
+            )
+        )
+    slope = exponent(rows)
+    last = rows[-1]
+    report.at_most(f"a planning round at {last['regions']:,} regions, s of CPU", last["seconds"], 2.0, SOURCE)
+    report.at_most("exponent of its growth with regions", slope, 1.1, f"{SOURCE}: linear, within what a measurement tells")
+    report.figures = {"rounds": rows, "exponent": slope}
+    return report
+
+
+def line(report: Report) -> str:
+    """The result in a line."""
+    last = report.figures["rounds"][-1]
+    return (
+        f"{last['regions']:,} regions, {last['hosts']:,} hosts, {last['operators']:,} operators: "
+        f"{last['seconds']:.2f} s of CPU a planning round; cost grows as regions^{report.figures['exponent']:.2f}"
     )
 
 
-def main() -> int:
-    """Run, print, and exit 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="up to 100 regions, two rounds each")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
-    rounds = 2 if arguments.quick else 5
-    rows = []
-    for regions in SIZES[:3] if arguments.quick else SIZES:
-        rows.append(measure(regions, APPLICATIONS, rounds))
-        show(rows[-1])
-    slope = exponent(rows)
-    print(f"cost grows as regions^{slope:.2f} from {rows[0]['regions']:g} to {rows[-1]['regions']:g} regions")
-    last = rows[-1]
-    checks = [
-        {
-            "name": f"seconds of processor time a planning round, {last['regions']:,.0f} regions",
-            "value": last["seconds"],
-            "bound": f"<= {BAR_SECONDS:g}",
-            "holds": last["seconds"] <= BAR_SECONDS,
-            "source": "our bar",
-        },
-        {
-            "name": "exponent of its growth with regions",
-            "value": slope,
-            "bound": f"<= {BAR_EXPONENT:g}",
-            "holds": slope <= BAR_EXPONENT,
-            "source": "our bar: linear, within what a measurement tells",
-        },
-    ]
-    for check in checks:
-        print(f"{'ok    ' if check['holds'] else 'MISSED'} {check['name']}: {check['value']:.3g} ({check['bound']})")
-    if arguments.json:
-        about = {
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        }
-        figures = {"rounds": rows, "exponent": slope}
-        arguments.json.write_text(
-            json.dumps({"figures": figures, "paper": {}, "checks": checks, "environment": about}, indent=1)
-        )
-    return 0 if all(check["holds"] for check in checks) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main("hierarchy", __doc__.splitlines()[0], measure, line)

@@ -80,4 +80,4 @@ def test_what_a_user_can_put_right_is_one_sentence_and_exit_status_2(document, w
 def test_an_unknown_experiment_is_refused():
     found = invoke("experiment", "nonsense")
     assert found.exit_code == 2
-    assert "visp" in found.output
+    assert "visp, e2df" in found.output
