@@ -2,8 +2,9 @@
 
     python benchmarks/reaction.py [--quick] [--json FILE]
 
-Split into what happens in between: detect (the first observation that shows it), decide (the first lease asked for), lease
-(a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered. Of several hosts it is the last.
+Split into what happens in between: detect (the first observation that shows it), decide (the first lease asked for),
+lease (a host spawned), executor ready (registered, and warm where it is warmed), state moved, recovered. Of several hosts
+the last counts.
 """
 
 import argparse

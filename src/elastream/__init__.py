@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
     from elastream.planning.btu import Btu
+    from elastream.planning.e2df import E2df
     from elastream.planning.queue_threshold import QueueThreshold
     from elastream.planning.static import Static
     from elastream.planning.threshold import Threshold
@@ -34,6 +35,7 @@ _HOMES = {
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),
     "elastream.planning.btu": ("Btu",),
+    "elastream.planning.e2df": ("E2df",),
     "elastream.planning.queue_threshold": ("QueueThreshold",),
     "elastream.planning.static": ("Static",),
     "elastream.planning.threshold": ("Threshold",),

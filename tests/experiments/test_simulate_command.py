@@ -234,4 +234,4 @@ def test_nothing_to_simulate_is_said():
 def test_an_unknown_experiment_is_refused():
     found = invoke("experiment", "nonsense")
     assert found.exit_code == 2
-    assert "visp" in found.output
+    assert "visp, e2df" in found.output

@@ -50,6 +50,7 @@ POLICIES: Mapping[str, str] = {
     "static": "elastream.planning.static:Static",
     "queue_threshold": "elastream.planning.queue_threshold:QueueThreshold",
     "btu": "elastream.planning.btu:Btu",
+    "e2df": "elastream.planning.e2df:E2df",
 }
 """Policies by the name that a document calls them, as `module:class`; imported when used."""
 

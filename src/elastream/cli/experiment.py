@@ -27,8 +27,8 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp.")],
-    quick: Annotated[bool, typer.Option("--quick", help="One pattern and one seed, in seconds.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp or e2df.")],
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
     html: Html = None,
     json_file: Json = None,
@@ -36,23 +36,38 @@ def experiment(
     """Run a paper's evaluation again, simulated, its tables beside the paper's; exit status 1 where a bar is missed."""
     from rich.console import Console
 
-    if name != "visp":
-        raise typer.BadParameter(f"there is no experiment {name!r} (there is: visp)")
-    from elastream.experiments.visp_page import run_visp
-
+    if name not in PAGES:
+        raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
+    run = PAGES[name]()
     console = Console()
     with progress_bar(console) as tell:
-        outcome = run_visp(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell)
+        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
-    if text := outcome.figures["verdict"]:
-        console.print(text)
+    if outcome.verdict:
+        console.print(outcome.verdict)
     held = sum(check.holds for check in outcome.checks)
     console.print(f"{held} of {len(outcome.checks)} bars hold (simulated, {outcome.figures['seconds']:g} s)")
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
+
+
+def _visp() -> "Callable[..., Outcome]":
+    from elastream.experiments.visp_page import run_visp
+
+    return run_visp
+
+
+def _e2df() -> "Callable[..., Outcome]":
+    from elastream.experiments.e2df_page import run_e2df
+
+    return run_e2df
+
+
+PAGES = {"visp": _visp, "e2df": _e2df}
+"""What runs each experiment; imported when used."""
 
 
 @contextmanager

@@ -29,13 +29,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all."""
+    """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all.
+
+    verdict: what missed checks hang on, in words; empty where none is missed or nothing is known about it.
+    """
 
     figures: Mapping[str, Any]
     paper: Mapping[str, Any]
     checks: tuple[Check, ...]
     page: Page
     environment: Mapping[str, Any] = field(default_factory=dict)
+    verdict: str = ""
 
     @property
     def holds(self) -> bool:
@@ -51,6 +55,7 @@ class Outcome:
             "figures": self.figures,
             "paper": self.paper,
             "checks": checks,
+            "verdict": self.verdict,
             "environment": dict(self.environment),
         }
 

@@ -64,7 +64,6 @@ def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = (
                 {"assumption": v.assumption, "factor": v.factor, "missed": [c.name for c in v.checks if not c.holds]}
                 for v in varied
             ],
-            "verdict": verdict(figures, checks, varied),
             "seconds": round(seconds, 2),
         },
         {
@@ -77,6 +76,7 @@ def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = (
         checks,
         _page(runs, figures, checks, varied),
         about,
+        verdict(figures, checks, varied),
     )
 
 

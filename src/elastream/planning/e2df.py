@@ -1,0 +1,332 @@
+"""E2DF as a policy for one application: the four managers in one process, against a plant.
+
+This turns an observation into the columns that managers see, and their plan into actions. What is decided is
+`elastream.planning.hierarchy`'s.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    SetParallelism,
+    TaskId,
+)
+from elastream.model.cloud import HostState
+from elastream.model.observation import Floats, Integers, Metric, Observation
+from elastream.planning.hierarchy.applications import ApplicationRules, initial_placement
+from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.hierarchy.infrastructure import InfrastructureRules
+from elastream.planning.hierarchy.operators import OperatorRules
+from elastream.planning.hierarchy.regions import RegionRules
+from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.measures import host_capacity, known_sum
+
+__all__ = ["E2df", "snapshot_of"]
+
+TICK = 1e-6
+"""Seconds by which a round may come early: times are sums of fractions."""
+
+
+@dataclass
+class E2df:
+    """The policy.
+
+    scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.
+    low: utilisation of a host at which it is drained.
+
+    infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
+    infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
+    many reconfigurations in `window` seconds; None: no limit. patience: seconds to leave a host that is to be drained.
+    prefer: regions that grow before all others. seed: of the replica that goes. Defaults are the paper's, section 5.
+
+    What managers remember is one value, replaced once a round; asked again about the same moment, it answers the same.
+    """
+
+    scale_out: float = 0.7
+    scale_in: float = 0.75
+    spare: int = 5
+    initial: int = 5
+    low: float = 0.1
+    infrastructure: bool = True
+    period: float = 30.0
+    infrastructure_period: float = 60.0
+    tokens: float | None = None
+    window: float = 60.0
+    patience: float = 120.0
+    prefer: tuple[str, ...] = ()
+    seed: int = 0
+    _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
+    _spread: bool = field(default=False, init=False, repr=False, compare=False)
+    _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
+    _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
+    _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "e2df"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Actions for this round; none between two rounds of the application level."""
+        now = observation.time
+        if now == self._last[0]:
+            return self._last[1]
+        actions: tuple[Action, ...] = ()
+        if now >= self._due - TICK:
+            self._due = _next(self._due, self.period, now)
+            hosts_too = self.infrastructure and now >= self._hosts_due - TICK
+            if hosts_too:
+                self._hosts_due = _next(self._hosts_due, self.infrastructure_period, now)
+            actions = tuple(self._round(observation, hosts_too))
+        self._last = (now, actions)
+        return actions
+
+    def rules(self, observation: Observation) -> Rules:
+        """The rules of its managers under what the plant allows."""
+        context = observation.context
+        # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
+        ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
+        # Until the first placement, R_init hosts must be there, whatever is spare.
+        spare = self.spare if self._spread else max(self.spare, self.initial - len(observation.tasks))
+        return Rules(
+            OperatorRules(self.scale_out, self.scale_in, self.seed),
+            ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
+            RegionRules(spare, self.low, self.infrastructure_period),
+            InfrastructureRules(
+                self.patience, self.prefer, max_hosts=context.max_hosts - ending, min_hosts=context.min_hosts
+            ),
+        )
+
+    def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
+        if moves := self._first_placement(observation):
+            return moves
+        snapshot, rules = snapshot_of(observation), self.rules(observation)
+        if self._state is None or not self.infrastructure:
+            # Where hosts do not follow, the application may use whatever is there.
+            self._state = self._begin(observation, snapshot, rules, self._state)
+        context = observation.context
+        most = max(operator.cores for operator in context.graph.operators)
+        types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
+        self._state, plan = planning_round(rules, self._state, snapshot, types, hosts_too=hosts_too)
+        actions = self._scalings(observation, snapshot, plan)
+        if self.infrastructure:
+            actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
+        return actions
+
+    def _first_placement(self, observation: Observation) -> list[Action]:
+        """Moves that spread all replicas over the first R_init hosts, once these run; none where no host has too many."""
+        hosts = observation.usable[: self.initial]
+        if self._spread or (self.infrastructure and len(hosts) < min(self.initial, observation.context.max_hosts)):
+            return []
+        self._spread = True
+        tasks, names = observation.tasks, observation.hosts.ids
+        at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
+        wanted = initial_placement([str(task) for task in at], hosts)
+        if max(Counter(at.values()).values(), default=0) <= max(Counter(wanted.values()).values(), default=0):
+            return []
+        return [
+            MoveTask(task, wanted[str(task)], why=f"first placement, over {len(hosts)} hosts")
+            for task, host in at.items()
+            if wanted[str(task)] != host
+        ]
+
+    def _begin(self, observation: Observation, snapshot: Snapshot, rules: Rules, before: Hierarchy | None) -> Hierarchy:
+        leases = [observation.leases[host] for host in snapshot.hosts.names]
+        draining = [lease.host for lease in leases if lease.state is HostState.DRAINING]
+        owner = np.where(snapshot.hosts.up, 0, -1)
+        kinds = [lease.type.name for lease in leases]
+        begun = begin(rules, snapshot, kinds, owner, observation.next_host, draining)
+        if before is None:
+            return begun
+        kept = replace(before.applications[0], hosts=begun.applications[0].hosts)
+        return replace(begun, applications=(kept,))
+
+    def _scalings(self, observation: Observation, snapshot: Snapshot, plan: Plan) -> list[Action]:
+        """Replicas more, fewer and elsewhere."""
+        actions: list[Action] = []
+        proposals, seats = plan.grants.proposals, _Seats(observation, snapshot)
+        for row in np.flatnonzero(plan.grants.granted).tolist():
+            operator = snapshot.operators.names[int(proposals.operator[row])]
+            used = f"a replica is used at {proposals.utilisation[row]:.0%}"
+            count, replica = int(proposals.replicas[row]), int(proposals.replica[row])
+            if proposals.change[row] > 0:
+                host = int(proposals.host[row])
+                on = snapshot.hosts.names[host] if host >= 0 else ""
+                actions += seats.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
+            else:
+                why = f"{used} at most, {count} would be used below {self.scale_in * self.scale_out:.1%}"
+                actions += seats.remove(operator, count, replica, why)
+        for shift in plan.shifts:
+            left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
+            actions += seats.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
+        return actions
+
+    def _host_actions(
+        self, observation: Observation, snapshot: Snapshot, plan: Plan, state: Hierarchy, hosts_too: bool
+    ) -> list[Action]:
+        """Drains begun and cancelled; where the infrastructure level had its round, releases and leases."""
+        leases = {host: observation.leases[host] for host in snapshot.hosts.names}
+        known = state.infrastructure.hosts
+        # Its application sends the replicas of a host elsewhere; the drain then keeps the plant from putting others there.
+        left = {snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])] for shift in plan.shifts}
+        actions: list[Action] = [
+            CancelDrain(host, why="it was not left in time, or its application is critical")
+            for host, lease in leases.items()
+            if lease.state is HostState.DRAINING and host in known and host not in plan.leaving
+        ]
+        actions += [
+            DrainHost(host, why=f"used at {self.low:.0%} or less")
+            for host in sorted(left)
+            if leases[host].state is HostState.RUNNING
+        ]
+        if hosts_too:
+            # Whatever is leased and not on the region's order goes, also what an earlier release did not rid us of.
+            actions += [
+                ReleaseHost(host, why="nobody holds it, and it is not needed as spare")
+                for host in leases
+                if host not in known
+            ]
+        for host, kind in plan.lease:
+            region = observation.context.host_types[kind].region
+            actions.append(LeaseHost(host, kind, region, why=f"fewer than {self.spare} slots are free in {region}"))
+        return actions
+
+
+def snapshot_of(observation: Observation) -> Snapshot:
+    """What the managers see of an observation, for one application.
+
+    A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
+    (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
+    whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
+    """
+    context = observation.context
+    leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
+    regions = tuple(sorted({*(x.type.region for x in leases.values()), *(t.region for t in context.host_types.values())}))
+    at = {region: row for row, region in enumerate(regions)}
+    hosts = Hosts(
+        tuple(leases),
+        np.array([at[lease.type.region] for lease in leases.values()], dtype=np.int64),
+        np.array([lease.type.slots for lease in leases.values()], dtype=np.int64),
+        np.array([observation.hosts.value(host, Metric.CPU) for host in leases], dtype=np.float64),
+        np.array([x.state in (HostState.RUNNING, HostState.DRAINING) for x in leases.values()], dtype=np.bool_),
+    )
+    names = observation.operators.ids
+    response = observation.latency(Metric.LATENCY).value
+    target = context.target_latency
+    return Snapshot(
+        observation.time,
+        regions,
+        hosts,
+        _replicas(observation, hosts),
+        Operators(names, np.zeros(len(names), dtype=np.int64), identities([f"{context.graph.name}/{n}" for n in names])),
+        Applications(
+            (context.graph.name,),
+            np.array([math.nan if response is None else response]),
+            np.array([math.nan if target is None else target]),
+        ),
+    )
+
+
+def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
+    context, tasks, names = observation.context, observation.tasks, observation.operators.ids
+    row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
+    host = np.where(tasks.host >= 0, row_of[tasks.host], -1)
+    scalable = np.array([name in context.scalable for name in names], dtype=np.bool_)
+    own = scalable[tasks.operator]
+    used = tasks.column(Metric.UTILISATION)
+    parts: list[tuple[Integers, Integers, Integers, Floats]] = [
+        (tasks.operator[own], tasks.index[own], host[own], used[own])
+    ]
+    seats = np.unique(np.stack([tasks.operator[~own], host[~own]]), axis=1)
+    for operator, row in seats[:, seats[1] >= 0].T.tolist():
+        mine = tasks.operator == operator
+        busy = _stage_sum(observation, names[operator], Metric.BUSY_CORES)
+        share = np.count_nonzero(mine & (host == row)) / np.count_nonzero(mine)
+        there = busy * share / host_capacity(observation, hosts.names[row])
+        parts.append((np.array([operator]), np.array([row]), np.array([row]), np.array([there])))
+    for operator in np.flatnonzero(scalable).tolist():
+        count = observation.operators.value(names[operator], Metric.PARALLELISM)
+        if count > 0 and not (tasks.operator == operator).any():
+            n = int(count)
+            average = np.full(n, _stage_sum(observation, names[operator], Metric.UTILISATION))
+            parts.append((np.full(n, operator), np.arange(n), np.full(n, -1), average))
+    operator, index, on, utilisation = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Replicas(operator, index, on, utilisation)
+
+
+def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
+    stage = observation.context.layout.stage_of[operator]
+    return known_sum(np.array([observation.operators.value(name, metric) for name in stage.operators]))
+
+
+class _Seats:
+    """Replicas as the plant knows them: instances whose number is set, or a host's share of tasks, which are moved."""
+
+    def __init__(self, observation: Observation, snapshot: Snapshot) -> None:
+        self.observation = observation
+        self.snapshot = snapshot
+
+    def add(self, operator: str, count: int, host: str, why: str) -> list[Action]:
+        """One replica more, `count` in all, on `host` (empty: anywhere)."""
+        if self._scalable(operator):
+            return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
+        held = self._held(operator)
+        share = sum(map(len, held.values())) // count
+        moves: list[Action] = []
+        for _ in range(share):
+            giver = max(held, key=lambda each: len(held[each]))
+            moves.append(MoveTask(held[giver].pop(), host, why=why))
+        return moves
+
+    def remove(self, operator: str, count: int, replica: int, why: str) -> list[Action]:
+        """One replica fewer, `count` in all: the one in row `replica`."""
+        replicas = self.snapshot.replicas
+        if self._scalable(operator):
+            placed = replicas.host[replica] >= 0
+            gone = (TaskId(operator, int(replicas.index[replica])),) if placed else ()
+            return [SetParallelism(operator, count, without=gone, why=why)]
+        held = self._held(operator)
+        moves: list[Action] = []
+        for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
+            taker = min(held, key=lambda each: len(held[each]))
+            held[taker].append(task)
+            moves.append(MoveTask(task, taker, why=why))
+        return moves
+
+    def move(self, replica: int, host: str, why: str) -> list[Action]:
+        """The replica in row `replica` to `host`."""
+        replicas = self.snapshot.replicas
+        operator = self.snapshot.operators.names[int(replicas.operator[replica])]
+        if self._scalable(operator):
+            return [MoveTask(TaskId(operator, int(replicas.index[replica])), host, why=why)]
+        return [
+            MoveTask(task, host, why=why)
+            for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
+        ]
+
+    def _scalable(self, operator: str) -> bool:
+        return operator in self.observation.context.scalable
+
+    def _held(self, operator: str) -> dict[str, list[TaskId]]:
+        """Tasks of an operator by host."""
+        names, tasks = self.observation.hosts.ids, self.observation.tasks
+        found: dict[str, list[TaskId]] = {}
+        for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True):
+            if task.operator == operator and row >= 0:
+                found.setdefault(names[row], []).append(task)
+        return found
+
+
+def _next(due: float, period: float, now: float) -> float:
+    """The first multiple of `period` after `due` that is after `now`; from now on where there was none."""
+    return now + period if math.isinf(due) else due + period * max(1, math.ceil((now - due) / period + TICK))

@@ -1,0 +1,354 @@
+"""The infrastructure manager: which regions may lease what, and which application may use which host (E2DF, section 4.1).
+
+It keeps one record a host, whose life is the table in the package; nothing changes a record but `_Ledger`. It never sees a
+replica: whether a host is in use it hears from the application that holds it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from elastream.model.cloud import LifecycleError
+from elastream.planning.hierarchy.messages import Holding, RegionOrder, RegionReport, View
+
+__all__ = [
+    "TRANSITIONS",
+    "HostRecord",
+    "Infrastructure",
+    "InfrastructureRules",
+    "RegionFacts",
+    "Stance",
+    "adopt",
+    "decide",
+]
+
+
+class Stance(StrEnum):
+    """Where a host stands with the infrastructure manager."""
+
+    ORDERED = "ordered"
+    FREE = "free"
+    VIEWED = "viewed"
+    LEAVING = "leaving"
+
+
+TRANSITIONS: Mapping[Stance, frozenset[Stance]] = {
+    Stance.ORDERED: frozenset({Stance.FREE}),  # its region reports it up
+    Stance.FREE: frozenset({Stance.VIEWED}),  # an application gets it
+    Stance.VIEWED: frozenset({Stance.LEAVING, Stance.FREE}),  # its application is asked to leave; it gave it back unasked
+    Stance.LEAVING: frozenset({Stance.VIEWED}),  # cancelled
+}
+"""Besides, any host may be struck off: lost, or, from FREE and LEAVING, given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """A host. owner: the application that may place on it, if any. term: of the view or order that last changed this.
+
+    until: when an application that is asked to leave must have done so, else inf.
+    """
+
+    region: str
+    type: str
+    stance: Stance = Stance.ORDERED
+    owner: str = ""
+    term: int = 0
+    until: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFacts:
+    """What the infrastructure manager knows of a region: price of a host (per second), latency to it (s), hosts it has."""
+
+    price: float = 0.0
+    latency: float = 0.0
+    capacity: float = math.inf
+
+
+@dataclass(frozen=True)
+class InfrastructureRules:
+    """What is granted.
+
+    patience: seconds after which a host that was not left is available again. prefer: regions that grow before all
+    others. regions: facts by name. max_price, max_latency: regions beyond are refused. max_hosts, min_hosts: of all
+    regions together. priorities: weight of an application, 1 where not given. consolidate_below: mean utilisation of a
+    region at or below which its least used host is to be left, beyond what the region itself proposes; None: never.
+    """
+
+    patience: float = 120.0
+    prefer: tuple[str, ...] = ()
+    regions: Mapping[str, RegionFacts] = field(default_factory=dict)
+    max_price: float = math.inf
+    max_latency: float = math.inf
+    max_hosts: float = math.inf
+    min_hosts: int = 1
+    priorities: Mapping[str, float] = field(default_factory=dict)
+    consolidate_below: float | None = None
+
+    def refusal(self, region: str, sizes: Mapping[str, int]) -> str:
+        """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may."""
+        facts = self.regions.get(region, RegionFacts())
+        if facts.price > self.max_price:
+            return f"a host in {region} costs {facts.price:g} a second, more than {self.max_price:g}"
+        if facts.latency > self.max_latency:
+            return f"{region} is {facts.latency:g} s away, more than {self.max_latency:g} s"
+        if sizes.get(region, 0) >= facts.capacity:
+            return f"{region} has all {facts.capacity:g} hosts that it can have"
+        for better in self.prefer:
+            if better == region:
+                break
+            if sizes.get(better, 0) < self.regions.get(better, RegionFacts()).capacity:
+                return f"{better} is preferred and has room"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ward:
+    """A region or an application as the infrastructure manager keeps it: the last term told, heard back, and its hosts."""
+
+    term: int = 0
+    seen: int = 0
+    number: int = 0
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Infrastructure:
+    """What the infrastructure manager remembers.
+
+    unsettled: hosts that are not VIEWED, so that a round need not look at all. next_number: of the next host name
+    never used.
+    """
+
+    hosts: Mapping[str, HostRecord] = field(default_factory=dict)
+    unsettled: frozenset[str] = frozenset()
+    regions: Mapping[str, Ward] = field(default_factory=dict)
+    applications: Mapping[str, Ward] = field(default_factory=dict)
+    next_number: int = 1
+
+
+def adopt(
+    hosts: Mapping[str, HostRecord], regions: Iterable[str], applications: Iterable[str], number: int
+) -> Infrastructure:
+    """The state that knows these hosts already, as if it had ordered and assigned them in term 1."""
+    records = {name: replace(record, term=1) for name, record in hosts.items()}
+    of_region: dict[str, list[str]] = {name: [] for name in regions}
+    of_application: dict[str, list[str]] = {name: [] for name in applications}
+    for name, record in records.items():
+        of_region[record.region].append(name)
+        if record.owner:
+            of_application[record.owner].append(name)
+    return Infrastructure(
+        records,
+        frozenset(name for name, record in records.items() if record.stance is not Stance.VIEWED),
+        {name: Ward(1, 1, 0, tuple(held)) for name, held in of_region.items()},
+        {name: Ward(1, 1, 0, tuple(held)) for name, held in of_application.items()},
+        number,
+    )
+
+
+def decide(
+    rules: InfrastructureRules, state: Infrastructure, now: float, heard: Iterable[RegionReport | Holding]
+) -> tuple[Infrastructure, tuple[RegionOrder | View, ...]]:
+    """One round: what was heard since the last is taken in, in this order, and whoever must know is told.
+
+    A message whose number is not above the last one's of its sender changes nothing. A report or holding that had not seen
+    the latest term about a host says nothing about it, and a report that had not seen the last order asks for nothing. Who
+    has not been heard to have seen its latest order or view is told again.
+    """
+    ledger = _Ledger(rules, state, now)
+    spare: dict[str, Sequence[tuple[str, int]]] = {}
+    for message in heard:
+        if isinstance(message, RegionReport):
+            ledger.hear_region(message)
+        elif ledger.hear_application(message):
+            spare[message.application] = message.spare
+    ledger.cancel_overdue()
+    ledger.assign_free(spare)
+    return ledger.close()
+
+
+class _Ledger:
+    """The records while a round lasts. Every change of a record bumps the term of whoever must hear of it, once a round."""
+
+    def __init__(self, rules: InfrastructureRules, state: Infrastructure, now: float) -> None:
+        self.rules = rules
+        self.now = now
+        self.hosts = dict(state.hosts)
+        self.unsettled = dict.fromkeys(sorted(state.unsettled))
+        self.regions = dict(state.regions)
+        self.applications = dict(state.applications)
+        self.next_number = state.next_number
+        self.held: dict[str, dict[str, None]] = {}
+        self.sizes = {name: len(ward.hosts) for name, ward in state.regions.items()}
+        self.total = len(state.hosts)
+        self.ordered: dict[str, set[str]] = {}
+        for host in self.unsettled:
+            if self.hosts[host].stance is Stance.ORDERED:
+                self.ordered.setdefault(self.hosts[host].region, set()).add(host)
+        self.staying = self.total - sum(self.hosts[host].stance is Stance.LEAVING for host in self.unsettled)
+        self.refused: dict[str, str] = {}
+        self._bumped: set[tuple[str, str]] = set()
+
+    def hear_region(self, report: RegionReport) -> None:
+        """Hosts that came up or were lost, then what the region asks for."""
+        ward = self.regions.setdefault(report.region, Ward())
+        if report.number <= ward.number:
+            return
+        self.regions[report.region] = ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen))
+        for host in self.ordered.pop(report.region, frozenset()).intersection(report.up):
+            self._set(host, Stance.FREE)
+        if report.seen < ward.term:
+            return
+        # Orders are whole: whoever has seen the last was told of every host, and has lost those it does not name.
+        if len(report.up) + len(report.coming) < len(ward.hosts):
+            for host in set(ward.hosts).difference(report.up, report.coming):
+                if host in self.hosts:
+                    self._strike(host)
+        for kind in report.add:
+            self._add(report.region, kind)
+        for host in (*report.release, *report.drain):
+            self._free(host)
+        below = self.rules.consolidate_below
+        if below is not None and report.utilisation is not None and report.utilisation <= below and report.idlest:
+            self._free(report.idlest)
+
+    def hear_application(self, holding: Holding) -> bool:
+        """Hosts that the application will not leave, and hosts that it let go of. Returns whether it was news."""
+        ward = self.applications.setdefault(holding.application, Ward())
+        if holding.number <= ward.number:
+            return False
+        self.applications[holding.application] = replace(ward, number=holding.number, seen=max(ward.seen, holding.seen))
+        for host in holding.refused:
+            record = self.hosts.get(host)
+            if record is not None and record.owner == holding.application and record.term <= holding.seen:
+                self._cancel(host)
+        if holding.hosts != ward.hosts:
+            held = frozenset(holding.hosts)
+            for host in tuple(self.held.get("a" + holding.application, ward.hosts)):
+                record = self.hosts[host]
+                if host not in held and record.term <= holding.seen:
+                    if record.stance is Stance.LEAVING:
+                        self._strike(host)
+                    else:
+                        self._set(host, Stance.FREE, owner="")
+        return True
+
+    def cancel_overdue(self) -> None:
+        """Hosts that were not left in time are available again."""
+        for host in [host for host in self.unsettled if self.hosts[host].until <= self.now]:
+            self._cancel(host)
+
+    def assign_free(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        """Give each free host to the application with the least spare slots in its region, for its priority."""
+        weight = self.rules.priorities
+        free = [host for host in self.unsettled if self.hosts[host].stance is Stance.FREE]
+        found: dict[str, dict[str, float]] = {self.hosts[host].region: {} for host in free}
+        for application, slots in spare.items() if free else ():
+            for region, number in slots:
+                if region in found:
+                    found[region][application] = number
+        for host in free:
+            here = found[self.hosts[host].region]
+            wanting = here or dict.fromkeys(self.applications, 0.0)
+            if not wanting:
+                continue
+            owner = min(wanting, key=lambda name: (wanting[name] / weight.get(name, 1.0), name))
+            here[owner] = wanting[owner] + 1
+            self._set(host, Stance.VIEWED, owner=owner)
+
+    def close(self) -> tuple[Infrastructure, tuple[RegionOrder | View, ...]]:
+        """The state after the round, and what is said."""
+        for name, held in self.held.items():
+            wards = self.applications if name[0] == "a" else self.regions
+            wards[name[1:]] = replace(wards[name[1:]], hosts=tuple(held))
+        told: list[RegionOrder | View] = []
+        for name, ward in self.regions.items():
+            if ward.seen < ward.term or name in self.refused:
+                hosts = tuple((host, self.hosts[host].type) for host in ward.hosts)
+                told.append(RegionOrder(name, ward.term, hosts, self.refused.get(name, "")))
+        for name, ward in self.applications.items():
+            if ward.seen < ward.term:
+                leave = tuple(host for host in ward.hosts if self.hosts[host].stance is Stance.LEAVING)
+                told.append(View(name, ward.term, ward.hosts, leave))
+        state = Infrastructure(self.hosts, frozenset(self.unsettled), self.regions, self.applications, self.next_number)
+        return state, tuple(told)
+
+    def _add(self, region: str, kind: str) -> None:
+        reason = self.rules.refusal(region, self.sizes)
+        if not reason and self.total >= self.rules.max_hosts:
+            reason = f"there are {self.total} hosts, as many as may be"
+        if reason:
+            self.refused[region] = reason
+            return
+        host = f"h{self.next_number}"
+        self.next_number += 1
+        self.total += 1
+        self.staying += 1
+        self.sizes[region] = self.sizes.get(region, 0) + 1
+        self._held("r" + region, self.regions[region])[host] = None
+        self.hosts[host] = HostRecord(region, kind, term=self._bump("r" + region))
+        self.unsettled[host] = None
+
+    def _free(self, host: str) -> None:
+        """A host is to go: at once where nobody holds it, else its application is asked."""
+        record = self.hosts.get(host)
+        if record is None or self.staying <= self.rules.min_hosts:
+            return
+        if record.stance is Stance.FREE:
+            self._strike(host)
+        elif record.stance is Stance.VIEWED:
+            self.staying -= 1
+            self._set(host, Stance.LEAVING, owner=record.owner, until=self.now + self.rules.patience)
+
+    def _cancel(self, host: str) -> None:
+        record = self.hosts[host]
+        if record.stance is Stance.LEAVING:
+            self.staying += 1
+            self._set(host, Stance.VIEWED, owner=record.owner)
+
+    def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf) -> None:
+        record = self.hosts[host]
+        if stance not in TRANSITIONS[record.stance]:
+            raise LifecycleError(f"host {host!r} of {record.owner or 'nobody'} cannot go from {record.stance} to {stance}")
+        term = record.term
+        if record.owner and record.owner != owner:
+            self._held("a" + record.owner, self.applications[record.owner]).pop(host)
+            self._bump("a" + record.owner)
+        if owner:
+            if record.owner != owner:
+                self._held("a" + owner, self.applications[owner])[host] = None
+            term = self._bump("a" + owner)
+        self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until)
+        self.unsettled.pop(host, None)
+        if stance is not Stance.VIEWED:
+            self.unsettled[host] = None
+
+    def _strike(self, host: str) -> None:
+        """The host is no more: its region is told, and the application that held it."""
+        record = self.hosts.pop(host)
+        self.unsettled.pop(host, None)
+        self.total -= 1
+        self.staying -= record.stance is not Stance.LEAVING
+        self.sizes[record.region] -= 1
+        self._held("r" + record.region, self.regions[record.region]).pop(host)
+        self._bump("r" + record.region)
+        if record.owner:
+            self._held("a" + record.owner, self.applications[record.owner]).pop(host)
+            self._bump("a" + record.owner)
+
+    def _held(self, ward: str, of: Ward) -> dict[str, None]:
+        """The hosts of a ward, in order, as they can be changed."""
+        if ward not in self.held:
+            self.held[ward] = dict.fromkeys(of.hosts)
+        return self.held[ward]
+
+    def _bump(self, ward: str) -> int:
+        """The term in which a ward hears of this round's changes."""
+        wards = self.applications if ward[0] == "a" else self.regions
+        name = ward[1:]
+        if (ward[0], name) not in self._bumped:
+            self._bumped.add((ward[0], name))
+            wards[name] = replace(wards[name], term=wards[name].term + 1)
+        return wards[name].term
