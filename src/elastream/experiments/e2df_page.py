@@ -116,7 +116,7 @@ def provision_table(varied: Sequence[Variation]) -> Table:
     for each in varied:
         checks = bars(each.runs)
         busiest = utilisation_at_peak("count", each.runs[0].case.assumptions)
-        rows.append((each.name, f"{busiest:.0%}", *(f"{check.value:.3g}" for check in checks)))
+        rows.append((each.name, f"{busiest:.0%}", *(f"{check.value:.4g}" for check in checks)))
         good.append(all(check.holds for check in checks))
     names = (check.name for check in bars(varied[0].runs))
     return Table(
