@@ -97,7 +97,7 @@ def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
     path = wanted_file(tmp_path / "control" / "source")
     write_wanted(path, 1, 0, 2)
     write_wanted(path, 2, 5, 4)
-    assert read_wanted(path) == Wanted(version=2, code=5, partitions=4)
+    assert read_wanted(path, Wanted(version=0, code=0, partitions=1)) == Wanted(version=2, code=5, partitions=4)
     assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
 
 

@@ -24,7 +24,8 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Kind, Operator
 from elastream.spark.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
 from elastream.spark.corpus import freeze
-from elastream.spark.sources import HOLD, LOAD, ShapedReader, backlog, check_source, committed, open_source
+from elastream.spark.pacing import committed
+from elastream.spark.sources import HOLD, LOAD, ShapedReader, backlog, check_source, open_source
 from elastream.workload import constant, ramp
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))

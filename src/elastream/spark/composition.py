@@ -140,9 +140,12 @@ def write_wanted(path: Path, version: int, code: int, partitions: int) -> None:
     write_atomically(path, json.dumps({"version": version, "code": code, "partitions": partitions}))
 
 
-def read_wanted(path: Path) -> Wanted:
-    """What `write_wanted` wrote last."""
-    return Wanted(**json.loads(path.read_text()))
+def read_wanted(path: Path, default: Wanted) -> Wanted:
+    """What `write_wanted` wrote last; `default` where it has written nothing yet."""
+    try:
+        return Wanted(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return default
 
 
 class CompositionLog:

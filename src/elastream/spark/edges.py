@@ -9,7 +9,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -22,10 +21,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from elastream.model.graph import Edge
-from elastream.planning.governor import Governor
 from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
+from elastream.spark.pacing import Pacing, shares
 from elastream.spark.records import conformed
-from elastream.spark.sources import committed
 from elastream.spark.workers import settle_in
 
 __all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "Piece", "edge_name", "open_edge"]
@@ -209,12 +207,10 @@ class EdgeReader(DataSourceStreamReader):
         schema: pa.Schema,
         commits: Path,
     ) -> None:
-        self._commits = commits
         self._name, self._control, self._rows_each, self._schema = name, channel.control, rows_each, schema
         self._default = Wanted(version=0, code=0, partitions=partitions)
         self._log = EdgeLog(channel.records)
-        self._governor = Governor(batch_seconds)
-        self._under_way: tuple[int, float] | None = None
+        self._pacing = Pacing(batch_seconds, commits)
 
     def initialOffset(self) -> dict[str, Any]:
         """Nothing taken."""
@@ -223,15 +219,12 @@ class EdgeReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """All that is written, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
         now = time.time()
-        if self._under_way is not None:
-            records, since = self._under_way
-            self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
-            self._under_way = None
+        self._pacing.settle(now)
         taken = int(start["n"])
-        upto = min(self._log.refresh(), taken + self._governor.allowance)
+        upto = min(self._log.refresh(), taken + self._pacing.allowance)
         if upto <= taken:
             return dict(start)
-        self._under_way = (upto - taken, now)
+        self._pacing.begin(upto - taken, now)
         return dict(self._offset(upto))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:
@@ -240,8 +233,7 @@ class EdgeReader(DataSourceStreamReader):
         if self._log.total < last:  # a batch that is replayed after a restart is asked for before anything else
             self._log.refresh()
         width = max(1, min(int(end["partitions"]), -(-(last - first) // self._rows_each)))
-        edges = [first + (last - first) * part // width for part in range(width + 1)]
-        return [EdgeSlice(self._log.pieces(a, b), int(end["code"])) for a, b in pairwise(edges) if b > a]
+        return [EdgeSlice(self._log.pieces(a, b), int(end["code"])) for a, b in shares(first, last, width) if b > a]
 
     def read(self, partition: EdgeSlice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Arrow batches of a slice, stamped."""
@@ -258,8 +250,5 @@ class EdgeReader(DataSourceStreamReader):
         self._log.forget(int(end["n"]))
 
     def _offset(self, n: int) -> EdgeOffset:
-        try:
-            wanted = read_wanted(wanted_file(self._control))
-        except FileNotFoundError:
-            wanted = self._default
+        wanted = read_wanted(wanted_file(self._control), self._default)
         return EdgeOffset(edge=self._name, n=n, version=wanted.version, code=wanted.code, partitions=wanted.partitions)

@@ -5,13 +5,11 @@ The offset also carries the composition that the batch runs under (see `composit
 two and a replay meets the first one again. The records themselves are left to `corpus`, batch sizes to `planning.governor`.
 """
 
-import os
 import pickle
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -28,13 +26,13 @@ from pyspark.sql.types import StructType
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, TextFiles
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
-from elastream.planning.governor import Governor
 from elastream.spark.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.kafka import check_topic, source_options
+from elastream.spark.pacing import Pacing, shares
 from elastream.spark.workers import settle_in
 
-__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "committed", "open_source"]
+__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
@@ -171,9 +169,7 @@ class ShapedReader(DataSourceStreamReader):
         self._control = control
         self._default = Wanted(version=0, code=0, partitions=partitions)
         self._schema = schema
-        self._commits = commits
-        self._governor = Governor(batch_seconds)
-        self._under_way: tuple[int, float] | None = None
+        self._pacing = Pacing(batch_seconds, commits)
         self._planned: Offset | None = None
         self._began: float | None = None
 
@@ -190,26 +186,22 @@ class ShapedReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """All that is due, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
         now = time.time()
-        if self._under_way is not None:
-            records, since = self._under_way
-            self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
-            self._under_way = None
+        self._pacing.settle(now)
         if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
             self._planned = Offset(**start)  # type: ignore[typeddict-item]
             return dict(start)
         if self._began is None:
             self._began = float(start["started"]) or now
             # What the load brings in twice the time of a batch is no burst, whatever a record costs.
-            usual = int(2 * self._governor.batch_seconds * self._load.rate(now - self._began))
-            self._governor = replace(self._governor, allowance=max(self._governor.allowance, usual))
+            self._pacing.allow(int(2 * self._pacing.batch_seconds * self._load.rate(now - self._began)))
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
-        upto = min(due, taken + self._governor.allowance)
+        upto = min(due, taken + self._pacing.allowance)
         self._planned = Offset(**start)  # type: ignore[typeddict-item]
         if upto > taken:
             seconds = now - started if upto == due else self._load.due(upto - 1)
             self._planned = self._offset(upto, seconds, started)
-            self._under_way = (upto - taken, now)
+            self._pacing.begin(upto - taken, now)
         return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -223,8 +215,7 @@ class ShapedReader(DataSourceStreamReader):
         """Contiguous shares of the batch, as even as can be, none of them empty."""
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
-        edges = [first + (last - first) * part // width for part in range(width + 1)]
-        return [Slice(a, b, int(end["code"])) for a, b in pairwise(edges)]
+        return [Slice(a, b, int(end["code"])) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Arrow batches of a slice, stamped."""
@@ -238,27 +229,10 @@ class ShapedReader(DataSourceStreamReader):
         """Nothing to forget: every range can be read again."""
 
     def _offset(self, n: int, seconds: float, started: float) -> Offset:
-        try:
-            wanted = read_wanted(wanted_file(self._control))
-        except FileNotFoundError:
-            wanted = self._default
+        wanted = read_wanted(wanted_file(self._control), self._default)
         return Offset(
             n=n, t=seconds, started=started, version=wanted.version, code=wanted.code, partitions=wanted.partitions
         )
-
-
-def committed(commits: Path | None, since: float, now: float) -> float:
-    """When (epoch seconds) the batch planned at `since` was committed: the time of the newest entry of the commit log.
-
-    A query that has done a batch early waits for its next trigger, which is no time that the batch took. `now`, when the
-    next one is planned, where the log has no entry that new.
-    """
-    try:
-        entries = [entry.stat().st_mtime for entry in os.scandir(commits) if entry.name.isdecimal()] if commits else []
-    except OSError:
-        entries = []  # an entry was purged between the two calls
-    newest = max(entries, default=now)
-    return newest if since < newest <= now else now
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:
