@@ -64,11 +64,6 @@ class Placing:
             if known is None or known.host != host:
                 self._wanted[task] = Move(task, host, self._clock())
 
-    def forget(self, host: str) -> None:
-        """Drop all moves to `host`."""
-        with self._lock:
-            self._wanted = {task: move for task, move in self._wanted.items() if move.host != host}
-
     def look(self) -> None:
         """Ask the coordinator where every task is."""
         self._where = {

@@ -340,7 +340,6 @@ class SparkPlant:
         if not others:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         self._steward.empty(host, others)
-        self._placing.forget(host)
         self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
 

@@ -210,9 +210,7 @@ class Telemetry:
             columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = _rate(batches)
             # What a record waits at the source is the time until a batch takes it.
             waits, weights = self._spread(source, batches, lambda batch: batch.start)
-            columns[Metric.DURATION_P50][source] = weighted_quantile(waits, weights, 0.5)
-            columns[Metric.DURATION_P99][source] = weighted_quantile(waits, weights, 0.99)
-            columns[Metric.DURATION][source] = float(np.average(waits, weights=weights)) if len(waits) else NAN
+            _describe_durations(columns, source, waits, weights)
 
     def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
@@ -238,10 +236,7 @@ class Telemetry:
             weights = np.array([float(row.rows_in) for row in rows])
             known = ~np.isnan(passed) & (weights > 0)
             if known.any() and self._layout.graph.operator(name).kind is not Kind.SOURCE:
-                passed, weights = passed[known], weights[known]
-                columns[Metric.DURATION][name] = float(np.average(passed, weights=weights))
-                columns[Metric.DURATION_P50][name] = weighted_quantile(passed, weights, 0.5)
-                columns[Metric.DURATION_P99][name] = weighted_quantile(passed, weights, 0.99)
+                _describe_durations(columns, name, passed[known], weights[known])
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
@@ -258,10 +253,8 @@ class Telemetry:
                     if batch.rows and (metered := self._meter.get((batch.segment, batch.id)))
                 ]
                 if spans:
-                    seconds, weights = np.maximum(0.0, np.array([s for s, _ in spans])), np.array([w for _, w in spans])
-                    columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
-                    columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
-                    columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+                    seconds, weights = (np.array(each) for each in zip(*spans, strict=True))
+                    _describe_durations(columns, name, np.maximum(0.0, seconds), weights)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
@@ -286,9 +279,7 @@ class Telemetry:
                 columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
                 if spent[target]:
                     seconds, weights = (np.array(each) for each in zip(*spent[target], strict=True))
-                    columns[Metric.DURATION][target] = float(np.average(seconds, weights=weights))
-                    columns[Metric.DURATION_P50][target] = weighted_quantile(seconds, weights, 0.5)
-                    columns[Metric.DURATION_P99][target] = weighted_quantile(seconds, weights, 0.99)
+                    _describe_durations(columns, target, seconds, weights)
 
     def _queued(self) -> float:
         """Records on all durable edges of files that no batch has taken."""
@@ -376,6 +367,13 @@ class Telemetry:
         """Epoch second at which the load of a shaped source began; None before its first batch."""
         last = self.last(self._segment_of(source))
         return last.load_started if last is not None and last.load_started == last.load_started else None
+
+
+def _describe_durations(columns: dict[Metric, dict[str, float]], name: str, seconds: Floats, weights: Floats) -> None:
+    """Mean and quantiles of what `weights` records each spent at the operator `name`; unknown where there are none."""
+    columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights)) if len(seconds) else NAN
+    columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
+    columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
 
 
 def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
