@@ -43,7 +43,7 @@ from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operat
 from elastream.model.units import duration
 from elastream.workload import pattern_from
 
-__all__ = ["CLOUDS", "POLICIES", "Document", "Setting", "load_document"]
+__all__ = ["CLOUDS", "POLICIES", "Document", "Setting", "imported", "load_document"]
 
 POLICIES: Mapping[str, str] = {
     "threshold": "elastream.planning.threshold:Threshold",
@@ -79,9 +79,15 @@ class Setting:
         return _build(self._target, self.parameters, self._place, self._file)
 
 
-def _build(target: str, parameters: Mapping[str, Any], place: Loc, file: Located) -> Any:
+def imported(target: str) -> Callable[..., Any]:
+    """What `"module:name"`, as in `POLICIES`, names."""
     module, _, attribute = target.partition(":")
-    factory: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def _build(target: str, parameters: Mapping[str, Any], place: Loc, file: Located) -> Any:
+    factory = imported(target)
     hints = get_type_hints(factory)
     known = inspect.signature(factory).parameters
     arguments = {}

@@ -4,7 +4,6 @@ With `--calibrate RUN` the simulator takes its constants from a recorded run; wi
 how far the simulation is from what was measured is told.
 """
 
-import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,24 +166,24 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
     """The policy of a run with the parameters that it had; none where that is no policy of ours."""
-    from elastream.api.document import PARTS, POLICIES
+    from elastream.api.document import PARTS, POLICIES, imported
 
     name, parameters = recording.header.policy, recording.header.environment.get("policy")
     if name not in POLICIES or parameters is None:
         return {}
     try:
         given = {
-            key: _named(PARTS[key])(**value) if key in PARTS and isinstance(value, dict) else value
+            key: imported(PARTS[key])(**value) if key in PARTS and isinstance(value, dict) else value
             for key, value in parameters.items()
         }
-        return {name: _named(POLICIES[name])(**given)}
+        return {name: imported(POLICIES[name])(**given)}
     except (TypeError, ValueError, ElastreamError) as error:
         raise InputError(f"the recorded policy {name} cannot be made again: {error}") from None
 
 
 def policy_from(text: str) -> "Policy":
     """The policy that `btu` or `static:hosts=3` names; a usage error where there is none such."""
-    from elastream.api.document import POLICIES
+    from elastream.api.document import POLICIES, imported
 
     name, _, given = text.partition(":")
     if name not in POLICIES:
@@ -196,16 +195,10 @@ def policy_from(text: str) -> "Policy":
             raise typer.BadParameter(f"{part!r} in {text!r} is not key=value")
         parameters[key.strip()] = _number(value.strip())
     try:
-        policy: Policy = _named(POLICIES[name])(**parameters)
+        policy: Policy = imported(POLICIES[name])(**parameters)
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(f"policy {text!r}: {error}") from None
     return policy
-
-
-def _named(target: str) -> Any:
-    """What `module:name` names."""
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def _number(text: str) -> int | float | str:

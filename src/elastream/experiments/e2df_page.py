@@ -20,7 +20,7 @@ from elastream.experiments.e2df import (
     run_cases,
     utilisation_at_peak,
 )
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.outcome import Check, Outcome, check_table, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["Variation", "comparison", "outcome", "provision_table", "run_e2df", "verdict"]
@@ -98,16 +98,6 @@ def comparison(runs: Sequence[Run]) -> Table:
         if any(printed):
             rows.append(("   paper, section 5", *("-" if value is None else _text(value) for value in printed)))
     return Table("Word Count, simulated, beside the paper's Figure 2", ("", *(r.case.scenario for r in runs)), tuple(rows))
-
-
-def check_table(checks: Sequence[Check]) -> Table:
-    """The bars, each with its value."""
-    return Table(
-        "Bars, on simulated figures",
-        ("bar", "value", "bound", "holds", "source"),
-        tuple((c.name, str(c.value), c.bound, "yes" if c.holds else "MISSED", c.source) for c in checks),
-        tuple(c.holds for c in checks),
-    )
 
 
 def provision_table(varied: Sequence[Variation]) -> Table:

@@ -6,14 +6,14 @@ Every experiment ends in an `Outcome`, so that all of them print, save and fail 
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from elastream.experiments.page import Page
+from elastream.experiments.page import Page, Table
 
-__all__ = ["Check", "Outcome", "environment"]
+__all__ = ["Check", "Outcome", "check_table", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,16 @@ class Outcome:
             "verdict": self.verdict,
             "environment": dict(self.environment),
         }
+
+
+def check_table(checks: Sequence[Check]) -> Table:
+    """The bars, each with its value."""
+    return Table(
+        "Bars, on simulated figures",
+        ("bar", "value", "bound", "holds", "source"),
+        tuple((c.name, str(c.value), c.bound, "yes" if c.holds else "MISSED", c.source) for c in checks),
+        tuple(c.holds for c in checks),
+    )
 
 
 def environment(**more: Any) -> dict[str, Any]:

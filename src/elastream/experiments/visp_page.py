@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, Assumptions
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.outcome import Check, Outcome, check_table, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.experiments.visp import (
     BTUS,
@@ -29,7 +29,7 @@ from elastream.experiments.visp import (
 from elastream.experiments.visp_paper import TABLES, Printed
 from elastream.planning.btu import Btu
 
-__all__ = ["Variation", "check_table", "comparison", "outcome", "run_visp", "sensitivity_table", "variations", "verdict"]
+__all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "variations", "verdict"]
 
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
@@ -127,16 +127,6 @@ def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> 
             rows.append((f"   paper, {paper.name}", *(_text(metric, paper.rows[metric][column]) for column in COLUMNS)))
     return Table(
         f"{pattern}: simulated beside the paper's {paper.name}, mean (σ) over the seeds", ("", *COLUMNS), tuple(rows)
-    )
-
-
-def check_table(checks: Sequence[Check]) -> Table:
-    """The bars, each with its value."""
-    return Table(
-        "Bars, on simulated figures",
-        ("bar", "value", "bound", "holds", "source"),
-        tuple((c.name, str(c.value), c.bound, "yes" if c.holds else "MISSED", c.source) for c in checks),
-        tuple(c.holds for c in checks),
     )
 
 

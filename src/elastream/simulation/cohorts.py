@@ -18,6 +18,7 @@ from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 from elastream.model.qos import erlang_c, waiting_time
 from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
+from elastream.simulation.serving import sort_rows
 from elastream.simulation.settings import Service, Settings
 from elastream.simulation.stations import NOTHING, Flow, Shape, Station
 
@@ -90,14 +91,7 @@ def work_off(
             if free[i] < math.inf:
                 crew_busy[i] += busy / ready.size  # work counts when it begins
     count = finishes.shape[0]
-    for k in range(1, count):  # nearly sorted
-        if finishes[k, 0] < finishes[k - 1, 0]:
-            time, births, items = finishes[k, 0], finishes[k, 1], finishes[k, 2]
-            at = k
-            while at > 0 and finishes[at - 1, 0] > time:
-                finishes[at] = finishes[at - 1]
-                at -= 1
-            finishes[at] = time, births, items
+    sort_rows(finishes, count)
     emitted = np.empty((3, count))
     done = 0.0
     for k in range(count):

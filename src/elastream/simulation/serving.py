@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from elastream.model.observation import Floats
 from elastream.simulation.draws import factor, sequence
 
-__all__ = ["merged", "paced", "work_off"]
+__all__ = ["merged", "paced", "sort_rows", "work_off"]
 
 
 @njit(cache=True)
@@ -114,7 +114,7 @@ def work_off(
         else:
             leaving[kept] = leaving[k]
             kept += 1
-    _sort_rows(done, count)
+    sort_rows(done, count)
     durations = np.empty(count)
     total = 0.0
     within = np.zeros(limits.size)
@@ -143,7 +143,7 @@ def work_off(
 
 
 @njit(cache=True)
-def _sort_rows(rows: Floats, count: int) -> None:
+def sort_rows(rows: Floats, count: int) -> None:
     """Sort the first `count` rows by their first column, ties as they come: nearly sorted, so by insertion."""
     for k in range(1, count):
         if rows[k, 0] >= rows[k - 1, 0]:
