@@ -315,5 +315,5 @@ def without_order(state):
     }
 
 
-DurableManagers.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+DurableManagers.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestDurableManagers = DurableManagers.TestCase

@@ -229,7 +229,7 @@ class RegionNode:
         return tuple(host.name for host in self.provider.hosts() if host.name not in known)
 
     def _become(self, state: RegionState) -> None:
-        if state.region.number == self.state.region.number or True: pass
+        self._log.commit(_region_tables(state))
         self.state = state
 
     def _snapshot(self, now: float, there: Mapping[str, HostStatus]) -> Snapshot:
