@@ -196,7 +196,7 @@ class RegionNode:
         """Lease and release what is left to do; a sentence for each that failed and is tried again next time.
 
         That a lease is tried is on disk first. One that a crash cut short is not tried again: either the host is there, or
-        it counts as lost after a while, and the region asks for another. So none is leased twice, whatever the provider does.
+        it counts as lost after a while, and the region asks for another. So none is leased twice, whatever a provider does.
         """
         problems: list[str] = []
         if self.state.trying:
