@@ -42,8 +42,8 @@ class AllocationStore:
     """The versions of a plan in the file `path`, one JSON line a version: what it changes, not all that it says.
 
     Thread-safe. A torn last line, which a crash leaves, is cut off. A store may be read by other processes while one
-    writes: `refresh` takes over what they have added. Raises EnvironmentProblem where the file cannot be written, and InputError,
-    naming the line, where it is damaged elsewhere.
+    writes: `refresh` takes over what they have added. Raises EnvironmentProblem where the file cannot be written, and
+    InputError, naming the line, where it is damaged elsewhere.
     """
 
     def __init__(self, path: Path | str) -> None:
