@@ -1,0 +1,230 @@
+"""The cluster and the query of the N-Storm experiment, and what is measured on them.
+
+One query for all cases: its checkpoint outlives even the cases that stop it, so that the counts at the end prove that no
+case has lost or doubled a record.
+"""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from elastream.experiments.nstorm import HOSTS, OPERATOR, PARTITIONS, ROWS, SENTENCE, VOCABULARY, Batch
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostType
+from elastream.model.errors import EnvironmentProblem
+from elastream.spark.allocation import AllocationStore
+from elastream.spark.executors import Executors
+from elastream.spark.local import Local, LocalCluster
+from elastream.spark.schemes import Cycles, Follower, Scheme
+from elastream.spark.session import open_session, settings_for
+from elastream.spark.warmup import warm_up
+
+__all__ = ["Rig"]
+
+START_LIMIT, SETTLE_LIMIT = 180.0, 90.0
+"""Seconds that executors may take to come up, and that a placement may take to settle, on a busy machine."""
+WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
+
+
+class Rig:
+    """Four executors that word-count as fast as they can. Close it."""
+
+    def __init__(self, folder: Path, ports: range | None = None) -> None:
+        self._folder = folder
+        self._cluster = LocalCluster(Local(WORKER, max_hosts=HOSTS, min_hosts=HOSTS), folder / "cluster", ports)
+        self._spark: SparkSession | None = None
+        self._follower: Follower | None = None
+        self._batches: dict[tuple[str, int], Batch] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        assert self._spark is not None
+        return self._spark
+
+    @property
+    def follower(self) -> Follower:
+        """What follows the plan."""
+        assert self._follower is not None
+        return self._follower
+
+    @property
+    def confinement(self) -> str:
+        """What kind of hosts these are."""
+        return f"{HOSTS} processes of one slot each on one machine, sharing its cores; no quota, no network limits"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Addresses of all executors."""
+        return sorted(self._executors.by_address())
+
+    @property
+    def at(self) -> dict[TaskId, str]:
+        """Address of each task, as the plan has it."""
+        return dict(self.plan.latest.hosts)
+
+    def begin(self, warm: float) -> None:
+        """Start everything, warm it up, spread the tasks evenly, and let it run for `warm` seconds."""
+        master = self._cluster.start()
+        for number in range(1, HOSTS + 1):
+            self._cluster.lease(f"h{number}")
+        settings = settings_for(
+            driver_address=self._cluster.driver_address,
+            executor_memory=self._cluster.executor_memory_mb,
+            executor_cores=WORKER.slots,
+            state_partitions=PARTITIONS,
+        )
+        kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
+        self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
+        self._executors = Executors(self.spark)
+        _until(lambda: len(self._executors.by_address()) == HOSTS, START_LIMIT, f"{HOSTS} executors")
+        executors = list(self._executors.by_address().values())
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda each: warm_up(self.spark, each, self._folder), executors))
+        self.plan = AllocationStore(self._folder / "allocation.jsonl")
+        self._traffic = _Traffic(self.spark)
+        self._follower = Follower(
+            self.spark, self._start, AllocationStore(self.plan.path), Scheme.LAZY, operator=OPERATOR, partitions=PARTITIONS
+        )
+        hosts = self.hosts
+        even = {TaskId(OPERATOR, index): hosts[index % HOSTS] for index in range(PARTITIONS)}
+        _until(lambda: len(self.follower.placing.where()) == PARTITIONS, START_LIMIT, "the first batch")
+        self.plan.publish(even, at=time.time(), why="spread evenly")
+        self.settle()
+        time.sleep(warm)
+
+    def switch(self, scheme: Scheme, cycles: Cycles) -> None:
+        """Go on under another scheme."""
+        self.follower.switch(scheme, cycles)
+
+    def settle(self) -> None:
+        """Wait until every task is where the plan has it and every executor is there; returns after one batch more."""
+        _until(lambda: self._there() and len(self.hosts) == HOSTS, SETTLE_LIMIT, "the placement that was planned")
+        ended = self.follower.ended
+        _until(lambda: self.follower.ended > ended, SETTLE_LIMIT, "a batch")
+
+    def arrival(self, asked: float) -> float | None:
+        """Seconds since `asked` (a clock of `time.time`) where all is as planned, else None."""
+        return time.time() - asked if self._there() else None
+
+    def take(self) -> tuple[int, int, Counter[str]]:
+        """Restarts, landed migrations and bytes of control traffic so far; batches are noted."""
+        self._note()
+        bytes_so_far = self._traffic.counted()
+        bytes_so_far["plan written"] = self.plan.bytes_written
+        bytes_so_far["plan read"] = self.plan.bytes_read + self.follower.plan.bytes_read
+        return self.follower.restarts, len(self.follower.placing.landed), bytes_so_far
+
+    def batches(self) -> list[Batch]:
+        """All batches so far."""
+        self._note()
+        return list(self._batches.values())
+
+    def finish(self) -> int:
+        """Stop, and compare all counts with a batch query over the same records; the number of batches committed.
+
+        Raises EnvironmentProblem where they differ.
+        """
+        self._note()
+        self.follower.close()
+        checkpoint = self._folder / "checkpoint"
+        committed = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
+        state = self.spark.read.format("statestore").load(str(checkpoint))
+        counted = state.select(F.col("key.word").alias("word"), F.col("value.count").alias("n"))
+        expected = _words(self.spark.range(committed * ROWS).withColumnRenamed("id", "value")).groupBy("word")
+        both = counted.join(expected.agg(F.count("*").alias("m")), "word", "full_outer")
+        if wrong := both.where("n is distinct from m").count():
+            raise EnvironmentProblem(f"{wrong} counts are wrong after {committed} batches")
+        return committed
+
+    def close(self) -> None:
+        """End everything."""
+        self._cluster.close()
+        if self._spark is not None:
+            with contextlib.suppress(Exception):
+                self._spark.stop()
+
+    def _there(self) -> bool:
+        if self.follower.failure is not None:
+            raise EnvironmentProblem(f"the query failed: {str(self.follower.failure).splitlines()[0]}")
+        placing = self.follower.placing
+        at = placing.where()
+        return (
+            not placing.wanted()
+            and self.follower.acted == self.plan.latest.version
+            and all(task in at and at[task] == self.follower.target(host) for task, host in self.at.items())
+        )
+
+    def _start(self) -> StreamingQuery:
+        self._note()
+        source = (
+            self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", HOSTS)
+        )
+        return (
+            _words(source.load())
+            .groupBy("word")
+            .count()
+            .writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(self._folder / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def _note(self) -> None:
+        """Take over the batches of the query that runs now, before it may be stopped."""
+        if self._follower is None:
+            return
+        query = self._follower.query
+        for progress in query.recentProgress:
+            if progress["numInputRows"]:
+                start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
+                seconds = progress["durationMs"]["triggerExecution"] / 1000
+                self._batches[query.runId, progress["batchId"]] = Batch(start, start + seconds, progress["numInputRows"])
+
+
+class _Traffic:
+    """Bytes that pass the gateway for the threads that follow the plan, by counting what they send and get."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._bytes = 0
+        self._lock = threading.Lock()
+        gateway: Any = spark.sparkContext._gateway
+        client = gateway._gateway_client
+        send = client.send_command
+
+        def counting(command: str, *arguments: Any, **options: Any) -> Any:
+            answer = send(command, *arguments, **options)
+            if threading.current_thread().name.startswith(("follower", "load-state")):
+                with self._lock:
+                    self._bytes += len(command) + (len(answer) if isinstance(answer, str) else 0)
+            return answer
+
+        client.send_command = counting
+
+    def counted(self) -> Counter[str]:
+        """Bytes so far."""
+        return Counter({"gateway": self._bytes})
+
+
+def _words(records: DataFrame) -> DataFrame:
+    """SENTENCE words for each record, the same whenever it is asked for."""
+    numbers = F.array(*(F.pmod(F.hash(F.col("value") * SENTENCE + k), F.lit(VOCABULARY)) for k in range(SENTENCE)))
+    return records.select(F.explode(numbers).alias("word"))
+
+
+def _until(condition: Any, limit: float, what: str) -> None:
+    until = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > until:
+            raise EnvironmentProblem(f"{what}: not within {limit:g} s")
+        time.sleep(0.1)
