@@ -111,8 +111,8 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
     held = sum(check.holds for check in checks)
     blocks: list[Block] = [
         Prose(
-            "Online nonstop task management for Storm-based engines (N-Storm and OTD, Zhang and others), section 5.2, run on "
-            f"Spark: a word count with {PARTITIONS} state partitions on {about['hosts']}. The executors were warm before the "
+            "Online nonstop task management for Storm-based engines (N-Storm and OTD, Zhang et al.), section 5.2, run on "
+            f"Spark: a word count with {PARTITIONS} state partitions on {about['hosts']}. Executors were warm before the "
             f"first case. After {about['batches']} batches every count equalled a batch query's over the same records."
         ),
         Prose(_how(setting)),
