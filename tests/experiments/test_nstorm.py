@@ -108,8 +108,12 @@ GOOD = [
 
 def test_bars_hold_by_their_figures() -> None:
     checks = bars(GOOD)
-    assert len(checks) == 6
+    assert len(checks) == 7
     assert all(check.holds for check in checks)
+
+
+def test_a_wrong_count_breaks_a_bar() -> None:
+    assert [check.name for check in bars(GOOD, wrong=1) if not check.holds] == ["counts that differ from a batch query's"]
 
 
 def test_a_second_that_stood_still_breaks_the_bar() -> None:
@@ -140,7 +144,7 @@ def test_the_quick_form_fits_into_three_minutes_with_its_start() -> None:
 
 def test_the_page_says_how_throughput_was_spread_and_keeps_the_papers_figures_in_rows_of_their_own() -> None:
     setting = Setting(20.0, 10.0, 5.0, tuple(each.case for each in GOOD), hurry=6.0)
-    found = outcome(GOOD, setting, {"batches": 40, "exact": True, "hosts": "four processes"}, 100.0)
+    found = outcome(GOOD, setting, {"batches": 40, "wrong counts": 0, "hosts": "four processes"}, 100.0)
     assert found.holds
     assert found.environment["plant"] == "spark"
     page = render(found.page)
