@@ -113,19 +113,29 @@ class Rig:
 
     def kill(self, address: str) -> None:
         """End a host with all that runs on it, as if its plug had been pulled, and lease another."""
+        self.follower.leaving.add(address)
         self._cluster.kill(self._names.pop(address))
         self._lease()
 
     def decommission(self, address: str) -> None:
         """Ask a host to leave once what it runs is done, and lease another."""
+        self.follower.leaving.add(address)
         self._cluster.decommission(self._names.pop(address))
         self._lease()
 
     def settle(self) -> None:
         """Wait until every task is where the plan has it and every executor is there; returns after one batch more."""
         _until(lambda: self._there() and len(self.hosts) >= HOSTS, SETTLE_LIMIT, "the placement that was planned")
+        self.next_batch(SETTLE_LIMIT)
+
+    def next_batch(self, limit: float) -> None:
+        """Wait for the end of a batch; raises EnvironmentProblem after `limit` seconds, or where the query failed."""
         ended = self.follower.ended
-        _until(lambda: self.follower.ended > ended, SETTLE_LIMIT, "a batch")
+        _until(lambda: self._works() and self.follower.ended > ended, limit, "a batch")
+
+    def wait_for_hosts(self, count: int, limit: float) -> None:
+        """Wait until that many hosts have executors."""
+        _until(lambda: self._works() and len(self.hosts) >= count, limit, f"{count} hosts")
 
     def arrival(self, asked: float) -> float | None:
         """Seconds since `asked` (a clock of `time.time`) where all is as planned, else None."""
@@ -163,13 +173,17 @@ class Rig:
             with contextlib.suppress(Exception):
                 self._spark.stop()
 
-    def _there(self) -> bool:
+    def _works(self) -> bool:
         if self.follower.failure is not None:
             raise EnvironmentProblem(f"the query failed: {str(self.follower.failure).splitlines()[0]}")
+        return True
+
+    def _there(self) -> bool:
         placing = self.follower.placing
         at = placing.where()
         return (
-            not placing.wanted()
+            self._works()
+            and not placing.wanted()
             and self.follower.acted == self.plan.latest.version
             and all(task in at and at[task] == self.follower.target(host) for task, host in self.at.items())
         )
@@ -240,4 +254,4 @@ def _until(condition: Any, limit: float, what: str) -> None:
     while not condition():
         if time.monotonic() > until:
             raise EnvironmentProblem(f"{what}: not within {limit:g} s")
-        time.sleep(0.1)
+        time.sleep(0.05)

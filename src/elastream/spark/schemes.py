@@ -65,7 +65,8 @@ class Follower:
     """A query that follows a plan under a scheme; the plan names hosts by their addresses. Start and close it.
 
     start: begins the query, and begins it again from its checkpoint after a stop. operator: the name that the plan's tasks
-    have. partitions: state partitions of the query's only stateful operator.
+    have. partitions: state partitions of the query's only stateful operator. `leaving`, for its caller to fill: addresses
+    that take no tasks any more. `failure`: why it follows no longer, None while it does.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Follower:
         self.query = start()
         self.restarts = 0
         self.failure: BaseException | None = None
+        self.leaving: set[str] = set()
         self.placing = Placing({operator: self._states()}, time.time, plan, limits=LIMITS[scheme])
         self.acted = plan.latest.version
         self._thread.start()
@@ -110,9 +112,8 @@ class Follower:
         self.query.stop()
 
     def target(self, address: str) -> Location | None:
-        """The executor of a host that has one."""
-        executor = self._executors.by_address().get(address)
-        return None if executor is None else Location(address, executor.id)
+        """The executor of a host that has one and is not about to leave."""
+        return self._there().get(address)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -137,9 +138,14 @@ class Follower:
         batch = -1 if progress is None else int(progress.batchId())
         if batch > self.ended:
             self.ended = batch
-            # The hosts of one look: a question an address each would be many.
-            there = {address: Location(address, each.id) for address, each in self._executors.by_address().items()}
-            self.placing.batch_ended([self._operator], batch, there.get)
+            self.placing.batch_ended([self._operator], batch, self._there().get)
+        elif not self.query.isActive and (error := self.query.exception()) is not None:
+            raise error
+
+    def _there(self) -> dict[str, Location]:
+        """Executors that take tasks, by address."""
+        found = self._executors.by_address().items()
+        return {address: Location(address, each.id) for address, each in found if address not in self.leaving}
 
     def _enact(self) -> None:
         hosts = self.plan.latest.hosts
@@ -158,8 +164,9 @@ class Follower:
         self.restarts += 1
         states = self._states()
         states.resume(before)
+        there = self._there()
         for task, host in hosts.items():
-            if (place := self.target(host)) is not None:
+            if (place := there.get(host)) is not None:
                 states.move(task.index, place)
         self.placing.detach(self._operator)
         self.placing.attach(self._operator, states)
