@@ -117,7 +117,7 @@ class Placing:
         self._clock = clock
         self._plan = plan
         self.limits = limits or Limits()
-        self._benefit = benefit
+        self.benefit = benefit
         self._lock = threading.RLock()
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _UnderWay] = {}
@@ -168,6 +168,10 @@ class Placing:
         """Let `task` run on `host` from the next batch on, and for good; replaces an earlier wish for another host."""
         self.want_all({task: host}, why)
 
+    def keep(self, task: TaskId, host: str, why: str = "") -> None:
+        """Let `task` stay on `host`, where it is."""
+        self._plan.publish({task: host}, at=self._clock(), why=why)
+
     def want_all(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
         """The same for many tasks, as one version of the plan."""
         self._plan.publish(hosts, at=self._clock(), why=why)
@@ -213,7 +217,7 @@ class Placing:
             if known.migration.host == host:
                 return
             self._end(task, MigrationState.DROPPED)
-        self._under_way[task] = _UnderWay(Migration(task, host, self._clock(), why, self._benefit(task)))
+        self._under_way[task] = _UnderWay(Migration(task, host, self._clock(), why, self.benefit(task)))
 
     def _settle(self, task: TaskId, batch: int, target: Target) -> None:
         """Take a migration where the batch that has ended, or its target, sends it."""
