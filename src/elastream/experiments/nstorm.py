@@ -114,7 +114,7 @@ QUICK = Setting(
     18.0,
     9.0,
     1.5,
-    (Case(None), Case(RESTART, 1), Case(LAZY, 1), Case(ONLINE, 1), Case(EXECUTORS, 1), Case(LAZY, 16), Case(RESTART, 16)),
+    (Case(None), Case(RESTART, 1), Case(LAZY, 1), Case(ONLINE, 1), Case(LAZY, 16), Case(RESTART, 16), Case(EXECUTORS, 1)),
     hurry=6.0,
     warm=8.0,
 )
