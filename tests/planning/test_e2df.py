@@ -186,6 +186,11 @@ def test_replicas_are_first_spread_over_the_first_hosts() -> None:
     assert E2df(initial=2, infrastructure=False).plan(seen) == (MoveTask(TaskId("count", 0), "h2"),)
 
 
+def test_replicas_on_more_than_the_first_hosts_are_first_brought_together() -> None:
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5))
+    assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
+
+
 def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5), ("count", "h1", 0.4)], kind=BIG)
     plan = E2df(spare=0, initial=4).plan(seen)
@@ -317,9 +322,23 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
 
 
 def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
-    seen = observed({"h1": 0.9}, [], scalable=FIXED, busy={"lines": 0.5, "split": 0.4}, parallelism={"lines": 2})
+    hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
+    seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
     assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
     assert E2df(infrastructure=False).plan(seen) == (SetParallelism("lines", 3),)
+
+
+@pytest.mark.parametrize(("now", "plan"), [(2, ()), (3, (SetParallelism("lines", 2),))])
+def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
+    seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
+    assert E2df(infrastructure=False).plan(seen) == plan
+
+
+def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
+    seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
 
 
 def test_what_is_not_known_makes_no_plan() -> None:
