@@ -1,0 +1,151 @@
+// What the control plane asks of the driver's JVM, many values at a time: one call through the gateway costs about as much
+// as everything below. Compiled by driver_side.py with the compiler that Spark itself generates code with (Janino), which
+// knows no lambdas and no inference: hence the plain loops and the casts. Reads only, except that nothing here is kept.
+
+/** Stateful operators of a planned execution: "group operator partitions planId name root store,store" a line, by tabs. */
+public static String stateful(Object execution) {
+    StringBuilder out = new StringBuilder();
+    if (execution == null) return "";
+    org.apache.spark.sql.execution.QueryExecution planned = (org.apache.spark.sql.execution.QueryExecution) execution;
+    // Asked for earlier, the plan would be made here, on a thread of ours, with this thread's settings.
+    if (!planned.tracker().phases().contains("planning")) return "";
+    visit(planned.executedPlan(), new int[] {0, 0}, 0, out);
+    return out.toString();
+}
+
+private static void visit(org.apache.spark.sql.execution.SparkPlan plan, int[] groups, int group, StringBuilder out) {
+    if (plan instanceof org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter) {
+        org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter writer =
+            (org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter) plan;
+        org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo info = writer.getStateInfo();
+        out.append(group).append('\t').append(info.operatorId()).append('\t').append(info.numPartitions()).append('\t')
+            .append(plan.id()).append('\t').append(plan.nodeName()).append('\t').append(info.checkpointLocation())
+            .append('\t').append(writer.stateStoreNames().mkString(",")).append('\n');
+    }
+    scala.collection.immutable.Seq children = plan.children();
+    for (int i = 0; i < children.size(); i++) {
+        org.apache.spark.sql.execution.SparkPlan child = (org.apache.spark.sql.execution.SparkPlan) children.apply(i);
+        int below = group;
+        if (child instanceof org.apache.spark.sql.execution.exchange.Exchange) below = ++groups[0];
+        visit(child, groups, below, out);
+    }
+}
+
+/** Where a state store is believed to be, a line a partition, empty where it was never loaded: "executor_HOST_ID". */
+public static String locations(Object coordinator, String root, String run, long operator, String store, int partitions) {
+    org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef asked =
+        (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
+    java.util.UUID runId = java.util.UUID.fromString(run);
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < partitions; i++) {
+        scala.Option found = asked.getLocation(new org.apache.spark.sql.execution.streaming.state.StateStoreProviderId(
+            new org.apache.spark.sql.execution.streaming.state.StateStoreId(root, operator, i, store), runId));
+        if (found.isDefined()) out.append((String) found.get());
+        out.append('\n');
+    }
+    return out.toString();
+}
+
+/** Executors: "id host:port slots busyMilliseconds leaving" a line, by tabs; leaving is 1 where Spark gives it nothing new. */
+public static String executors(Object context) {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    scala.collection.immutable.Seq all = spark.statusStore().executorList(true);
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < all.size(); i++) {
+        org.apache.spark.status.api.v1.ExecutorSummary each = (org.apache.spark.status.api.v1.ExecutorSummary) all.apply(i);
+        boolean leaving = each.isExcluded() || spark.taskScheduler().getExecutorDecommissionState(each.id()).isDefined();
+        out.append(each.id()).append('\t').append(each.hostPort()).append('\t').append(each.totalCores()).append('\t')
+            .append(each.totalDuration()).append('\t').append(leaving ? 1 : 0).append('\n');
+    }
+    return out.toString();
+}
+
+/** Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds" by tabs. */
+public static String batches(Object execution, long seen) {
+    org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
+        (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
+    org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
+    StringBuilder out = new StringBuilder();
+    for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > seen; i--) {
+        if (!recent[i].durationMs().containsKey("addBatch")) continue;
+        out.append(recent[i].batchId()).append('\t')
+            .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
+            .append(recent[i].numInputRows()).append('\t')
+            .append(recent[i].durationMs().get("triggerExecution")).append('\n');
+    }
+    return out.toString();
+}
+
+/**
+ * The newest finished tasks of each stage that holds state: a line "S rank stageId launched" (epoch milliseconds of its
+ * first task), then one "partition executor runMilliseconds waitedMilliseconds cpuNanoseconds records localBytes remoteBytes"
+ * per task that succeeded. `names`: of the operators wanted, in the order of their plan ids, which a batch's stages carry
+ * too; ranks count them. Stages up to number `seen` are not told again.
+ */
+public static String tasks(Object context, String run, String names, int seen) {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    org.apache.spark.status.AppStatusStore store = spark.statusStore();
+    String[] wanted = names.split(",");
+    int[] jobs = spark.statusTracker().getJobIdsForGroup(run);
+    java.util.Arrays.sort(jobs);
+    boolean[] told = new boolean[wanted.length];
+    int left = wanted.length;
+    StringBuilder out = new StringBuilder();
+    for (int at = jobs.length - 1; at >= 0 && at >= jobs.length - 20 && left > 0; at--) {
+        java.util.TreeMap found = new java.util.TreeMap();
+        int newest = -1;
+        scala.collection.Seq stages;
+        try { stages = store.job(jobs[at]).stageIds(); } catch (java.util.NoSuchElementException gone) { break; }
+        for (int i = 0; i < stages.size(); i++) {
+            int stage = ((Integer) stages.apply(i)).intValue();
+            newest = Math.max(newest, stage);
+            try { collect(store.operationGraphForStage(stage).rootCluster(), stage, wanted, found); }
+            catch (java.util.NoSuchElementException gone) { }
+        }
+        if (newest <= seen) break;
+        if (found.size() != wanted.length) continue;
+        int rank = 0;
+        for (java.util.Iterator each = found.values().iterator(); each.hasNext(); rank++) {
+            Object[] pair = (Object[]) each.next();
+            int stage = ((Integer) pair[1]).intValue();
+            if (!wanted[rank].equals(pair[0]) || told[rank] || stage <= seen) continue;
+            if (tell(store, stage, rank, out)) { told[rank] = true; left--; }
+        }
+    }
+    return out.toString();
+}
+
+private static void collect(Object cluster, int stage, String[] wanted, java.util.TreeMap found) {
+    org.apache.spark.ui.scope.RDDOperationCluster scope = (org.apache.spark.ui.scope.RDDOperationCluster) cluster;
+    if (scope.id().startsWith("spark_plan_") && java.util.Arrays.asList(wanted).contains(scope.name()))
+        found.put(Integer.valueOf(scope.id().substring(11)), new Object[] {scope.name(), Integer.valueOf(stage)});
+    scala.collection.Seq children = scope.childClusters();
+    for (int i = 0; i < children.size(); i++) collect(children.apply(i), stage, wanted, found);
+}
+
+private static boolean tell(org.apache.spark.status.AppStatusStore store, int stage, int rank, StringBuilder out) {
+    try {
+        if (store.lastStageAttempt(stage).status() != org.apache.spark.status.api.v1.StageStatus.COMPLETE) return false;
+        int attempt = store.lastStageAttempt(stage).attemptId();
+        scala.collection.immutable.Seq all = store.taskList(stage, attempt, Integer.MAX_VALUE);
+        long launched = Long.MAX_VALUE;
+        StringBuilder lines = new StringBuilder();
+        for (int i = 0; i < all.size(); i++) {
+            org.apache.spark.status.api.v1.TaskData task = (org.apache.spark.status.api.v1.TaskData) all.apply(i);
+            if (!"SUCCESS".equals(task.status()) || !task.taskMetrics().isDefined()) continue;
+            org.apache.spark.status.api.v1.TaskMetrics spent =
+                (org.apache.spark.status.api.v1.TaskMetrics) task.taskMetrics().get();
+            org.apache.spark.status.api.v1.ShuffleReadMetrics read = spent.shuffleReadMetrics();
+            launched = Math.min(launched, task.launchTime().getTime());
+            lines.append(task.index()).append('\t').append(task.executorId()).append('\t').append(spent.executorRunTime())
+                .append('\t').append(read.fetchWaitTime()).append('\t').append(spent.executorCpuTime()).append('\t')
+                .append(read.recordsRead()).append('\t').append(read.localBytesRead()).append('\t')
+                .append(read.remoteBytesRead()).append('\n');
+        }
+        if (launched == Long.MAX_VALUE) return false;
+        out.append("S\t").append(rank).append('\t').append(stage).append('\t').append(launched).append('\n').append(lines);
+        return true;
+    } catch (java.util.NoSuchElementException gone) {
+        return false;
+    }
+}
