@@ -222,9 +222,23 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
 
 
 def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
-    seen = observed({"h1": 0.9}, [], scalable=FIXED, busy={"lines": 0.5, "split": 0.4}, parallelism={"lines": 2})
+    hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
+    seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
     assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
     assert E2df(infrastructure=False).plan(seen) == (SetParallelism("lines", 3),)
+
+
+@pytest.mark.parametrize(("now", "plan"), [(2, ()), (3, (SetParallelism("lines", 2),))])
+def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
+    seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
+    assert E2df(infrastructure=False).plan(seen) == plan
+
+
+def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
+    seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
 
 
 def test_what_is_not_known_makes_no_plan() -> None:

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from elastream.planning.hierarchy.infrastructure import InfrastructureRules
 from elastream.planning.hierarchy.operators import OperatorRules
 from elastream.planning.hierarchy.regions import RegionRules
 from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
-from elastream.planning.measures import host_capacity, known_sum
+from elastream.planning.measures import capacity, host_capacity, known_sum
 
 __all__ = ["E2df", "snapshot_of"]
 
@@ -169,7 +170,7 @@ class E2df:
         for shift in plan.shifts:
             left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
             actions += seats.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
-        return actions
+        return seats.within_slots(actions)
 
     def _host_actions(
         self, observation: Observation, snapshot: Snapshot, plan: Plan, state: Hierarchy, hosts_too: bool
@@ -208,6 +209,10 @@ def snapshot_of(observation: Observation) -> Snapshot:
     A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
     (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
     whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
+
+    Where instances are placed nowhere, the stages of a query take turns on the same slots: a replica then is as used as
+    all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
+    cores and another at half of its own leave nobody any time.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -237,6 +242,10 @@ def snapshot_of(observation: Observation) -> Snapshot:
     )
 
 
+_Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
+"""Columns of replicas: operator, index, host, utilisation."""
+
+
 def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
     context, tasks, names = observation.context, observation.tasks, observation.operators.ids
     row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
@@ -244,24 +253,66 @@ def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
     scalable = np.array([name in context.scalable for name in names], dtype=np.bool_)
     own = scalable[tasks.operator]
     used = tasks.column(Metric.UTILISATION)
-    parts: list[tuple[Integers, Integers, Integers, Floats]] = [
-        (tasks.operator[own], tasks.index[own], host[own], used[own])
-    ]
-    seats = np.unique(np.stack([tasks.operator[~own], host[~own]]), axis=1)
-    for operator, row in seats[:, seats[1] >= 0].T.tolist():
-        mine = tasks.operator == operator
-        busy = _stage_sum(observation, names[operator], Metric.BUSY_CORES)
-        share = np.count_nonzero(mine & (host == row)) / np.count_nonzero(mine)
-        there = busy * share / host_capacity(observation, hosts.names[row])
-        parts.append((np.array([operator]), np.array([row]), np.array([row]), np.array([there])))
-    for operator in np.flatnonzero(scalable).tolist():
-        count = observation.operators.value(names[operator], Metric.PARALLELISM)
-        if count > 0 and not (tasks.operator == operator).any():
-            n = int(count)
-            average = np.full(n, _stage_sum(observation, names[operator], Metric.UTILISATION))
-            parts.append((np.full(n, operator), np.arange(n), np.full(n, -1), average))
-    operator, index, on, utilisation = (np.concatenate(column) for column in zip(*parts, strict=True))
+    placed: list[_Part] = [(tasks.operator[own], tasks.index[own], host[own], used[own])]
+    floating = _floating(observation)
+    shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
+    turns = [*shares, *(_instances(observation, row) for row in floating)]
+    if floating:
+        # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
+        lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
+        turns = [(*part[:3], part[3] + sum(lengths) - length) for part, length in zip(turns, lengths, strict=True)]
+    pools = [_threads(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
+    operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
     return Replicas(operator, index, on, utilisation)
+
+
+def _shares(observation: Observation, hosts: Hosts, operator: int, host: Integers) -> _Part:
+    """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
+    mine = host[observation.tasks.operator == operator]
+    rows, count = np.unique(mine[mine >= 0], return_counts=True)
+    busy = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES)
+    cores = np.array([host_capacity(observation, hosts.names[row]) for row in rows.tolist()])
+    return np.full(len(rows), operator), rows, rows, busy * count / len(mine) / cores
+
+
+def _unplaced(observation: Observation) -> list[int]:
+    """Operators that can be scaled and whose instances stand nowhere."""
+    scalable, placed = observation.context.scalable, set(observation.tasks.operator.tolist())
+    return [
+        row
+        for row, name in enumerate(observation.operators.ids)
+        if name in scalable and row not in placed and _width(observation, row)
+    ]
+
+
+def _floating(observation: Observation) -> list[int]:
+    """Those of them whose instances take turns on slots."""
+    return [row for row in _unplaced(observation) if not _waits(observation, row)]
+
+
+def _instances(observation: Observation, operator: int) -> _Part:
+    """Instances that stand nowhere, each as used as all are on average."""
+    n, usable = int(_width(observation, operator)), observation.usable
+    slots = sum(observation.leases[host].type.slots for host in usable)
+    given = n * capacity(observation, usable) / slots if slots else math.nan
+    each = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES) / given
+    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+
+
+def _threads(observation: Observation, operator: int) -> _Part:
+    """Threads of an operator that waits: they take no slot, and are used while they wait."""
+    n, used = int(_width(observation, operator)), observation.operators.value
+    each = used(observation.operators.ids[operator], Metric.UTILISATION)
+    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+
+
+def _width(observation: Observation, operator: int) -> float:
+    """Instances of an operator; 0 where that is unknown."""
+    return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
+
+
+def _waits(observation: Observation, operator: int) -> bool:
+    return observation.context.graph.operator(observation.operators.ids[operator]).waits
 
 
 def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
@@ -313,6 +364,21 @@ class _Seats:
             MoveTask(task, host, why=why)
             for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
         ]
+
+    def within_slots(self, actions: Sequence[Action]) -> list[Action]:
+        """`actions` with no operator whose instances stand nowhere left with more of them than there are slots."""
+        observation = self.observation
+        slots = max(1, sum(observation.leases[host].type.slots for host in observation.usable))
+        wanted = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
+        kept: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
+        for row in _floating(observation):
+            operator, now = observation.operators.ids[row], int(_width(observation, row))
+            asked = wanted.pop(operator, None)
+            if (asked.instances if asked else now) <= slots:
+                kept += [asked] if asked else []
+            elif now != slots:
+                kept.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
+        return [*kept, *wanted.values()]
 
     def _scalable(self, operator: str) -> bool:
         return operator in self.observation.context.scalable
