@@ -6,7 +6,7 @@ This turns an observation into the columns that managers see, and their plan int
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,13 +23,15 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState
-from elastream.model.observation import Floats, Integers, Metric, Observation
+from elastream.model.decision import Report
+from elastream.model.observation import Context, Floats, Integers, Metric, Observation
 from elastream.planning.hierarchy.applications import ApplicationRules, initial_placement
 from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.hierarchy.infrastructure import InfrastructureRules
+from elastream.planning.hierarchy.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.operators import OperatorRules
-from elastream.planning.hierarchy.regions import RegionRules
+from elastream.planning.hierarchy.regions import RegionRules, smallest
 from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.hierarchy.telling import told
 from elastream.planning.measures import capacity, host_capacity, known_sum
 
 __all__ = ["E2df", "snapshot_of"]
@@ -48,7 +50,10 @@ class E2df:
     infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
     infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
     many reconfigurations in `window` seconds; None: no limit. patience: seconds to leave a host that is to be drained.
-    prefer: regions that grow before all others. seed: of the replica that goes. Defaults are the paper's, section 5.
+    prefer: regions that grow before all others. max_price, max_latency: a region whose smallest host costs more (a second),
+    or that is further away (seconds, as `latency` has it by region), does not grow; None: any may. capacity: hosts that a
+    region can have, where it is bounded. consolidate_below: mean utilisation of a region's hosts at or below which its
+    least used one is to be left too; None: never. seed: of the replica that goes. Defaults are the paper's, section 5.
 
     What managers remember is one value, replaced once a round; asked again about the same moment, it answers the same.
     """
@@ -65,12 +70,18 @@ class E2df:
     window: float = 60.0
     patience: float = 120.0
     prefer: tuple[str, ...] = ()
+    max_price: float | None = None
+    max_latency: float | None = None
+    latency: Mapping[str, float] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    consolidate_below: float | None = None
     seed: int = 0
     _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
     _spread: bool = field(default=False, init=False, repr=False, compare=False)
     _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
+    _said: Report = field(default_factory=Report, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -83,6 +94,7 @@ class E2df:
         if now == self._last[0]:
             return self._last[1]
         actions: tuple[Action, ...] = ()
+        self._said = Report()
         if now >= self._due - TICK:
             self._due = _next(self._due, self.period, now)
             hosts_too = self.infrastructure and now >= self._hosts_due - TICK
@@ -91,6 +103,10 @@ class E2df:
             actions = tuple(self._round(observation, hosts_too))
         self._last = (now, actions)
         return actions
+
+    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
+        """What its managers refused each other in the round about `observation`, and operators and hosts that are stuck."""
+        return self._said if observation.time == self._last[0] else Report()
 
     def rules(self, observation: Observation) -> Rules:
         """The rules of its managers under what the plant allows."""
@@ -104,9 +120,24 @@ class E2df:
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
             RegionRules(spare, self.low, self.infrastructure_period),
             InfrastructureRules(
-                self.patience, self.prefer, max_hosts=context.max_hosts - ending, min_hosts=context.min_hosts
+                self.patience,
+                self.prefer,
+                self._region_facts(context),
+                math.inf if self.max_price is None else self.max_price,
+                math.inf if self.max_latency is None else self.max_latency,
+                context.max_hosts - ending,
+                context.min_hosts,
+                consolidate_below=self.consolidate_below,
             ),
         )
+
+    def _region_facts(self, context: Context) -> dict[str, RegionFacts]:
+        return {
+            region: RegionFacts(
+                kind.price / kind.billing.unit, self.latency.get(region, 0.0), self.capacity.get(region, math.inf)
+            )
+            for region, kind in smallest(context.host_types.values()).items()
+        }
 
     def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
         if moves := self._first_placement(observation):
@@ -122,6 +153,9 @@ class E2df:
         actions = self._scalings(observation, snapshot, plan)
         if self.infrastructure:
             actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
+        kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
+        name = f"h{self._state.infrastructure.next_number}"
+        self._said = told(snapshot, plan, kinds, name)
         return actions
 
     def _first_placement(self, observation: Observation) -> list[Action]:
