@@ -69,8 +69,8 @@ NAN = float("nan")
 class AttachedPlant:
     """The queries of `spark` that are chosen, and its executors. Close it; the queries and the session go on.
 
-    chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is ever done on its own
-    accord; actions applied are done all the same.
+    chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is done that was
+    not applied, whatever leaves.
     """
 
     def __init__(
