@@ -27,7 +27,7 @@ def balance(observation: Observation) -> list[MoveTask]:
 
     Operators are evened out one by one, because the stages of a micro-batch run one after another: a host with all tasks of
     one operator and none of another is idle half of the time. Only hosts that take tasks give and get; what a draining host
-    holds is moved by its drain. The moves are the fewest that leave no two hosts of equal capacity more than one task apart.
+    holds is moved by its drain. The moves are the fewest that leave no two hosts of equal capacity over one task apart.
     """
     moves: list[MoveTask] = []
     spread = _Spread(observation)
@@ -76,7 +76,7 @@ def imbalance(place: Sequence[int], weights: Sequence[float], cores: Sequence[fl
 
 
 class _Spread:
-    """Where the tasks of an observation lie among the hosts that take tasks: `place` holds the column of each, -1 for none."""
+    """Where tasks lie among the hosts that take tasks: `place` holds the number of each one's host, -1 for none of them."""
 
     def __init__(self, observation: Observation) -> None:
         self._observation, self._usable = observation, observation.usable
@@ -93,7 +93,9 @@ class _Spread:
         """Rows of the tasks of each operator; of those on hosts that are being drained the drain takes care."""
         operator = self._observation.tasks.operator
         if len(self._usable) > 1:
-            yield from (np.flatnonzero((operator == each) & (self.place >= 0)) for each in np.unique(operator[self.place >= 0]))
+            yield from (
+                np.flatnonzero((operator == each) & (self.place >= 0)) for each in np.unique(operator[self.place >= 0])
+            )
 
     def move(self, row: int, column: int, why: str) -> MoveTask:
         return MoveTask(self._observation.tasks.tasks[row], self._usable[column], why=why)

@@ -60,7 +60,23 @@ public static String executors(Object context) {
     return out.toString();
 }
 
-/** Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds" by tabs. */
+/** Streaming queries that run: "id run name" a line, by tabs, an empty name where a query has none. */
+public static String queries(Object streams) {
+    org.apache.spark.sql.streaming.StreamingQuery[] active =
+        ((org.apache.spark.sql.streaming.StreamingQueryManager) streams).active();
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < active.length; i++) {
+        org.apache.spark.sql.streaming.StreamingQuery each = active[i];
+        out.append(each.id()).append('\t').append(each.runId()).append('\t')
+            .append(each.name() == null ? "" : each.name().replace('\t', ' ').replace('\n', ' ')).append('\n');
+    }
+    return out.toString();
+}
+
+/**
+ * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds behind" by tabs;
+ * behind counts the records that its sources say they still hold, and is empty where none says.
+ */
 public static String batches(Object execution, long seen) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
         (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
@@ -71,7 +87,13 @@ public static String batches(Object execution, long seen) {
         out.append(recent[i].batchId()).append('\t')
             .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
             .append(recent[i].numInputRows()).append('\t')
-            .append(recent[i].durationMs().get("triggerExecution")).append('\n');
+            .append(recent[i].durationMs().get("triggerExecution")).append('\t');
+        double behind = -1;
+        for (int k = 0; k < recent[i].sources().length; k++) {
+            Object held = recent[i].sources()[k].metrics().get("avgOffsetsBehindLatest");
+            if (held != null) behind = Math.max(behind, 0) + Double.parseDouble((String) held);
+        }
+        out.append(behind < 0 ? "" : String.valueOf(behind)).append('\n');
     }
     return out.toString();
 }

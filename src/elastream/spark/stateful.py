@@ -77,10 +77,10 @@ class StageState:
     The same two questions as `StatePartitions` answers for one operator with one store, asked in bulk.
     """
 
-    def __init__(self, spark: SparkSession, driver: DriverSide, run_id: str, stage: StatefulStage) -> None:
+    def __init__(self, spark: SparkSession, driver: DriverSide, execution: Any, run_id: str, stage: StatefulStage) -> None:
         jvm: Any = spark._jvm
         self.partitions = stage.partitions
-        self._stage, self._run_id, self._driver = stage, run_id, driver
+        self._stage, self._run_id, self._driver, self._execution = stage, run_id, driver, execution
         self._uuid = jvm.java.util.UUID.fromString(run_id)
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
@@ -103,6 +103,15 @@ class StageState:
                 store_id = self._state.StateStoreId(self._stage.root, operator.id, partition, store)
                 provider = self._state.StateStoreProviderId(store_id, self._uuid)
                 self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
+
+    def planned(self) -> int:
+        """The newest batch that was planned; -1 before the first."""
+        last = self._execution.lastExecution()
+        return -1 if last is None else int(last.currentBatchId())
+
+    def load(self, partition: int, at: Location) -> bool:
+        """State is not loaded ahead here: the batch behind a move loads it."""
+        return False
 
 
 def _word(kind: str) -> str:

@@ -1,0 +1,183 @@
+"""A streaming query of the user's, watched from outside: its batches, its stages with state, what each partition takes.
+
+Two questions to the driver a look, whatever the query does in between. A query is known by its id, which outlives a restart
+from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from elastream.model.action import TaskId
+from elastream.model.observation import Floats
+from elastream.spark.driver_side import DriverSide
+from elastream.spark.placing import Placing
+from elastream.spark.stateful import StageState, StatefulStage, ranked_kinds, stateful_stages
+
+__all__ = ["WatchedBatch", "WatchedQuery"]
+
+NAN = float("nan")
+REMEMBERED = 20
+"""Batches that rates and intervals are taken over."""
+SAMPLES, LEAST_SAMPLES = 5, 2
+"""Batches whose tasks tell what a partition takes, by their median, and the fewest that tell anything: a task that has just
+moved, or that a garbage collection met, is one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedBatch:
+    """A committed batch: its start in epoch seconds, what it took, and the records that its sources say they still hold."""
+
+    id: int
+    start: float
+    rows: int
+    seconds: float
+    behind: float = NAN
+
+    @property
+    def end(self) -> float:
+        """When it was committed."""
+        return self.start + self.seconds
+
+
+class WatchedQuery:
+    """One query through all its runs. Its stages with state are attached to `placing` as `"name/stage"`."""
+
+    def __init__(self, spark: SparkSession, driver: DriverSide, query_id: str, name: str, placing: Placing) -> None:
+        self.id, self.name = query_id, name
+        self._spark, self._driver, self._placing = spark, driver, placing
+        self.run_id: str | None = None
+        self.runs = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._execution: Any = None
+        self.stages: tuple[StatefulStage, ...] | None = None
+        self.batches: deque[WatchedBatch] = deque(maxlen=REMEMBERED)
+        self.ran: dict[TaskId, str] = {}
+        self._loads: dict[str, deque[Floats]] = {}
+        self._kinds = ""
+        self._seen_batch = self._seen_stage = -1
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The stages with state by the names that their tasks have."""
+        return tuple(self._task_name(stage) for stage in self.stages or ())
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest batch seen, -1 before the first."""
+        return self._seen_batch
+
+    def run(self, run_id: str) -> None:
+        """The query runs as `run_id`: forget an earlier run."""
+        if run_id != self.run_id:
+            self.end()
+            self.run_id = run_id
+            self.runs += 1
+
+    def end(self) -> None:
+        """The run is over; the query may come back."""
+        for operator in self.operators:
+            self._placing.detach(operator)
+        self.run_id = None
+        self._forget()
+
+    def last_batch(self) -> int:
+        """Number of the newest committed batch, -1 before the first: one call, for whoever waits for the next."""
+        progress = None if self._execution is None else self._execution.lastProgress()
+        return -1 if progress is None else int(progress.batchId())
+
+    def look(self) -> tuple[WatchedBatch, ...]:
+        """Fetch what is new; the batches that ended since the last look."""
+        if self._execution is None:
+            streams: Any = self._spark._jsparkSession.streams()
+            wrapper = streams.get(self.id)
+            if wrapper is None:
+                return ()
+            self._execution = wrapper.streamingQuery()
+        if self.stages is None:
+            self._find_stages()
+        rows = self._driver.ask("batches", self._execution, self._seen_batch)
+        fresh = [
+            WatchedBatch(int(b), int(at) / 1e3, int(n), int(took) / 1e3, float(behind or NAN))
+            for b, at, n, took, behind in reversed(rows)
+        ]
+        self.batches.extend(fresh)
+        if fresh:
+            self._seen_batch = fresh[-1].id
+        if self._kinds:
+            context: Any = self._spark.sparkContext._jsc
+            self._take(self._driver.ask("tasks", context.sc(), self.run_id, self._kinds, self._seen_stage))
+        return tuple(fresh)
+
+    def interval(self, now: float) -> float:
+        """Seconds from one batch to the next at epoch second `now`; NaN until two have been seen."""
+        if len(self.batches) < 2:
+            return NAN
+        first, last = self.batches[0], self.batches[-1]
+        return max((last.start - first.start) / (len(self.batches) - 1), now - last.end, 1e-3)
+
+    def rate(self, now: float) -> float:
+        """Records/s taken, mean over the batches remembered."""
+        rows = [batch.rows for batch in self.batches]
+        return float(np.mean(rows)) / self.interval(now) if len(rows) > 1 else NAN
+
+    def latency(self, now: float) -> float:
+        """Seconds that the oldest record of a recent batch took at most, if it came when the batch before was planned.
+
+        A record that comes just then waits for the whole interval and for its own batch. Where a source holds records back
+        it is older; that shows as what the source is behind.
+        """
+        if len(self.batches) < 2:
+            return NAN
+        return self.interval(now) + max(batch.seconds for batch in list(self.batches)[-SAMPLES:])
+
+    def loads(self, stage: StatefulStage, now: float) -> Floats:
+        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told.
+
+        The time a task ran less that it waited for its input: what it spends in Python workers is no CPU time of the
+        executor, and has to count.
+        """
+        samples = self._loads.get(stage.name, ())
+        if len(samples) < LEAST_SAMPLES:
+            return np.full(stage.partitions, NAN)
+        return np.asarray(np.median(np.stack(list(samples)), axis=0) / self.interval(now), dtype=np.float64)
+
+    def placed(self) -> Iterable[tuple[StatefulStage, str]]:
+        """Per stage with state: itself, and the name of its tasks."""
+        return [(stage, self._task_name(stage)) for stage in self.stages or ()]
+
+    def _find_stages(self) -> None:
+        self.stages = stateful_stages(self._driver, self._execution)
+        for stage in self.stages or ():
+            assert self.run_id is not None
+            state = StageState(self._spark, self._driver, self._execution, self.run_id, stage)
+            self._placing.attach(self._task_name(stage), state)
+        self._kinds = ranked_kinds(self.stages or ())
+
+    def _take(self, lines: list[list[str]]) -> None:
+        """Take what the tasks of the newest finished stages told."""
+        stage_of = {operator.rank: stage for stage in self.stages or () for operator in stage.operators}
+        stage: StatefulStage | None = None
+        seconds = np.empty(0)
+        for line in lines:
+            if line[0] == "S":
+                # Operators of one stage share its tasks: the first of them speaks for all.
+                stage = stage_of[int(line[1])]
+                if stage.operators[0].rank != int(line[1]):
+                    stage = None
+                    continue
+                self._seen_stage = max(self._seen_stage, int(line[2]))
+                seconds = np.full(stage.partitions, NAN)
+                self._loads.setdefault(stage.name, deque(maxlen=SAMPLES)).append(seconds)
+            elif stage is not None and (partition := int(line[0])) < stage.partitions:
+                seconds[partition] = max(0.0, (int(line[2]) - int(line[3])) / 1e3)
+                self.ran[TaskId(self._task_name(stage), partition)] = line[1]
+
+    def _task_name(self, stage: StatefulStage) -> str:
+        return f"{self.name}/{stage.name}"
