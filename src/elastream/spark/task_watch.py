@@ -5,14 +5,14 @@ query cost, however many tasks that are. Works on any query of any session. That
 is how Spark schedules stateful stages.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from elastream.spark.driver_side import HERE, DriverSide
 from elastream.spark.stage_load import StageLoad, read_loads
-from elastream.spark.stateful import StatefulStage, ranked_kinds, stateful_stages
+from elastream.spark.stateful import StatefulStage, ranked_kinds
 
 __all__ = ["TaskLoads", "TaskWatch"]
 
@@ -22,40 +22,36 @@ class TaskLoads(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
+        self.context: Any = spark.sparkContext._jsc.sc()
 
 
 class TaskWatch:
     """The tasks of the stateful stages of one run of a query.
 
-    senders: tell also of the stages that feed those (they have no `ranks`), as `exchanged` needs them.
+    execution: Spark's StreamExecution of the query. stages: what it keeps state in, all of it. senders: tell also of the
+    stages that feed those (they have no `ranks`), as `Exchanged` needs them.
     """
 
-    def __init__(
-        self, spark: SparkSession, driver: DriverSide, loads: TaskLoads, query: StreamingQuery, *, senders: bool = False
-    ) -> None:
-        self._context: Any = spark.sparkContext._jsc.sc()
-        self._execution: Any = query._jsq.streamingQuery()
-        self._driver, self._loads, self._senders = driver, loads, senders
-        self._stages: tuple[StatefulStage, ...] | None = None
+    def __init__(self, loads: TaskLoads, execution: Any, stages: Sequence[StatefulStage], *, senders: bool = False) -> None:
+        self._loads, self._execution, self._senders = loads, execution, senders
+        self._kinds = ranked_kinds(stages)
+        self._stage_of = {operator.rank: stage for stage in stages for operator in stage.operators}
         self._told = -1
-
-    @property
-    def stages(self) -> tuple[StatefulStage, ...] | None:
-        """What the query keeps state in; None before its first batch."""
-        if self._stages is None:
-            self._stages = stateful_stages(self._driver, self._execution)
-        return self._stages
 
     def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
         """Loads of the newest `batches` batches that ended since the last call, oldest first.
 
         Those before are left out: a look must not cost more because it came late. Raises Py4JError as any call does.
         """
-        if not self.stages:
+        if not self._kinds:
             return ()
-        kinds = ranked_kinds(self.stages)
-        found = read_loads(
-            self._loads.ask("loads", self._context, self._execution, kinds, self._told, batches, self._senders)
+        lines = self._loads.ask(
+            "loads", self._loads.context, self._execution, self._kinds, self._told, batches, self._senders
         )
+        found = read_loads(lines)
         self._told = max((load.batch for load in found), default=self._told)
         return found
+
+    def stage(self, load: StageLoad) -> StatefulStage | None:
+        """What `load` tells of; None where that holds no state."""
+        return self._stage_of[load.ranks[0]] if load.ranks else None
