@@ -172,6 +172,7 @@ class Autopilot:
         return AttachedPlant(
             self._spark,
             can.driver,
+            can.task_loads,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=self._max_hosts or 0,

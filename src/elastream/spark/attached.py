@@ -45,6 +45,7 @@ from elastream.spark.hosts import Provider
 from elastream.spark.placing import Limits, Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.seats import Seats
+from elastream.spark.task_watch import TaskLoads
 from elastream.spark.watched import WatchedBatch, WatchedQuery
 
 __all__ = ["AttachedPlant"]
@@ -69,6 +70,7 @@ NAN = float("nan")
 class AttachedPlant:
     """The queries of `spark` that are chosen, and its executors. Close it; the queries and the session go on.
 
+    task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
     chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is done that was
     not applied, whatever leaves.
     """
@@ -77,6 +79,7 @@ class AttachedPlant:
         self,
         spark: SparkSession,
         driver: DriverSide,
+        task_loads: TaskLoads | None,
         *,
         chosen: Callable[[], frozenset[str] | None] = lambda: None,
         target_latency: float | None = None,
@@ -88,6 +91,7 @@ class AttachedPlant:
         hands_off: bool = False,
     ) -> None:
         self._spark, self._driver, self._chosen = spark, driver, chosen
+        self._task_loads = task_loads
         self._clock = RunClock()
         self._seats = Seats(spark, driver, self._clock.now, asks=asks, provider=provider, kind=kind)
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW, benefit=self._load_of)
@@ -375,7 +379,9 @@ class AttachedPlant:
                 running[query_id] = run_id
                 if query_id not in self._queries:
                     name = self._unique(name or query_id[:8])
-                    self._queries[query_id] = WatchedQuery(self._spark, self._driver, query_id, name, self._placing)
+                    self._queries[query_id] = WatchedQuery(
+                        self._spark, self._driver, self._task_loads, query_id, name, self._placing
+                    )
                 self._queries[query_id].run(run_id)
                 self._gone_since.pop(query_id, None)
         for query_id, query in self._queries.items():

@@ -13,23 +13,25 @@ from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["DriverSide", "first_line"]
+__all__ = ["HERE", "DriverSide", "first_line"]
 
-SOURCE = Path(__file__).with_name("DriverSide.java")
+HERE = Path(__file__).parent
+"""Where the methods are."""
 
 
 class DriverSide:
     """The methods of `DriverSide.java` in the JVM of one session, each as lines of tab-separated fields.
 
-    Raises EnvironmentProblem where this Spark lacks what they read.
+    source: another file of methods; what each reads of Spark's insides is probed by itself. Raises EnvironmentProblem where
+    this Spark lacks what they read.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java") -> None:
         jvm: Any = spark.sparkContext._jvm
         try:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
             compiler.setParentClassLoader(spark._jsparkSession.getClass().getClassLoader())
-            compiler.cook(SOURCE.read_text(encoding="utf-8"))
+            compiler.cook(source.read_text(encoding="utf-8"))
             # Through an object, because the gateway finds a class by its name only where Spark's own loader knows it.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:

@@ -16,7 +16,9 @@ from elastream.model.action import TaskId
 from elastream.model.observation import Floats
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.placing import Placing
-from elastream.spark.stateful import StageState, StatefulStage, ranked_kinds, stateful_stages
+from elastream.spark.stage_load import StageLoad
+from elastream.spark.stateful import StageState, StatefulStage, stateful_stages
+from elastream.spark.task_watch import TaskLoads, TaskWatch
 
 __all__ = ["WatchedBatch", "WatchedQuery"]
 
@@ -47,9 +49,11 @@ class WatchedBatch:
 class WatchedQuery:
     """One query through all its runs. Its stages with state are attached to `placing` as `"name/stage"`."""
 
-    def __init__(self, spark: SparkSession, driver: DriverSide, query_id: str, name: str, placing: Placing) -> None:
+    def __init__(
+        self, spark: SparkSession, driver: DriverSide, loads: TaskLoads | None, query_id: str, name: str, placing: Placing
+    ) -> None:
         self.id, self.name = query_id, name
-        self._spark, self._driver, self._placing = spark, driver, placing
+        self._spark, self._driver, self._task_loads, self._placing = spark, driver, loads, placing
         self.run_id: str | None = None
         self.runs = 0
         self._forget()
@@ -60,8 +64,8 @@ class WatchedQuery:
         self.batches: deque[WatchedBatch] = deque(maxlen=REMEMBERED)
         self.ran: dict[TaskId, str] = {}
         self._loads: dict[str, deque[Floats]] = {}
-        self._kinds = ""
-        self._seen_batch = self._seen_stage = -1
+        self._tasks: TaskWatch | None = None
+        self._seen_batch = -1
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -110,9 +114,9 @@ class WatchedQuery:
         self.batches.extend(fresh)
         if fresh:
             self._seen_batch = fresh[-1].id
-        if self._kinds:
-            context: Any = self._spark.sparkContext._jsc
-            self._take(self._driver.ask("tasks", context.sc(), self.run_id, self._kinds, self._seen_stage))
+        if self._tasks is not None:
+            for load in self._tasks.poll():
+                self._take(self._tasks.stage(load), load)
         return tuple(fresh)
 
     def interval(self, now: float) -> float:
@@ -138,11 +142,7 @@ class WatchedQuery:
         return self.interval(now) + max(batch.seconds for batch in list(self.batches)[-SAMPLES:])
 
     def loads(self, stage: StatefulStage, now: float) -> Floats:
-        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told.
-
-        The time a task ran less that it waited for its input: what it spends in Python workers is no CPU time of the
-        executor, and has to count.
-        """
+        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told."""
         samples = self._loads.get(stage.name, ())
         if len(samples) < LEAST_SAMPLES:
             return np.full(stage.partitions, NAN)
@@ -158,26 +158,13 @@ class WatchedQuery:
             assert self.run_id is not None
             state = StageState(self._spark, self._driver, self._execution, self.run_id, stage)
             self._placing.attach(self._task_name(stage), state)
-        self._kinds = ranked_kinds(self.stages or ())
+        if self.stages and self._task_loads is not None:
+            self._tasks = TaskWatch(self._task_loads, self._execution, self.stages)
 
-    def _take(self, lines: list[list[str]]) -> None:
-        """Take what the tasks of the newest finished stages told."""
-        stage_of = {operator.rank: stage for stage in self.stages or () for operator in stage.operators}
-        stage: StatefulStage | None = None
-        seconds = np.empty(0)
-        for line in lines:
-            if line[0] == "S":
-                # Operators of one stage share its tasks: the first of them speaks for all.
-                stage = stage_of[int(line[1])]
-                if stage.operators[0].rank != int(line[1]):
-                    stage = None
-                    continue
-                self._seen_stage = max(self._seen_stage, int(line[2]))
-                seconds = np.full(stage.partitions, NAN)
-                self._loads.setdefault(stage.name, deque(maxlen=SAMPLES)).append(seconds)
-            elif stage is not None and (partition := int(line[0])) < stage.partitions:
-                seconds[partition] = max(0.0, (int(line[2]) - int(line[3])) / 1e3)
-                self.ran[TaskId(self._task_name(stage), partition)] = line[1]
+    def _take(self, stage: StatefulStage | None, load: StageLoad) -> None:
+        if stage is not None and load.partitions == stage.partitions:
+            self._loads.setdefault(stage.name, deque(maxlen=SAMPLES)).append(load.busy)
+            self.ran |= {TaskId(self._task_name(stage), p): where for p, where in enumerate(load.executor)}
 
     def _task_name(self, stage: StatefulStage) -> str:
         return f"{self.name}/{stage.name}"
