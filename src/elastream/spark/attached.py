@@ -228,7 +228,7 @@ class AttachedPlant:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self._expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self._placing.wanted() and self._ran().get(task) == host:
+        if task not in self._placing.wanted() and self.ran().get(task) == host:
             return Outcome(action, Status.DONE)
         self._placing.want(task, host, getattr(action, "why", ""))
         return Outcome(action, Status.ACCEPTED)
@@ -291,7 +291,7 @@ class AttachedPlant:
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
-    def _ran(self) -> dict[TaskId, str]:
+    def ran(self) -> dict[TaskId, str]:
         """Host that each task ran on last, where both are known."""
         hosts = self._seats.host_of()
         return {task: hosts[e] for query in self._live() for task, e in query.ran.items() if e in hosts}
@@ -299,7 +299,7 @@ class AttachedPlant:
     def _held(self) -> dict[TaskId, str]:
         """The same, with migrations under way counted as done."""
         wanted = self._placing.wanted()
-        return self._ran() | dict(wanted)
+        return self.ran() | dict(wanted)
 
     def _move_away(self, host: str) -> None:
         """Want everything on `host` elsewhere, the heaviest first, always where it leaves the least load a slot."""
@@ -367,7 +367,7 @@ class AttachedPlant:
         live = self._live()
         wanted = dict(self._placing.wanted())
         fresh = [(query, batch) for query in live for batch in query.look()]
-        held = self._ran() | wanted
+        held = self.ran() | wanted
         self._step_hosts(live, held)
         return self._described(now, wall, live, held, fresh)
 
