@@ -141,11 +141,11 @@ def test_what_the_cluster_has_no_room_for_is_given_up_and_no_longer_asked_for(se
 
 
 def test_spark_may_have_as_many_executors_as_before_in_the_end(seats, cluster):
-    seats.close()
+    seats.unbind()
     assert cluster.totals == []
     seats.lease("h3")
-    seats.close()
-    seats.close()
+    seats.unbind()
+    seats.unbind()
     assert cluster.totals == [3, module.UNLIMITED]
 
 
@@ -155,3 +155,9 @@ def test_use_is_what_tasks_took_of_the_slots_and_unknown_at_first(seats, cluster
     cluster.there["0"] = ("10.0.0.2", 2, 5_000, False)
     seats.look()
     assert seats.use("h1") == pytest.approx(0.25)
+
+
+def test_letting_go_ends_every_lease_and_no_executor(seats, cluster):
+    seats.close()
+    assert not any(lease.active for lease in seats.leases.values())
+    assert cluster.killed == []

@@ -29,6 +29,7 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.model.errors import ElastreamError
 from elastream.model.observation import (
     Composition,
     Context,
@@ -188,9 +189,10 @@ class AttachedPlant:
         """Do one action, or say why not."""
         if self._closing.is_set() or self._session_gone:
             return Outcome(action, Status.REFUSED, "it watches no longer")
+        self._not_before = 0.0  # what it changes is to be seen
         try:
             return self._apply(action)
-        except (Py4JError, PySparkException, OSError) as error:
+        except (Py4JError, PySparkException, OSError, ElastreamError) as error:
             return Outcome(action, Status.FAILED, str(error).splitlines()[0])
 
     def close(self) -> None:
@@ -203,9 +205,10 @@ class AttachedPlant:
         self._placing.close()
         if not self._session_gone and not self._stopped():
             try:
-                self._seats.close()
+                self._seats.unbind()
             except (Py4JError, PySparkException, OSError):
                 self._session_gone = True
+        self._seats.close()
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
