@@ -18,6 +18,7 @@ from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import ElastreamError
+from elastream.model.graph import Kind
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
@@ -236,11 +237,11 @@ class _Spoken:
         log.info("it begins, and looks every %s", format_duration(self._period))
 
     def observed(self, observation: Observation) -> None:
-        watched = tuple(operator.name for operator in observation.context.graph.sources)
-        if watched != self._watched:
-            self._watched = watched
-            stages = [name for query in self._plant.queries for name in query.operators]
-            log.info("it looks after %s; with state: %s", ", ".join(watched), ", ".join(stages) or "none yet")
+        graph = observation.context.graph
+        if graph.order != self._watched:
+            self._watched = graph.order
+            queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
+            log.info("it looks after %s; with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
         busy = self._plant.look_seconds > self._period
         self._once("busy", f"the driver took {self._plant.look_seconds:.1f} s to answer: it is asked less" if busy else "")
 
