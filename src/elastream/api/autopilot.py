@@ -181,6 +181,7 @@ class Autopilot:
             asks=asks,
             provider=self._cloud if leases else None,
             kind=kind,
+            allowed=can.allowed,
             hands_off=self._observe_only,
         )
 
