@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, ElastreamError
-from elastream.model.action import MoveTask, TaskId
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
+from elastream.model.cloud import HostState, HostType
 from elastream.model.plant import Policy
 from elastream.planning.attached import ByLoad
 from elastream.spark import attached
@@ -20,6 +21,7 @@ from elastream.spark.capabilities import probe
 from spark_jvm import forget_jvm
 
 PARTITIONS = 3
+ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
@@ -190,6 +192,27 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 120)
         assert pilot.running
         again.stop()
+
+
+def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
+    can, runs = probe(spark), [query.runId for query in queries]
+    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kind=ONE_SLOT)
+
+    def observed(holds):
+        return lambda: holds(plant.observe())
+
+    try:
+        wait_until(observed(lambda o: len(o.tasks) == 2 * PARTITIONS))
+        assert plant.apply(ReleaseHost("h2")).succeeded
+        wait_until(observed(lambda o: "h2" not in o.leases), 120)
+        assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
+        assert set(plant.ran().values()) == {"h1"}
+        assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
+        assert plant.apply(LeaseHost("h3", "one slot")).succeeded
+        wait_until(observed(lambda o: o.usable == ("h1", "h3")), 120)
+        assert [query.runId for query in queries] == runs
+    finally:
+        plant.close()
 
 
 def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
