@@ -167,11 +167,9 @@ def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, cap
 def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
     plant = AttachedPlant(spark, probe(spark).driver, None)
     try:
-        plant.observe()
-        time.sleep(0.5)
+        wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
         assert len(observation.tasks) == 0
-        assert "counts/aggregate0" in observation.context.graph.by_name
         assert ByLoad().plan(observation) == []
     finally:
         plant.close()
