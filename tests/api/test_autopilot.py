@@ -179,7 +179,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
-        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 120)
+        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 240)
         wait_until(lambda: failing.exception() is not None, 120)
         again.stop()
         again = start_counts(spark, tmp_path / "again", "again")
@@ -187,7 +187,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         def runs():
             return {query.name: query.runs for query in pilot.plant.queries}
 
-        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 120)
+        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 240)
         assert pilot.running
         again.stop()
 
@@ -221,7 +221,8 @@ def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch,
     wait_until(lambda: tasks(pilot), 120)
     query.stop()
     assert pilot.join(60)
-    assert caplog.records[-1].message.endswith("its queries have ended")
+    said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
+    assert said[-1].endswith("its queries have ended")
     assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
 
 
