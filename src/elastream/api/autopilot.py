@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from elastream.api.metrics import PrometheusObserver
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.control.recording import Ending, Header, Observer, Recorder, describe_run
-from elastream.model.action import Outcome, describe
+from elastream.control.recording import FILE_NAME, Ending, Header, Observer, Recorder, describe_run
+from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import ElastreamError
+from elastream.model.graph import Kind
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
@@ -172,6 +173,7 @@ class Autopilot:
         return AttachedPlant(
             self._spark,
             can.driver,
+            can.task_loads,
             chosen=self._ids,
             target_latency=self._target,
             max_hosts=self._max_hosts or 0,
@@ -218,7 +220,7 @@ class Autopilot:
             except (ImportError, OSError, ValueError) as error:
                 log.warning("there are no metrics: %s", _line(error))
         if self._folder is not None:
-            found.append(Recorder(self._folder))
+            found.append(Recorder(self._folder / FILE_NAME))
         return found
 
 
@@ -229,16 +231,17 @@ class _Spoken:
         self._plant, self._period = plant, period
         self._watched: tuple[str, ...] | None = None
         self._said: dict[str, str] = {}
+        self._told: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
         log.info("it begins, and looks every %s", format_duration(self._period))
 
     def observed(self, observation: Observation) -> None:
-        watched = tuple(operator.name for operator in observation.context.graph.sources)
-        if watched != self._watched:
-            self._watched = watched
-            stages = [name for query in self._plant.queries for name in query.operators]
-            log.info("it looks after %s; with state: %s", ", ".join(watched), ", ".join(stages) or "none yet")
+        graph = observation.context.graph
+        if graph.order != self._watched:
+            self._watched = graph.order
+            queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
+            log.info("it looks after %s; with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
         busy = self._plant.look_seconds > self._period
         self._once("busy", f"the driver took {self._plant.look_seconds:.1f} s to answer: it is asked less" if busy else "")
 
@@ -247,6 +250,7 @@ class _Spoken:
             return
         for outcome in decision.outcomes:
             self._tell(outcome)
+        self._told = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"it would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
@@ -259,6 +263,8 @@ class _Spoken:
             log.info("it looks after nothing any more: %s", ending.reason or "its queries have ended")
 
     def _tell(self, outcome: Outcome) -> None:
+        if (outcome.action, outcome.status) in self._told:
+            return
         text, host = describe(outcome.action), getattr(outcome.action, "host", "")
         if host and (known := self._plant.describe(host)) != host:
             text = f"{text}, which is {known}"
@@ -269,7 +275,7 @@ class _Spoken:
 
     def _once(self, what: str, text: str) -> None:
         if text and self._said.get(what) != text:
-            log.warning("%s", text) if what != "would" else log.info("%s", text)
+            log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
         self._said[what] = text
 
 

@@ -35,7 +35,7 @@ class ByLoad:
     def plan(self, observation: Observation) -> list[Action]:
         """Hosts, then moves; no moves in a round that drains a host, which moves what it holds."""
         hosts: list[Action] = []
-        if observation.context.host_types and len(observation.tasks):
+        if observation.context.host_types:
             hosts, _ = self.hosts.scale(observation)
         if any(isinstance(action, DrainHost) for action in hosts):
             return hosts

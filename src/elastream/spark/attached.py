@@ -29,6 +29,7 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.model.errors import ElastreamError
 from elastream.model.observation import (
     Composition,
     Context,
@@ -70,14 +71,16 @@ NAN = float("nan")
 class AttachedPlant:
     """The queries of `spark` that are chosen, and its executors. Close it; the queries and the session go on.
 
-    chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is ever done on
-    its own accord; actions applied are done all the same.
+    task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
+    chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is done that was
+    not applied, whatever leaves.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         driver: DriverSide,
+        task_loads: TaskLoads | None,
         *,
         chosen: Callable[[], frozenset[str] | None] = lambda: None,
         target_latency: float | None = None,
@@ -89,7 +92,7 @@ class AttachedPlant:
         hands_off: bool = False,
     ) -> None:
         self._spark, self._driver, self._chosen = spark, driver, chosen
-        self._task_loads = TaskLoads(spark)
+        self._task_loads = task_loads
         self._clock = RunClock()
         self._seats = Seats(spark, driver, self._clock.now, asks=asks, provider=provider, kind=kind)
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW, benefit=self._load_of)
@@ -186,9 +189,10 @@ class AttachedPlant:
         """Do one action, or say why not."""
         if self._closing.is_set() or self._session_gone:
             return Outcome(action, Status.REFUSED, "it watches no longer")
+        self._not_before = 0.0  # what it changes is to be seen
         try:
             return self._apply(action)
-        except (Py4JError, PySparkException, OSError) as error:
+        except (Py4JError, PySparkException, OSError, ElastreamError) as error:
             return Outcome(action, Status.FAILED, str(error).splitlines()[0])
 
     def close(self) -> None:
@@ -201,9 +205,10 @@ class AttachedPlant:
         self._placing.close()
         if not self._session_gone and not self._stopped():
             try:
-                self._seats.close()
+                self._seats.unbind()
             except (Py4JError, PySparkException, OSError):
                 self._session_gone = True
+        self._seats.close()
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -226,7 +231,7 @@ class AttachedPlant:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self._expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self._placing.wanted() and self._ran().get(task) == host:
+        if task not in self._placing.wanted() and self.ran().get(task) == host:
             return Outcome(action, Status.DONE)
         self._placing.want(task, host, getattr(action, "why", ""))
         return Outcome(action, Status.ACCEPTED)
@@ -289,7 +294,7 @@ class AttachedPlant:
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
-    def _ran(self) -> dict[TaskId, str]:
+    def ran(self) -> dict[TaskId, str]:
         """Host that each task ran on last, where both are known."""
         hosts = self._seats.host_of()
         return {task: hosts[e] for query in self._live() for task, e in query.ran.items() if e in hosts}
@@ -297,7 +302,7 @@ class AttachedPlant:
     def _held(self) -> dict[TaskId, str]:
         """The same, with migrations under way counted as done."""
         wanted = self._placing.wanted()
-        return self._ran() | dict(wanted)
+        return self.ran() | dict(wanted)
 
     def _move_away(self, host: str) -> None:
         """Want everything on `host` elsewhere, the heaviest first, always where it leaves the least load a slot."""
@@ -365,7 +370,7 @@ class AttachedPlant:
         live = self._live()
         wanted = dict(self._placing.wanted())
         fresh = [(query, batch) for query in live for batch in query.look()]
-        held = self._ran() | wanted
+        held = self.ran() | wanted
         self._step_hosts(live, held)
         return self._described(now, wall, live, held, fresh)
 

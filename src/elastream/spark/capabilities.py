@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
 from elastream.spark.driver_side import DriverSide
+from elastream.spark.task_watch import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
 
@@ -22,11 +23,13 @@ PROVIDER = ("room", "lease", "address", "alive", "terminate")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """driver: how to ask the driver, None where nothing can be seen and therefore nothing done. asks: whether executors can
+    """driver: how to ask the driver, None where nothing can be seen and therefore nothing done. task_loads: how
+    to see what single tasks take, None where no partition is moved therefore. asks: whether executors can
     be asked for and given back. leases: whether the provider can be used. slots: tasks that an executor runs at once, 0
     where that is not settled. lacking: a sentence for each thing that is missing."""
 
     driver: DriverSide | None
+    task_loads: TaskLoads | None = None
     asks: bool = False
     leases: bool = False
     slots: int = 0
@@ -44,6 +47,11 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
         return Capabilities(None, lacking=(f"nothing can be seen or done: {str(error).splitlines()[0]}",))
+    task_loads = None
+    try:
+        task_loads = TaskLoads(spark)
+    except EnvironmentProblem as error:
+        lacking.append(f"no state partition is moved: {error}")
     if _setting(spark, "spark.locality.wait") in (0.0, None):
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
@@ -54,7 +62,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
             f"hosts cannot be leased: {type(provider).__name__} does not have what a provider of hosts has"
             f" ({', '.join(PROVIDER)})"
         )
-    return Capabilities(driver, asks, leases, int(_conf(spark, "spark.executor.cores") or 0), tuple(lacking))
+    return Capabilities(driver, task_loads, asks, leases, int(_conf(spark, "spark.executor.cores") or 0), tuple(lacking))
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:

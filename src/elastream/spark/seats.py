@@ -180,6 +180,14 @@ class Seats:
                 self._step_releasing(name, seat, batches, holds)
 
     def close(self) -> None:
+        """Let go of every host: it stays where it is, with whoever owns the session or the provider."""
+        with self._lock:
+            for name, lease in self._leases.items():
+                if lease.active:
+                    for state in (HostState.RELEASING, HostState.RELEASED):
+                        self._to(name, state)
+
+    def unbind(self) -> None:
         """Let Spark have as many executors as it likes again, where that was changed."""
         with self._lock:
             if self._asked:

@@ -50,7 +50,7 @@ class WatchedQuery:
     """One query through all its runs. Its stages with state are attached to `placing` as `"name/stage"`."""
 
     def __init__(
-        self, spark: SparkSession, driver: DriverSide, loads: TaskLoads, query_id: str, name: str, placing: Placing
+        self, spark: SparkSession, driver: DriverSide, loads: TaskLoads | None, query_id: str, name: str, placing: Placing
     ) -> None:
         self.id, self.name = query_id, name
         self._spark, self._driver, self._task_loads, self._placing = spark, driver, loads, placing
@@ -142,11 +142,7 @@ class WatchedQuery:
         return self.interval(now) + max(batch.seconds for batch in list(self.batches)[-SAMPLES:])
 
     def loads(self, stage: StatefulStage, now: float) -> Floats:
-        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told.
-
-        The time a task ran less that it waited for its input: what it spends in Python workers is no CPU time of the
-        executor, and has to count.
-        """
+        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told."""
         samples = self._loads.get(stage.name, ())
         if len(samples) < LEAST_SAMPLES:
             return np.full(stage.partitions, NAN)
@@ -162,13 +158,12 @@ class WatchedQuery:
             assert self.run_id is not None
             state = StageState(self._spark, self._driver, self._execution, self.run_id, stage)
             self._placing.attach(self._task_name(stage), state)
-        if self.stages:
+        if self.stages and self._task_loads is not None:
             self._tasks = TaskWatch(self._task_loads, self._execution, self.stages)
 
     def _take(self, stage: StatefulStage | None, load: StageLoad) -> None:
         if stage is not None and load.partitions == stage.partitions:
-            seconds = np.maximum(0.0, load.run_time - load.waited)
-            self._loads.setdefault(stage.name, deque(maxlen=SAMPLES)).append(seconds)
+            self._loads.setdefault(stage.name, deque(maxlen=SAMPLES)).append(load.busy)
             self.ran |= {TaskId(self._task_name(stage), p): where for p, where in enumerate(load.executor)}
 
     def _task_name(self, stage: StatefulStage) -> str:
