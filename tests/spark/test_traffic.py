@@ -34,8 +34,8 @@ TASKS = [TaskId(name, index) for name in ("count", "distinct") for index in rang
 
 
 def traffic():
-    found = Traffic()
-    found.take("words", NAMES, read_flows(LINES, LOADS))
+    found = Traffic(None)
+    found.add("words", NAMES, read_flows(LINES, LOADS))
     return found
 
 
@@ -80,7 +80,7 @@ def test_a_receiver_that_is_no_row_is_left_out_and_such_a_sender_stands_nowhere(
 def test_rates_are_means_over_the_batches_known():
     found = traffic()
     doubled = [[first, where, ",".join(str(2 * int(b)) for b in row.split(","))] for first, where, row in LINES]
-    found.take("words", NAMES, read_flows(doubled, LOADS))
+    found.add("words", NAMES, read_flows(doubled, LOADS))
     assert found.exchange(TASKS, now=100.0).rate.sum() == pytest.approx(3 * (210 + 45) / 4.0)
 
 
@@ -93,11 +93,11 @@ def test_links_are_told_in_both_directions_with_what_they_can_carry():
 
 
 def test_what_was_not_measured_is_unknown_and_not_nothing():
-    nothing = Traffic()
+    nothing = Traffic(None)
     assert not nothing.exchange(TASKS, now=0.0).known
     assert math.isnan(nothing.links({"a": "h1"}, ("h1", "h2"), math.nan).value("h1>h2", Metric.TRAFFIC))
-    first = Traffic()
-    first.take(
+    first = Traffic(None)
+    first.add(
         "words",
         NAMES,
         read_flows(LINES, tuple(load(x.stage, x.executor, x.task, x.parents, x.ranks, math.nan) for x in LOADS)),

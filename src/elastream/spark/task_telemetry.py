@@ -8,7 +8,6 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from elastream.model.action import TaskId
 from elastream.model.cloud import Lease
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.graph import Graph
-from elastream.model.observation import UNMEASURED, Exchange, Floats, Frame, Metric, TaskFrame
+from elastream.model.observation import Exchange, Floats, Frame, Metric, TaskFrame
 from elastream.spark.compile import RunningSegment
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.stage_load import LoadWindow, Mean
@@ -43,14 +42,14 @@ class TaskTelemetry:
         self._watches: dict[str, TaskWatch] = {}
         self._operators: dict[str, dict[int, str]] = {}
         self._windows: dict[str, LoadWindow] = defaultdict(LoadWindow)
-        self._traffic = Traffic()
         self._driver: DriverSide | None = None
         self._loads: TaskLoads | None = None
-        self._outputs: MapOutputs | None = None
+        outputs: MapOutputs | None = None
         with _told():
             self._driver, self._loads = DriverSide(spark), TaskLoads(spark)
         with _told():
-            self._outputs = MapOutputs(spark)
+            outputs = MapOutputs(spark)
+        self._traffic = Traffic(outputs)
 
     def poll(self) -> None:
         """Take what the batches that ended since the last call cost and sent."""
@@ -63,13 +62,11 @@ class TaskTelemetry:
         watch = self._watches.get(name) or self._watch(each)
         if watch is None:
             return
-        for _, loads in groupby(watch.poll(CAUGHT_UP), key=lambda load: load.batch):
-            batch = list(loads)
-            for load in batch:
-                if load.ranks:
-                    self._windows[self._operators[name][load.ranks[0]]].add(load)
-            if self._outputs is not None:
-                self._traffic.take(name, self._operators[name], self._outputs.flows(batch))
+        loads = watch.poll(CAUGHT_UP)
+        for load in loads:
+            if load.ranks:
+                self._windows[self._operators[name][load.ranks[0]]].add(load)
+        self._traffic.take(name, self._operators[name], loads)
 
     def _watch(self, each: RunningSegment) -> TaskWatch | None:
         """A watch on the query of a segment; None before its first batch, and where this Spark tells nothing."""
@@ -81,7 +78,7 @@ class TaskTelemetry:
             return None
         # A segment has one keyed operator, whatever Spark makes of it.
         self._operators[each.segment.name] = {o.rank: each.keyed[0] for stage in stages for o in stage.operators}
-        watch = TaskWatch(self._loads, execution, stages, senders=self._outputs is not None)
+        watch = TaskWatch(self._loads, execution, stages, senders=True)
         self._watches[each.segment.name] = watch
         return watch
 
@@ -98,7 +95,7 @@ class TaskTelemetry:
 
     def exchange(self, tasks: TaskFrame, now: float) -> Exchange:
         """Who sends whom how much, mean over the last batches."""
-        return self._traffic.exchange(tasks.tasks, now) if self._outputs is not None else UNMEASURED
+        return self._traffic.exchange(tasks.tasks, now)
 
     def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float) -> Frame:
         """What goes over the links between `hosts`, see `Traffic.links`."""

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -89,15 +90,25 @@ class Traffic:
     """What the last batches of some queries sent, as an observation tells of it.
 
     A query is known by a name of the caller's, and its stateful stages by those that their tasks have as their operator.
+    outputs: where to ask; None where that cannot be, and nothing is known but what is added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: MapOutputs | None) -> None:
+        self._outputs = outputs
         self._flows: dict[str, deque[tuple[Mapping[int, str], tuple[Flow, ...]]]] = defaultdict(
             lambda: deque(maxlen=BATCHES)
         )
 
-    def take(self, query: str, operators: Mapping[int, str], flows: Sequence[Flow]) -> None:
-        """What one batch of `query` sent. operators: by the rank of a stateful operator, what its tasks are called."""
+    def take(self, query: str, operators: Mapping[int, str], loads: Sequence[StageLoad]) -> None:
+        """Ask what the batches of `query` sent that `loads`, with those of the senders, tell of.
+
+        operators: by the rank of a stateful operator, what its tasks are called.
+        """
+        for _, batch in groupby(loads, key=lambda load: load.batch):
+            self.add(query, operators, self._outputs.flows(list(batch)) if self._outputs is not None else ())
+
+    def add(self, query: str, operators: Mapping[int, str], flows: Sequence[Flow]) -> None:
+        """What one batch of `query` sent."""
         if flows and flows[0].receiver.seconds > 0:
             self._flows[query].append((operators, tuple(flows)))
 
