@@ -48,6 +48,7 @@ from elastream.spark.placing import Limits, Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.seats import Seats
 from elastream.spark.task_watch import TaskLoads
+from elastream.spark.traffic import Traffic
 from elastream.spark.watched import WatchedBatch, WatchedQuery
 
 __all__ = ["AttachedPlant"]

@@ -19,6 +19,7 @@ from elastream.spark.placing import Placing
 from elastream.spark.stage_load import StageLoad
 from elastream.spark.stateful import StageState, StatefulStage, stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
+from elastream.spark.traffic import Traffic
 
 __all__ = ["WatchedBatch", "WatchedQuery"]
 
