@@ -76,8 +76,11 @@ class TaskTelemetry:
         stages = stateful_stages(self._driver, execution)
         if not stages:
             return None
-        # A segment has one keyed operator, whatever Spark makes of it.
-        self._operators[each.segment.name] = {o.rank: each.keyed[0] for stage in stages for o in stage.operators}
+        # Both upstream first; where an operator became several in Spark's plan, the last name stands for what is left.
+        names = [*each.keyed, *each.keyed[-1:] * len(stages)]
+        self._operators[each.segment.name] = {
+            operator.rank: name for stage, name in zip(stages, names, strict=False) for operator in stage.operators
+        }
         watch = TaskWatch(self._loads, execution, stages, senders=True)
         self._watches[each.segment.name] = watch
         return watch
