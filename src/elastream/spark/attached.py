@@ -31,6 +31,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, HostType, Lease, total_cost
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import (
+    UNMEASURED,
     Composition,
     Context,
     Frame,
@@ -47,6 +48,7 @@ from elastream.spark.placing import Limits, Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.seats import UNLIMITED, Seats
 from elastream.spark.task_watch import TaskLoads
+from elastream.spark.traffic import Traffic
 from elastream.spark.watched import WatchedBatch, WatchedQuery
 
 __all__ = ["AttachedPlant"]
@@ -73,7 +75,7 @@ class AttachedPlant:
 
     task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
     chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is done that was
-    not applied, whatever leaves.
+    not applied, whatever leaves. traffic: measures who sends whom how much as well, a call more a look and query.
     """
 
     def __init__(
@@ -91,9 +93,10 @@ class AttachedPlant:
         kind: HostType | None = None,
         allowed: int = UNLIMITED,
         hands_off: bool = False,
+        traffic: Traffic | None = None,
     ) -> None:
         self._spark, self._driver, self._chosen = spark, driver, chosen
-        self._task_loads = task_loads
+        self._task_loads, self._traffic = task_loads, traffic
         self._clock = RunClock()
         self._seats = Seats(spark, driver, self._clock.now, asks=asks, provider=provider, kind=kind, allowed=allowed)
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW, benefit=self._load_of)
@@ -384,7 +387,7 @@ class AttachedPlant:
                 if query_id not in self._queries:
                     name = self._unique(name or query_id[:8])
                     self._queries[query_id] = WatchedQuery(
-                        self._spark, self._driver, self._task_loads, query_id, name, self._placing
+                        self._spark, self._driver, self._task_loads, query_id, name, self._placing, self._traffic
                     )
                 self._queries[query_id].run(run_id)
                 self._gone_since.pop(query_id, None)
@@ -429,13 +432,16 @@ class AttachedPlant:
         }
         operators = operator_frame(context.graph, live, loads, wall, cores)
         count = Counter(held.values())
+        tasks = task_frame(context.graph, held, tuple(leases), loads)
         observation = Observation(
             time=now,
             context=context,
             operators=operators,
             application=application_frame(context.graph, live, wall, total_cost(self.ledger, now)),
             hosts=Frame(tuple(leases), {Metric.CPU: use, Metric.TASKS: [count[name] for name in leases]}),
-            tasks=task_frame(context.graph, held, tuple(leases), loads),
+            tasks=tasks,
+            links=Frame() if self._traffic is None else self._traffic.links(self._seats.host_of(), working),
+            exchange=UNMEASURED if self._traffic is None else self._traffic.exchange(tasks.tasks, wall),
             leases=leases,
             composition=Composition(),
             history=tuple(self._history),

@@ -19,6 +19,7 @@ from elastream.spark.placing import Placing
 from elastream.spark.stage_load import StageLoad
 from elastream.spark.stateful import StageState, StatefulStage, stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
+from elastream.spark.traffic import Traffic
 
 __all__ = ["WatchedBatch", "WatchedQuery"]
 
@@ -47,13 +48,24 @@ class WatchedBatch:
 
 
 class WatchedQuery:
-    """One query through all its runs. Its stages with state are attached to `placing` as `"name/stage"`."""
+    """One query through all its runs. Its stages with state are attached to `placing` as `"name/stage"`.
+
+    traffic: takes who sends whom how much, where that is wanted.
+    """
 
     def __init__(
-        self, spark: SparkSession, driver: DriverSide, loads: TaskLoads | None, query_id: str, name: str, placing: Placing
+        self,
+        spark: SparkSession,
+        driver: DriverSide,
+        loads: TaskLoads | None,
+        query_id: str,
+        name: str,
+        placing: Placing,
+        traffic: Traffic | None = None,
     ) -> None:
         self.id, self.name = query_id, name
         self._spark, self._driver, self._task_loads, self._placing = spark, driver, loads, placing
+        self._traffic = traffic
         self.run_id: str | None = None
         self.runs = 0
         self._forget()
@@ -88,6 +100,8 @@ class WatchedQuery:
         """The run is over; the query may come back."""
         for operator in self.operators:
             self._placing.detach(operator)
+        if self._traffic is not None:
+            self._traffic.forget(self.name)
         self.run_id = None
         self._forget()
 
@@ -115,8 +129,12 @@ class WatchedQuery:
         if fresh:
             self._seen_batch = fresh[-1].id
         if self._tasks is not None:
-            for load in self._tasks.poll():
+            loads = self._tasks.poll()
+            for load in loads:
                 self._take(self._tasks.stage(load), load)
+            if self._traffic is not None:
+                names = {o.rank: self._task_name(stage) for stage in self.stages or () for o in stage.operators}
+                self._traffic.take(self.name, names, loads)
         return tuple(fresh)
 
     def interval(self, now: float) -> float:
@@ -159,7 +177,7 @@ class WatchedQuery:
             state = StageState(self._spark, self._driver, self._execution, self.run_id, stage)
             self._placing.attach(self._task_name(stage), state)
         if self.stages and self._task_loads is not None:
-            self._tasks = TaskWatch(self._task_loads, self._execution, self.stages)
+            self._tasks = TaskWatch(self._task_loads, self._execution, self.stages, senders=self._traffic is not None)
 
     def _take(self, stage: StatefulStage | None, load: StageLoad) -> None:
         if stage is not None and load.partitions == stage.partitions:
