@@ -90,7 +90,7 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
 
 def _allowed(spark: SparkSession) -> int:
     """On a cluster of Spark's own an application gets all there is room for; elsewhere what it asks for at its start."""
-    if spark.sparkContext.master.startswith(("spark://", "local-cluster")):
+    if str(spark.sparkContext.master).startswith(("spark://", "local-cluster")):
         return UNLIMITED
     return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's own default
 
