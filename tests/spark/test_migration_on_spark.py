@@ -94,11 +94,6 @@ def batches_more(query, number):
     soon(lambda: last() >= target)
 
 
-def stop(query):
-    soon(lambda: not query.status["isTriggerActive"] or query.exception() is not None, 20.0)
-    query.stop()
-
-
 def places(spark):
     return [Location(address, each.id) for address, each in sorted(Executors(spark).by_address().items())]
 
@@ -136,7 +131,7 @@ def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path
         batches_more(query, 4)
         assert states.where()[2] == other
     finally:
-        stop(query)
+        query.stop()
     assert is_exact(spark, kind, checkpoint)
 
 
