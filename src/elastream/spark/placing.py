@@ -77,8 +77,9 @@ class Plan(Protocol):
 class Limits:
     """How many migrations go on at a time.
 
-    per_host: towards one host, between their turn and their landing; loading a partition takes time from the batch that
-    needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there are.
+    per_host: towards one host, between their turn and their flip, so that many a batch: loading a partition takes time from
+    the batch that needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there
+    are.
     lazy: whether the new executor loads the state before the plan flips.
     """
 
@@ -270,7 +271,7 @@ class Placing:
         """Give their turn to as many migrations as the limits allow, the greatest benefit first, then the oldest."""
         count: dict[str, int] = {}
         for each in self._under_way.values():
-            if each.place is not None:
+            if each.place is not None and each.migration.state is not MigrationState.FLIPPED:
                 count[each.migration.host] = count.get(each.migration.host, 0) + 1
         waiting = [each for each in self._under_way.values() if each.place is None]
         # An executor that runs no task yet loads at leisure: no batch waits for it.
