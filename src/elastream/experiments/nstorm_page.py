@@ -145,8 +145,8 @@ def _how(setting: Setting) -> str:
         "its commit, which includes loading state and replanning), none between batches, and none for a batch that was "
         "broken off. So a stopped query shows as seconds at 100 %, a batch that takes three times as long as seconds at "
         "67 %. The baseline is the mean of the case without migrations; its own seconds below the mean are its noise. "
-        f"Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, because machines "
-        "and compilers warm up; the curves show the rounds one after the other. Degraded seconds compare as shares of time. "
+        f"Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as machines "
+        "and compilers warm up; curves show the rounds one after the other. Degraded seconds compare as shares of time. "
         f"Tasks are the {PARTITIONS} state partitions, workers the {HOSTS} executors. Storm waits 30 s in a rebalance by "
         f"default; nothing is waited for here that Spark does not wait for.{quick}"
     )
