@@ -171,10 +171,10 @@ class DurableManagers(RuleBasedStateMachine):
     def a_region_acts(self, name: str) -> None:
         self.do(name, lambda node: node.act())
 
-    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans())
-    def an_application_says_what_it_holds(self, name: str, critical: bool) -> None:
+    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans(), spare=st.integers(0, 3))
+    def an_application_says_what_it_holds(self, name: str, critical: bool, spare: int = 1) -> None:
         occupied = {host for who, host in self.running if who == name}
-        said = self.do(name, lambda node: node.holding(self.now, occupied, critical))
+        said = self.do(name, lambda node: node.holding(self.now, occupied, critical, (("east", spare),)))
         self.network += [said] if said else []
 
     @precondition(lambda self: self.network)
