@@ -1,4 +1,4 @@
-"""What the infrastructure manager grants: which region may have one more host, how applications weigh (E2DF, section 4.1)."""
+"""What the infrastructure manager grants: which region may have one more host, how applications weigh (E2DF, 4.1)."""
 
 import math
 from collections.abc import Mapping
