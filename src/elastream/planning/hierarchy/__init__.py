@@ -3,7 +3,8 @@
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
 Lo Presti, 2018), sections 3 and 4. All is pure: a manager is a function from (its state, what it sees, what it was told) to
 (its state, what it says). How the four sit together in one process is `rounds`; how a plan of theirs becomes actions is
-`elastream.planning.e2df`.
+`elastream.planning.e2df`; how they sit in processes of their own, and what of their state must be on disk when, is
+`elastream.control.nodes`.
 
 Who says what to whom
 ---------------------
