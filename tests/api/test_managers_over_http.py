@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from elastream.api.managers import InfrastructureLink, follow, infrastructure_app
+from elastream.api.managers import InfrastructureLink, follow, infrastructure_app, serve
 from elastream.control.host_directory import HostDirectory
 from elastream.control.nodes import ApplicationNode, InfrastructureNode, RegionNode
 from elastream.control.state_log import StateLog
@@ -130,6 +131,25 @@ def test_nobody_there_something_else_there_and_a_wrong_token_are_told_apart(serv
         link.tell(report)
 
 
+class FullDisk(InfrastructureNode):
+    """Its journal cannot be written."""
+
+    def round(self, now: float) -> None:
+        raise EnvironmentProblem("the journal infrastructure.journal cannot be written: No space left on device")
+
+
+def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence() -> None:
+    node = FullDisk(InfrastructureRules(), StateLog(None, "infrastructure manager"))
+    with pytest.raises(EnvironmentProblem, match="No space left on device"):
+        serve(node, TOKEN, "127.0.0.1", next(PORTS), 0.01)
+
+
+def test_an_address_that_is_not_to_be_had_is_one_sentence(server) -> None:
+    _, url = server
+    with pytest.raises(EnvironmentProblem, match="is not to be had: Address already in use"):
+        serve(manager(), TOKEN, "127.0.0.1", int(url.rpartition(":")[2]), 1.0)
+
+
 class Route:
     """A way to the infrastructure manager that can be cut, lose answers, and say everything again, once more and later."""
 
@@ -224,13 +244,20 @@ def test_a_region_with_a_wrong_token_ends_and_one_that_met_its_manager_before_go
     with InfrastructureLink(url, "another token") as link, pytest.raises(InputError, match="refuses: the token"):
         follow(region("one"), link, 1.0, stopped=lambda seconds: True)
     rounds = iter([False, False, True])
-    answers = iter(
-        [httpx.Response(200, json={"region": "east", "term": 0, "hosts": []})]
-        + [httpx.Response(409, json={"error": "no"})] * 2
-    )
+    first = {
+        "region": "east",
+        "term": 0,
+        "hosts": [],
+        "refused": "west has room",
+        "kept": [["h1", "application manager of a", "late"]],
+    }
+    answers = iter([httpx.Response(200, json=first)] + [httpx.Response(409, json={"error": "no"})] * 2)
     other = httpx.MockTransport(lambda request: next(answers))
+    caplog.set_level(logging.INFO, "elastream.managers")
     with InfrastructureLink("http://x", TOKEN, transport=other) as link:
         follow(region("two"), link, 1.0, stopped=lambda seconds: next(rounds))
+    assert "no more hosts in east: infrastructure manager: west has room" in caplog.text
+    assert "h1 stays: application manager of a: late" in caplog.text
     assert caplog.text.count("refuses: no; region east goes on with its last grants") == 2
 
 

@@ -211,7 +211,10 @@ def follow(
     silent, met = "", False
     while True:
         try:
-            node.hear(link.tell(node.report(clock())), clock())
+            order = link.tell(node.report(clock()))
+            node.hear(order, clock())
+            for sentence in _refusals(order):
+                LOG.info("%s", sentence)
             if silent:
                 LOG.warning("the infrastructure manager at %s is heard again", link.url)
             silent, met = "", True
@@ -229,3 +232,9 @@ def follow(
             LOG.warning("leased, and on no order: %s", ", ".join(strays))
         if stopped(period):
             return
+
+
+def _refusals(order: RegionOrder) -> list[str]:
+    """What its region asked for in vain, and who refused it."""
+    said = [f"no more hosts in {order.region}: infrastructure manager: {order.refused}"] if order.refused else []
+    return said + [f"{host} stays: {manager}: {why}" for host, manager, why in order.kept]
