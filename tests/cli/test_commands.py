@@ -15,6 +15,8 @@ from typer.testing import CliRunner, Result
 from elastream import __version__
 from elastream.cli.app import COMMANDS, app
 from elastream.control.recording import Recorder
+from elastream.model.action import LeaseHost, SetParallelism
+from elastream.model.decision import Decision, Proposal
 from example_run import play
 
 TESTS = Path(__file__).parent.parent
@@ -277,6 +279,23 @@ def test_explain_tells_a_round_from_seen_to_what_came_of_it(recorded: Path, whic
 def test_explain_tells_why_a_proposal_was_refused_and_why_nothing_was_done(recorded: Path) -> None:
     assert "refused: 6 hosts are leased, which is the most allowed" in call("explain", recorded, "--at", "80s").stdout
     assert "nothing: within its thresholds" in call("explain", recorded, "--round", "1").stdout
+
+
+def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -> None:
+    recorder = Recorder(Path("runs/managers-1"))
+    play(recorder, end=False)
+    refused = (
+        Proposal(SetParallelism("split", 3), "operator manager of split", "application manager: no token is left"),
+        Proposal(LeaseHost("h9", "small"), "region manager of east", "infrastructure manager: west has room"),
+    )
+    for number in (201, 202):
+        recorder.decided(Decision(number, 500.0 + number, "e2df", proposals=refused, note="every host is full"))
+    told = call("explain", "runs/managers-1", "--round", "201").stdout
+    assert "split x 3, by operator manager of split; refused: application manager: no token is left" in told
+    assert "lease h9 (small), by region manager of east; refused: infrastructure manager: west has room" in told
+    assert "noted\n  every host is full" in told
+    listed = " ".join(call("explain", "runs/managers-1").stdout.split())
+    assert listed.count("infrastructure manager: west has room; every host is full") == 1, "told again"
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:

@@ -18,6 +18,7 @@ from elastream.model.action import (
     SwitchAlternate,
     TaskId,
 )
+from elastream.model.decision import Proposal, Report
 from elastream.model.errors import EnvironmentProblem
 from elastream.planning.threshold import Threshold
 
@@ -43,6 +44,22 @@ class Scripted:
 class Predicting(Scripted):
     def predict(self, observation, actions):
         return {"hosts_usable": 2.0, "rounds asked": float(len(self.asked))}
+
+
+class Telling(Scripted):
+    """A policy with managers inside it: each round it reports what its script has, an exception is raised."""
+
+    def __init__(self, *plans, reports):
+        super().__init__(*plans)
+        self.reports = list(reports)
+        self.told = []
+
+    def report(self, observation, actions):
+        self.told.append(tuple(actions))
+        report = self.reports.pop(0) if self.reports else Report()
+        if isinstance(report, Exception):
+            raise report
+        return report
 
 
 class Broken(FakePlant):
@@ -144,6 +161,27 @@ def test_what_was_predicted_stands_beside_what_then_was():
     assert first.actual["hosts_usable"] == 2.0
     assert first.actual["rounds asked"] != first.actual["rounds asked"], "nobody measures that: unknown"
     assert second.round == 2
+
+
+def test_what_managers_inside_a_policy_refused_is_recorded_with_their_names_and_never_done():
+    plant = FakePlant()
+    inner = Proposal(SetParallelism("source", 3), "operator manager of source", "application manager: no token is left")
+    unsaid = Proposal(LeaseHost("h9", "small"), "region manager of east")
+    policy = Telling([LeaseHost("h2", "small")], reports=[Report((inner, unsaid), ("every host is full",))])
+    _, recording = run(plant, policy)
+    assert plant.applied == [LeaseHost("h2", "small")]
+    first = recording.decisions[0]
+    assert policy.told[0] == (LeaseHost("h2", "small"),)
+    assert first.proposals[1:] == (inner, Proposal(unsaid.action, unsaid.by, "it was not granted"))
+    assert first.note == "every host is full"
+    assert recording.decisions[1].note == ""
+
+
+def test_a_report_that_fails_is_noted_and_the_plan_is_done():
+    plant = FakePlant()
+    _, recording = run(plant, Telling([LeaseHost("h2", "small")], reports=[KeyError("lost")]))
+    assert plant.applied == [LeaseHost("h2", "small")]
+    assert "the report of scripted failed: KeyError" in notes(recording)
 
 
 def test_a_dry_run_records_what_it_would_have_done_and_does_nothing():

@@ -188,6 +188,20 @@ def test_many_moves_of_a_round_are_told_together() -> None:
     )
 
 
+def test_what_a_round_noted_is_told_beside_what_it_did() -> None:
+    assert told(Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),), note="all full")) == (
+        "lease h2 (small); all full"
+    )
+
+
+def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out() -> None:
+    kept: deque[Decision] = deque(maxlen=DECISIONS)
+    remember(kept, Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),)))
+    for number in range(2, 20):
+        remember(kept, Decision(number, float(number), "p", note=f"{number} rounds were skipped"))
+    assert [decision.round for decision in kept] == [1, 19]
+
+
 def test_a_decision_told_again_with_its_actual_takes_its_own_place() -> None:
     kept: deque[Decision] = deque(maxlen=DECISIONS)
     outcome = Outcome(LeaseHost("h2", "small"), Status.DONE)

@@ -13,8 +13,9 @@ from elastream.model.action import (
     ReleaseHost,
     SetParallelism,
     TaskId,
+    describe,
 )
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
 from elastream.model.stages import lay_out
@@ -191,6 +192,100 @@ def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
     assert [type(action) for action in plan] == [LeaseHost]  # two free slots, until the first placement, mean one host
 
 
+# -- what managers refuse each other ---------------------------------------------------------------------------------------
+
+
+def refusals(policy: E2df, seen: Observation) -> list[tuple[str, str, str]]:
+    return [(describe(p.action), p.by, p.refused) for p in policy.report(seen, policy.plan(seen)).proposals]
+
+
+def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_and_reason() -> None:
+    crowded = observed({"h1": 0.9, "h2": 0.9, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.95)])
+    taken = "application manager: the host was just given to another replica"
+    assert refusals(E2df(infrastructure=False), crowded) == [("split x 2", "operator manager of split", taken)]
+    idle = observed({"h1": 0.1, "h2": 0.1}, [("split", "h1", 0.1), ("split", "h2", 0.1)], latency=1.5)
+    late = "application manager: the response time is over its target"
+    assert refusals(E2df(infrastructure=False), idle) == [("split x 1", "operator manager of split", late)]
+    hosts = {f"h{k}": 0.9 if k < 3 else 0.0 for k in range(1, 9)}
+    two = observed(hosts, [("split", "h1", 0.9), ("count", "h2", 0.95)])
+    spent = "application manager: as much was reconfigured lately as is allowed"
+    assert refusals(E2df(infrastructure=False, tokens=1), two) == [("split x 2", "operator manager of split", spent)]
+
+
+def test_what_the_infrastructure_manager_refuses_a_region_is_reported() -> None:
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], max_hosts=2)
+    assert refusals(E2df(spare=3, initial=1), seen) == [
+        ("lease h3 (small)", "region manager of local", "infrastructure manager: there are 2 hosts, as many as may be")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"max_price": 0.5}, "a host in local costs 1 a second, more than 0.5"),
+        ({"max_latency": 0.01, "latency": {"local": 0.05}}, "local is 0.05 s away, more than 0.01 s"),
+        ({"capacity": {"local": 1}}, "local has all 1 hosts that it can have"),
+    ],
+)
+def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object], reason: str) -> None:
+    dear = HostType("small", cores=1.0, slots=1, price=60.0, billing=Billing(60.0))
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], kind=dear)
+    policy = E2df(spare=1, initial=1, **given)
+    assert refusals(policy, seen) == [("lease h2 (small)", "region manager of local", f"infrastructure manager: {reason}")]
+    assert policy.plan(seen) == ()
+
+
+def test_an_application_that_will_not_leave_a_host_is_reported() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    seen = observed(hosts, tasks, kind=BIG, latency=1.1)
+    late = "application manager of wc: its response time is over its target"
+    assert refusals(policy, seen) == [("drain h2", "region manager of local", late)]
+    assert policy.report(observed(hosts, tasks, kind=BIG, time=5.0), ()).proposals == (), "told once, in its round"
+
+
+def test_a_host_that_was_not_left_in_time_is_reported() -> None:
+    policy = E2df(spare=1, initial=1, patience=60.0)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    for time in (0.0, 30.0):
+        policy.plan(observed(hosts, tasks, kind=BIG, time=time))
+    busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}
+    stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    late = "infrastructure manager: wc had not left it within 60 s"
+    assert refusals(policy, stuck) == [("drain h2", "region manager of local", late)]
+
+
+def test_an_operator_without_a_host_to_grow_to_is_remarked() -> None:
+    full = observed({"h1": 0.9}, [("split", "h1", 0.9)])
+    policy = E2df(infrastructure=False)
+    assert policy.report(full, policy.plan(full)).remarks == (
+        "split would have a replica more, and no host of its region has a free slot",
+    )
+
+
+def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    policy.plan(observed(hosts, tasks, kind=BIG))
+    full = observed(hosts, [*tasks, ("split", "h1", 0.6), ("count", "h3", 0.6)], kind=BIG, time=30.0)
+    plan = policy.plan(full)
+    assert not any(isinstance(action, MoveTask) for action in plan)
+    assert policy.report(full, plan).remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
+
+
+def test_a_region_hardly_used_on_average_is_consolidated_where_that_is_wanted() -> None:
+    hosts = {"h1": 0.2, "h2": 0.15, "h3": 0.2}
+    tasks = [("split", "h1", 0.4), ("count", "h2", 0.3), ("count", "h3", 0.4)]
+    for below, moved in ((None, 0), (0.25, 1)):
+        policy = E2df(spare=1, initial=1, consolidate_below=below)
+        policy.plan(observed(hosts, tasks, kind=BIG))
+        plan = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+        assert sum(isinstance(action, MoveTask) for action in plan) == moved
+
+
 # -- state partitions, as on Spark: tasks whose number is fixed ----------------------------------------------------------
 
 FIXED = frozenset({"lines"})
@@ -222,9 +317,23 @@ def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
 
 
 def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
-    seen = observed({"h1": 0.9}, [], scalable=FIXED, busy={"lines": 0.5, "split": 0.4}, parallelism={"lines": 2})
+    hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
+    seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
     assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
     assert E2df(infrastructure=False).plan(seen) == (SetParallelism("lines", 3),)
+
+
+@pytest.mark.parametrize(("now", "plan"), [(2, ()), (3, (SetParallelism("lines", 2),))])
+def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
+    seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
+    assert E2df(infrastructure=False).plan(seen) == plan
+
+
+def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
+    seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
 
 
 def test_what_is_not_known_makes_no_plan() -> None:

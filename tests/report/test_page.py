@@ -10,8 +10,8 @@ import pytest
 
 from elastream.control.recording import Collector, Ending, Header, Recorder, Recording
 from elastream.control.summary import summarise
-from elastream.model.action import describe
-from elastream.model.decision import Decision
+from elastream.model.action import LeaseHost, describe
+from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.wording import amount, duration_text
 from elastream.report import write_report
@@ -137,6 +137,17 @@ def test_text_from_a_run_cannot_become_markup() -> None:
     page = render(collector.recording)
     assert sly not in page
     assert html.escape(sly) in page
+
+
+def test_what_a_round_noted_stands_beside_what_it_did() -> None:
+    collector = Collector()
+    collector.started(example_header())
+    refused = Proposal(LeaseHost("h9", "small"), "region manager of east", "infrastructure manager: west has room")
+    collector.decided(Decision(1, 1.0, "p", proposals=(refused,), note="every host is full"))
+    collector.ended(Ending("stopped", 2.0, ""))
+    page = render(collector.recording)
+    assert "by region manager of east – infrastructure manager: west has room" in page
+    assert ">every host is full<" in page
 
 
 def test_a_run_that_died_is_reported_as_far_as_it_went(tmp_path: Path) -> None:

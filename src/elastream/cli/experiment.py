@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,19 +26,25 @@ Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's, and checks.")]
 
 
+Plant = Annotated[str, typer.Option("--plant", metavar="PLANT", help="Where: simulated, or spark (minutes).")]
+
+
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp or e2df.")],
+    plant: Plant = "simulated",
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Run a paper's evaluation again, simulated, its tables beside the paper's; exit status 1 where a bar is missed."""
+    """Run a paper's evaluation again, its tables beside the paper's; exit status 1 where a bar is missed."""
     from rich.console import Console
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
-    run = PAGES[name]()
+    if plant not in PAGES[name]:
+        raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
+    run = PAGES[name][plant]()
     console = Console()
     with progress_bar(console) as tell:
         outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell)
@@ -48,7 +54,7 @@ def experiment(
     if outcome.verdict:
         console.print(outcome.verdict)
     held = sum(check.holds for check in outcome.checks)
-    console.print(f"{held} of {len(outcome.checks)} bars hold (simulated, {outcome.figures['seconds']:g} s)")
+    console.print(f"{held} of {len(outcome.checks)} bars hold ({plant}, {outcome.figures['seconds']:g} s)")
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
@@ -66,8 +72,17 @@ def _e2df() -> "Callable[..., Outcome]":
     return run_e2df
 
 
-PAGES = {"visp": _visp, "e2df": _e2df}
-"""What runs each experiment; imported when used."""
+def _e2df_spark() -> "Callable[..., Outcome]":
+    from elastream.experiments.e2df_spark_page import run_e2df_spark
+
+    return run_e2df_spark
+
+
+PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
+    "visp": {"simulated": _visp},
+    "e2df": {"simulated": _e2df, "spark": _e2df_spark},
+}
+"""What runs each experiment, by plant; imported when used."""
 
 
 @contextmanager

@@ -62,18 +62,20 @@ def _list(recording: "Recording", console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elastream.dashboard.live import told, worth_telling
+    from elastream.dashboard.live import acted, told, worth_telling
     from elastream.model.wording import clock
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time", justify="right")
     table.add_column("round", justify="right")
     table.add_column("what, and why", overflow="fold")
-    for decision in recording.decisions:
-        if worth_telling(decision):
+    before = ""
+    for decision in filter(worth_telling, recording.decisions):
+        if decision.outcomes or told(decision) != before:
             table.add_row(clock(decision.time), str(decision.round), Text(told(decision)))
+        before = told(decision)
     console.print(table)
-    quiet = sum(not worth_telling(decision) for decision in recording.decisions)
+    quiet = sum(not acted(decision) for decision in recording.decisions)
     console.print(f"{quiet} of {len(recording.decisions)} rounds had nothing to do", style="dim")
 
 
@@ -101,6 +103,9 @@ def _tell(decision: "Decision", console: "Console") -> None:
         line(f"{describe(proposal.action)}, by {proposal.by}{why}{refused}")
     if not decision.proposals:
         line("nothing" + (f": {decision.note}" if decision.note else ""))
+    elif decision.note:
+        heading("noted")
+        line(decision.note)
     heading("done")
     for outcome in decision.outcomes:
         line(f"{describe(outcome.action)}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))

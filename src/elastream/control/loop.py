@@ -15,10 +15,10 @@ from elastream.control.progress import progress
 from elastream.control.recording import Ending, Header, Observer, describe_run
 from elastream.control.safety import BackOff, check_plan
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Proposal, Report
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
-from elastream.model.plant import Clock, Plant, Policy, Predictive
+from elastream.model.plant import Clock, Plant, Policy, Predictive, Reporting
 from elastream.planning.measures import seen
 
 __all__ = ["Loop", "Manager", "Proposer"]
@@ -221,7 +221,10 @@ class Loop:
         began = self._clock.now()
         actions = self._ask_policy(observation)
         predicted = self._predict(observation, actions)
+        report = self._report(observation, actions)
+        self._notes += report.remarks
         proposals = [Proposal(action, self._policy.name) for action in actions]
+        proposals += [replace(p, refused=p.refused or "it was not granted") for p in report.proposals]
         proposals += self._review(observation, [p for each in self._local.values() for p in each])
         proposals += [Proposal(action, "journal") for action in self._left_over]
         took = self._clock.now() - began
@@ -267,6 +270,15 @@ class Loop:
         except Exception as error:
             self._notes.append(f"the prediction of {self._policy.name} failed: {_said(error)}")
             return {}
+
+    def _report(self, observation: Observation, actions: Sequence[Action]) -> Report:
+        if not isinstance(self._policy, Reporting):
+            return Report()
+        try:
+            return self._policy.report(observation, actions)
+        except Exception as error:
+            self._notes.append(f"the report of {self._policy.name} failed: {_said(error)}")
+            return Report()
 
     def _review(self, observation: Observation, proposals: list[Proposal]) -> list[Proposal]:
         if not proposals or not isinstance(self._policy, Manager):

@@ -275,12 +275,17 @@ def judged(value: float, level: float | None) -> str:
 
 
 def worth_telling(decision: Decision) -> bool:
+    """Whether it did something, wanted to and was not allowed, or has something to say."""
+    return acted(decision) or bool(decision.note)
+
+
+def acted(decision: Decision) -> bool:
     """Whether it did something, or wanted to and was not allowed."""
     return bool(decision.outcomes or any(proposal.refused for proposal in decision.proposals))
 
 
 def told(decision: Decision) -> str:
-    """What was done and why, and what was refused and why, on one line."""
+    """What was done and why, what was refused and why, and what was noted, on one line."""
     moves = [outcome for outcome in decision.done if isinstance(outcome.action, MoveTask)]
     if len(moves) > MOVES:
         others = tuple(outcome for outcome in decision.outcomes if outcome not in moves)
@@ -290,14 +295,18 @@ def told(decision: Decision) -> str:
     else:
         done = [decision.headline()] if decision.outcomes else []
     refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
-    return "; ".join([*done, *refused]) or decision.note or UNKNOWN
+    return "; ".join(filter(None, [*done, *refused, decision.note])) or UNKNOWN
 
 
 def remember(decisions: deque[Decision], decision: Decision) -> None:
-    """Append `decision`, or put it in place of its earlier version; the same refusal again replaces the last."""
+    """Append `decision`, or put it in place of its earlier version.
+
+    The same refusal again replaces the last, and so does a note on a round that did nothing a note on another such.
+    """
     if not worth_telling(decision):
         return
-    if decisions and (decisions[-1].round == decision.round or told(decisions[-1]) == told(decision)):
+    last = decisions[-1] if decisions else None
+    if last and (last.round == decision.round or told(last) == told(decision) or not (acted(last) or acted(decision))):
         decisions.pop()
     elif any(known.round == decision.round for known in decisions):
         return

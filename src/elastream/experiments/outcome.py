@@ -60,10 +60,10 @@ class Outcome:
         }
 
 
-def check_table(checks: Sequence[Check]) -> Table:
-    """The bars, each with its value."""
+def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
+    """The bars, each with its value; `plant`: what the figures are from."""
     return Table(
-        "Bars, on simulated figures",
+        f"Bars, on {plant} figures",
         ("bar", "value", "bound", "holds", "source"),
         tuple((c.name, str(c.value), c.bound, "yes" if c.holds else "MISSED", c.source) for c in checks),
         tuple(c.holds for c in checks),

@@ -6,7 +6,7 @@ from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, describe, to_json
 
-__all__ = ["Decision", "Proposal"]
+__all__ = ["Decision", "Proposal", "Report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,23 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """What a policy has to say beside its plan: what managers inside it proposed and others inside it refused, and remarks.
+
+    proposals: each with `by` and `refused`; they are recorded and never acted on. remarks: a sentence each.
+    """
+
+    proposals: tuple[Proposal, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One planning round.
 
     seen: the few numbers that the decision rests on, by name; NaN where unknown. predicted, actual: the same kind of
-    numbers, as expected for the next round and as they then were. seconds: what planning took. note: why nothing was
-    done, where that needs saying.
+    numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
+    saying: why nothing was done, what went wrong, what the policy remarks.
     """
 
     round: int

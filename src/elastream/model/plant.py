@@ -8,9 +8,10 @@ from typing import Protocol, runtime_checkable
 
 from elastream.model.action import Action, Outcome
 from elastream.model.cloud import Lease
+from elastream.model.decision import Report
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Clock", "Plant", "Policy", "Predictive"]
+__all__ = ["Clock", "Plant", "Policy", "Predictive", "Reporting"]
 
 
 class Clock(Protocol):
@@ -86,4 +87,13 @@ class Predictive(Protocol):
 
     def predict(self, observation: Observation, actions: Sequence[Action]) -> Mapping[str, float]:
         """Expected values by name at the next round, for the decision record."""
+        ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A policy that also tells what was refused inside it, and what a person should know though no action says it."""
+
+    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
+        """About the plan `actions` for this observation, for the decision record. Asked once a round, after `plan`."""
         ...

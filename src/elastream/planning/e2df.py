@@ -6,8 +6,9 @@ This turns an observation into the columns that managers see, and their plan int
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,14 +23,16 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState
-from elastream.model.observation import Floats, Integers, Metric, Observation
+from elastream.model.decision import Report
+from elastream.model.observation import Context, Floats, Integers, Metric, Observation
 from elastream.planning.hierarchy.applications import ApplicationRules, initial_placement
 from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.hierarchy.infrastructure import InfrastructureRules
+from elastream.planning.hierarchy.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.operators import OperatorRules
-from elastream.planning.hierarchy.regions import RegionRules
+from elastream.planning.hierarchy.regions import RegionRules, smallest
 from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
-from elastream.planning.measures import host_capacity, known_sum
+from elastream.planning.hierarchy.telling import told
+from elastream.planning.measures import capacity, host_capacity, known_sum
 
 __all__ = ["E2df", "snapshot_of"]
 
@@ -47,7 +50,10 @@ class E2df:
     infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
     infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
     many reconfigurations in `window` seconds; None: no limit. patience: seconds to leave a host that is to be drained.
-    prefer: regions that grow before all others. seed: of the replica that goes. Defaults are the paper's, section 5.
+    prefer: regions that grow before all others. max_price, max_latency: a region whose smallest host costs more (a second),
+    or that is further away (seconds, as `latency` has it by region), does not grow; None: any may. capacity: hosts that a
+    region can have, where it is bounded. consolidate_below: mean utilisation of a region's hosts at or below which its
+    least used one is to be left too; None: never. seed: of the replica that goes. Defaults are the paper's, section 5.
 
     What managers remember is one value, replaced once a round; asked again about the same moment, it answers the same.
     """
@@ -64,12 +70,18 @@ class E2df:
     window: float = 60.0
     patience: float = 120.0
     prefer: tuple[str, ...] = ()
+    max_price: float | None = None
+    max_latency: float | None = None
+    latency: Mapping[str, float] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    consolidate_below: float | None = None
     seed: int = 0
     _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
     _spread: bool = field(default=False, init=False, repr=False, compare=False)
     _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
+    _said: Report = field(default_factory=Report, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -82,6 +94,7 @@ class E2df:
         if now == self._last[0]:
             return self._last[1]
         actions: tuple[Action, ...] = ()
+        self._said = Report()
         if now >= self._due - TICK:
             self._due = _next(self._due, self.period, now)
             hosts_too = self.infrastructure and now >= self._hosts_due - TICK
@@ -90,6 +103,10 @@ class E2df:
             actions = tuple(self._round(observation, hosts_too))
         self._last = (now, actions)
         return actions
+
+    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
+        """What its managers refused each other in the round about `observation`, and operators and hosts that are stuck."""
+        return self._said if observation.time == self._last[0] else Report()
 
     def rules(self, observation: Observation) -> Rules:
         """The rules of its managers under what the plant allows."""
@@ -103,9 +120,24 @@ class E2df:
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
             RegionRules(spare, self.low, self.infrastructure_period),
             InfrastructureRules(
-                self.patience, self.prefer, max_hosts=context.max_hosts - ending, min_hosts=context.min_hosts
+                self.patience,
+                self.prefer,
+                self._region_facts(context),
+                math.inf if self.max_price is None else self.max_price,
+                math.inf if self.max_latency is None else self.max_latency,
+                context.max_hosts - ending,
+                context.min_hosts,
+                consolidate_below=self.consolidate_below,
             ),
         )
+
+    def _region_facts(self, context: Context) -> dict[str, RegionFacts]:
+        return {
+            region: RegionFacts(
+                kind.price / kind.billing.unit, self.latency.get(region, 0.0), self.capacity.get(region, math.inf)
+            )
+            for region, kind in smallest(context.host_types.values()).items()
+        }
 
     def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
         if moves := self._first_placement(observation):
@@ -121,6 +153,9 @@ class E2df:
         actions = self._scalings(observation, snapshot, plan)
         if self.infrastructure:
             actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
+        kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
+        name = f"h{self._state.infrastructure.next_number}"
+        self._said = told(snapshot, plan, kinds, name)
         return actions
 
     def _first_placement(self, observation: Observation) -> list[Action]:
@@ -169,7 +204,7 @@ class E2df:
         for shift in plan.shifts:
             left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
             actions += seats.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
-        return actions
+        return seats.within_slots(actions)
 
     def _host_actions(
         self, observation: Observation, snapshot: Snapshot, plan: Plan, state: Hierarchy, hosts_too: bool
@@ -208,6 +243,10 @@ def snapshot_of(observation: Observation) -> Snapshot:
     A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
     (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
     whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
+
+    Where instances are placed nowhere, the stages of a query take turns on the same slots: a replica then is as used as
+    all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
+    cores and another at half of its own leave nobody any time.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -237,6 +276,10 @@ def snapshot_of(observation: Observation) -> Snapshot:
     )
 
 
+_Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
+"""Columns of replicas: operator, index, host, utilisation."""
+
+
 def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
     context, tasks, names = observation.context, observation.tasks, observation.operators.ids
     row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
@@ -244,24 +287,66 @@ def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
     scalable = np.array([name in context.scalable for name in names], dtype=np.bool_)
     own = scalable[tasks.operator]
     used = tasks.column(Metric.UTILISATION)
-    parts: list[tuple[Integers, Integers, Integers, Floats]] = [
-        (tasks.operator[own], tasks.index[own], host[own], used[own])
-    ]
-    seats = np.unique(np.stack([tasks.operator[~own], host[~own]]), axis=1)
-    for operator, row in seats[:, seats[1] >= 0].T.tolist():
-        mine = tasks.operator == operator
-        busy = _stage_sum(observation, names[operator], Metric.BUSY_CORES)
-        share = np.count_nonzero(mine & (host == row)) / np.count_nonzero(mine)
-        there = busy * share / host_capacity(observation, hosts.names[row])
-        parts.append((np.array([operator]), np.array([row]), np.array([row]), np.array([there])))
-    for operator in np.flatnonzero(scalable).tolist():
-        count = observation.operators.value(names[operator], Metric.PARALLELISM)
-        if count > 0 and not (tasks.operator == operator).any():
-            n = int(count)
-            average = np.full(n, _stage_sum(observation, names[operator], Metric.UTILISATION))
-            parts.append((np.full(n, operator), np.arange(n), np.full(n, -1), average))
-    operator, index, on, utilisation = (np.concatenate(column) for column in zip(*parts, strict=True))
+    placed: list[_Part] = [(tasks.operator[own], tasks.index[own], host[own], used[own])]
+    floating = _floating(observation)
+    shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
+    turns = [*shares, *(_instances(observation, row) for row in floating)]
+    if floating:
+        # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
+        lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
+        turns = [(*part[:3], part[3] + sum(lengths) - length) for part, length in zip(turns, lengths, strict=True)]
+    pools = [_threads(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
+    operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
     return Replicas(operator, index, on, utilisation)
+
+
+def _shares(observation: Observation, hosts: Hosts, operator: int, host: Integers) -> _Part:
+    """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
+    mine = host[observation.tasks.operator == operator]
+    rows, count = np.unique(mine[mine >= 0], return_counts=True)
+    busy = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES)
+    cores = np.array([host_capacity(observation, hosts.names[row]) for row in rows.tolist()])
+    return np.full(len(rows), operator), rows, rows, busy * count / len(mine) / cores
+
+
+def _unplaced(observation: Observation) -> list[int]:
+    """Operators that can be scaled and whose instances stand nowhere."""
+    scalable, placed = observation.context.scalable, set(observation.tasks.operator.tolist())
+    return [
+        row
+        for row, name in enumerate(observation.operators.ids)
+        if name in scalable and row not in placed and _width(observation, row)
+    ]
+
+
+def _floating(observation: Observation) -> list[int]:
+    """Those of them whose instances take turns on slots."""
+    return [row for row in _unplaced(observation) if not _waits(observation, row)]
+
+
+def _instances(observation: Observation, operator: int) -> _Part:
+    """Instances that stand nowhere, each as used as all are on average."""
+    n, usable = int(_width(observation, operator)), observation.usable
+    slots = sum(observation.leases[host].type.slots for host in usable)
+    given = n * capacity(observation, usable) / slots if slots else math.nan
+    each = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES) / given
+    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+
+
+def _threads(observation: Observation, operator: int) -> _Part:
+    """Threads of an operator that waits: they take no slot, and are used while they wait."""
+    n, used = int(_width(observation, operator)), observation.operators.value
+    each = used(observation.operators.ids[operator], Metric.UTILISATION)
+    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+
+
+def _width(observation: Observation, operator: int) -> float:
+    """Instances of an operator; 0 where that is unknown."""
+    return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
+
+
+def _waits(observation: Observation, operator: int) -> bool:
+    return observation.context.graph.operator(observation.operators.ids[operator]).waits
 
 
 def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
@@ -313,6 +398,21 @@ class _Seats:
             MoveTask(task, host, why=why)
             for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
         ]
+
+    def within_slots(self, actions: Sequence[Action]) -> list[Action]:
+        """`actions` with no operator whose instances stand nowhere left with more of them than there are slots."""
+        observation = self.observation
+        slots = max(1, sum(observation.leases[host].type.slots for host in observation.usable))
+        wanted = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
+        kept: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
+        for row in _floating(observation):
+            operator, now = observation.operators.ids[row], int(_width(observation, row))
+            asked = wanted.pop(operator, None)
+            if (asked.instances if asked else now) <= slots:
+                kept += [asked] if asked else []
+            elif now != slots:
+                kept.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
+        return [*kept, *wanted.values()]
 
     def _scalable(self, operator: str) -> bool:
         return operator in self.observation.context.scalable

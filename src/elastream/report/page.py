@@ -57,6 +57,7 @@ class DecisionRow:
     done: tuple[tuple[str, str, str], ...] = ()
     refused: tuple[tuple[str, str, str], ...] = ()
     expected: tuple[tuple[str, str, str], ...] = ()
+    note: str = ""
 
 
 def write_report(recording: Recording, path: Path | str) -> Path:
@@ -156,6 +157,7 @@ def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
                     (name.replace("_", " "), quantity(name, value), quantity(name, decision.actual.get(name)))
                     for name, value in decision.predicted.items()
                 ),
+                note=decision.note,
             )
 
 

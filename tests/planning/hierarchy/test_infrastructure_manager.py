@@ -142,8 +142,8 @@ def test_a_report_that_comes_again_after_its_drain_was_cancelled_drains_nothing(
 
 
 def test_the_last_hosts_stay() -> None:
-    state, told = decide(RULES, start(h1=viewed()), 0.0, [asks(up=("h1",), release=("h1",))])
-    assert told == ()
+    state, (order,) = decide(RULES, start(h1=viewed()), 0.0, [asks(up=("h1",), release=("h1",))])
+    assert order.kept == (("h1", "infrastructure manager", "at least 1 hosts must stay"),)
     assert state.hosts["h1"].stance is Stance.VIEWED
 
 

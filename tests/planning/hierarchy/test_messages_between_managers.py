@@ -22,6 +22,7 @@ names = st.text(max_size=5)
 many = st.lists(names, max_size=4).map(tuple)
 counts = st.integers(0, 2**53)
 pairs = st.lists(st.tuples(names, names), max_size=3).map(tuple)
+triples = st.lists(st.tuples(names, names, names), max_size=2).map(tuple)
 spare = st.lists(st.tuples(names, counts), max_size=3).map(tuple)
 use = st.none() | st.floats(0, 1)
 messages = st.one_of(
@@ -29,7 +30,7 @@ messages = st.one_of(
     st.builds(ScaleIn, names, names, counts, counts),
     st.builds(Verdict, names, names, counts, names),
     st.builds(RegionReport, names, counts, counts, many, many, many, many, many, use, names),
-    st.builds(RegionOrder, names, counts, pairs, names),
+    st.builds(RegionOrder, names, counts, pairs, names, triples),
     st.builds(View, names, counts, many, many),
     st.builds(Holding, names, counts, counts, many, many, spare),
 )

@@ -189,6 +189,7 @@ class _Ledger:
                 self.ordered.setdefault(self.hosts[host].region, set()).add(host)
         self.staying = self.total - sum(self.hosts[host].stance is Stance.LEAVING for host in self.unsettled)
         self.refused: dict[str, str] = {}
+        self.kept: dict[str, list[tuple[str, str, str]]] = {}
         self._bumped: set[tuple[str, str]] = set()
 
     def hear_region(self, report: RegionReport) -> None:
@@ -223,7 +224,8 @@ class _Ledger:
         for host in holding.refused:
             record = self.hosts.get(host)
             if record is not None and record.owner == holding.application and record.term <= holding.seen:
-                self._cancel(host)
+                who = f"application manager of {holding.application}"
+                self._cancel(host, who, "its response time is over its target")
         if holding.hosts != ward.hosts:
             held = frozenset(holding.hosts)
             for host in tuple(self.held.get("a" + holding.application, ward.hosts)):
@@ -238,7 +240,8 @@ class _Ledger:
     def cancel_overdue(self) -> None:
         """Hosts that were not left in time are available again."""
         for host in [host for host in self.unsettled if self.hosts[host].until <= self.now]:
-            self._cancel(host)
+            late = f"{self.hosts[host].owner} had not left it within {self.rules.patience:g} s"
+            self._cancel(host, "infrastructure manager", late)
 
     def assign_free(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
         """Give each free host to the application with the least spare slots in its region, for its priority."""
@@ -265,9 +268,9 @@ class _Ledger:
             wards[name[1:]] = replace(wards[name[1:]], hosts=tuple(held))
         told: list[RegionOrder | View] = []
         for name, ward in self.regions.items():
-            if ward.seen < ward.term or name in self.refused:
+            if ward.seen < ward.term or name in self.refused or name in self.kept:
                 hosts = tuple((host, self.hosts[host].type) for host in ward.hosts)
-                told.append(RegionOrder(name, ward.term, hosts, self.refused.get(name, "")))
+                told.append(RegionOrder(name, ward.term, hosts, self.refused.get(name, ""), tuple(self.kept.get(name, ()))))
         for name, ward in self.applications.items():
             if ward.seen < ward.term:
                 leave = tuple(host for host in ward.hosts if self.hosts[host].stance is Stance.LEAVING)
@@ -294,7 +297,10 @@ class _Ledger:
     def _free(self, host: str) -> None:
         """A host is to go: at once where nobody holds it, else its application is asked."""
         record = self.hosts.get(host)
-        if record is None or self.staying <= self.rules.min_hosts:
+        if record is None or record.stance is Stance.LEAVING:
+            return
+        if self.staying <= self.rules.min_hosts:
+            self._keep(host, "infrastructure manager", f"at least {self.rules.min_hosts} hosts must stay")
             return
         if record.stance is Stance.FREE:
             self._strike(host)
@@ -302,11 +308,16 @@ class _Ledger:
             self.staying -= 1
             self._set(host, Stance.LEAVING, owner=record.owner, until=self.now + self.rules.patience)
 
-    def _cancel(self, host: str) -> None:
+    def _cancel(self, host: str, by: str, why: str) -> None:
         record = self.hosts[host]
         if record.stance is Stance.LEAVING:
             self.staying += 1
             self._set(host, Stance.VIEWED, owner=record.owner)
+            self._keep(host, by, why)
+
+    def _keep(self, host: str, by: str, why: str) -> None:
+        """The region that would have freed a host hears who would not have it."""
+        self.kept.setdefault(self.hosts[host].region, []).append((host, by, why))
 
     def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf) -> None:
         record = self.hosts[host]

@@ -76,13 +76,15 @@ class RegionReport:
 class RegionOrder:
     """Infrastructure to region: the hosts that it shall have, (name, type) each; lease what is missing, release the rest.
 
-    refused: why not all that was asked for is there; empty where it is.
+    refused: why not all that was asked for is there; empty where it is. kept: (host, manager, reason) of hosts that it
+    would have freed and may not, with the manager that refused. Both tell of this round only, and change nothing.
     """
 
     region: str
     term: int
     hosts: tuple[tuple[str, str], ...]
     refused: str = ""
+    kept: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

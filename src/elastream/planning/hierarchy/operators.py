@@ -4,7 +4,7 @@ It sees the utilisation of its own replicas and the hosts of their region that i
 never acts. Written over columns for all operators at once. Which proposals are granted is `applications`'.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Proposals:
     """Proposals as columns. operator: row. change: +1 or -1. replicas: what it would have in all.
 
     host: row of the host for a new replica, `ANYWHERE` where the plant places it. replica: row of the one to remove, -1 for
-    a scale-out. utilisation: of the most used replica.
+    a scale-out. utilisation: of the most used replica. stuck: operators that would grow, were there a host for it.
     """
 
     operator: Integers
@@ -43,6 +43,7 @@ class Proposals:
     host: Integers
     replica: Integers
     utilisation: Floats
+    stuck: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.operator)
@@ -108,6 +109,7 @@ def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld:
         np.concatenate([host[placed], np.full(len(gone), ANYWHERE)]),
         np.concatenate([np.full(len(out), -1), leaving]),
         used[top[both]],
+        there[grows][~placed],
     )
 
 

@@ -47,7 +47,8 @@ class Plan:
     """What is to be done. grants: on operators' proposals. shifts: replicas that leave a host that is to be left.
 
     lease: (host, type). release: hosts that nobody holds any more. leaving: hosts that applications are asked to leave.
-    refused: why a region did not get what it asked for.
+    refused: by region why it did not get all that it asked for. kept: (host, manager, reason) of hosts that a region would
+    have freed, with the manager that refused.
     """
 
     grants: Grants
@@ -56,6 +57,7 @@ class Plan:
     release: tuple[str, ...] = ()
     leaving: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[tuple[str, str, str], ...] = ()
 
 
 def begin(
@@ -115,8 +117,9 @@ def planning_round(
     state = replace(state, applications=_remember(state, snapshot, grants, shifts, tokens))
     if not hosts_too:
         return state, Plan(grants, shifts, leaving=_leaving(state))
-    state, lease, release, refused = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
-    return state, Plan(grants, shifts, lease, release, _leaving(state), refused)
+    state, told = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
+    plan = Plan(grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept))
+    return state, plan
 
 
 def _ownership(state: Hierarchy, snapshot: Snapshot) -> tuple[Integers, Booleans]:
@@ -185,6 +188,16 @@ def _remember(
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What regions were told in a round: hosts to lease and to release, and what they may not have and not free."""
+
+    lease: list[tuple[str, str]] = field(default_factory=list)
+    release: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    kept: list[tuple[str, str, str]] = field(default_factory=list)
+
+
 def _infrastructure_round(
     rules: Rules,
     state: Hierarchy,
@@ -192,7 +205,7 @@ def _infrastructure_round(
     types: Mapping[str, HostType],
     owner: Integers,
     withheld: Booleans,
-) -> tuple[Hierarchy, tuple[tuple[str, str], ...], tuple[str, ...], dict[str, str]]:
+) -> tuple[Hierarchy, _Told]:
     """Reports and holdings go up, orders and views come down, twice: so an empty host is let go in the same round."""
     now = snapshot.time
     found = regions.survey(rules.regions, snapshot, withheld)
@@ -201,9 +214,7 @@ def _infrastructure_round(
     manager, told = infrastructure.decide(rules.infrastructure, state.infrastructure, now, [*reports, *holdings])
     by_region = {region.name: number for number, region in enumerate(kept_regions)}
     by_application = {application.name: number for number, application in enumerate(kept)}
-    lease: list[tuple[str, str]] = []
-    release: list[str] = []
-    refused: dict[str, str] = {}
+    heard = _Told()
     asked: list[int] = []
 
     def deliver(messages: Sequence[RegionOrder | View]) -> None:
@@ -215,10 +226,11 @@ def _infrastructure_round(
                 continue
             number = by_region[message.region]
             kept_regions[number], more, less = regions.hear(kept_regions[number], message, now)
-            lease.extend(more)
-            release.extend(less)
+            heard.lease.extend(more)
+            heard.release.extend(less)
+            heard.kept.extend(message.kept)
             if message.refused:
-                refused[message.region] = message.refused
+                heard.refused[message.region] = message.refused
 
     deliver(told)
     again = [kept[number] for number in dict.fromkeys(asked)]
@@ -227,7 +239,7 @@ def _infrastructure_round(
         kept[by_application[application.name]] = application
     manager, told = infrastructure.decide(rules.infrastructure, manager, now, holdings)
     deliver(told)
-    return Hierarchy(tuple(kept), tuple(kept_regions), manager), tuple(lease), tuple(release), refused
+    return Hierarchy(tuple(kept), tuple(kept_regions), manager), heard
 
 
 def _reports(

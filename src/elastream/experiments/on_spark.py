@@ -1,0 +1,85 @@
+"""Runs a dataflow on a Spark cluster of this machine for an experiment, and gives what was recorded of it.
+
+The loop, the plant and the recording are those of any run; an experiment has no user, so no signal, report or live view.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elastream.control.loop import Loop
+from elastream.control.recording import Collector, Recording, describe_run
+from elastream.model.errors import ElastreamError
+from elastream.model.flow import Dataflow
+from elastream.model.plant import Policy
+from elastream.spark.corpus import replayed
+from elastream.spark.directory import RunDirectory
+from elastream.spark.local import Local
+from elastream.spark.sources import CORPUS
+from elastream.spark.starting import start_plant
+
+__all__ = ["SparkRun", "run_on_spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRun:
+    """What a run on Spark left: its recording, its facts, and what `check` said of its results."""
+
+    recording: Recording
+    facts: Mapping[str, float | str]
+    exact: bool
+    confinement: str
+
+
+def run_on_spark(
+    build: Callable[[Path], Dataflow],
+    policy: Policy,
+    cloud: Local,
+    *,
+    check: Callable[[Path, Mapping[str, Any]], bool],
+    target_latency: float,
+    state_partitions: int,
+    batch_seconds: float | None = None,
+    monitor: float = 1.0,
+    period: float = 2.0,
+    limit: float = 600.0,
+) -> SparkRun:
+    """Run the dataflow that `build(folder)` makes until its load ends, in a folder that is gone afterwards.
+
+    check: whether the results in the folder are what they should be, given per shaped source an iterator over the records
+    that were committed. Raises ElastreamError where the run fails or does not end within `limit` seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="experiment-") as name:
+        folder = Path(name)
+        flow = build(folder)
+        directory = RunDirectory.create(folder / "runs", flow.graph.name)
+        plant = start_plant(
+            flow.graph,
+            cloud,
+            directory,
+            target_latency=target_latency,
+            state_partitions=state_partitions,
+            batch_seconds=batch_seconds,
+        )
+        try:
+            collector = Collector()
+            header = describe_run(plant.context, policy=policy.name, plant="spark")
+            loop = Loop(
+                plant,
+                policy,
+                monitor=monitor,
+                period=period,
+                observers=[collector],
+                limit=limit,
+                header=header,
+                facts=plant.facts,
+            )
+            ending = loop.run()
+        finally:
+            plant.close()
+        if ending.status != "finished":
+            raise ElastreamError(f"the run of {flow.graph.name!r} under {policy.name!r} {ending.status}: {ending.reason}")
+        taken = {source: replayed(control / CORPUS, count) for source, (control, count) in plant.taken().items()}
+        return SparkRun(collector.recording, ending.facts, check(folder, taken), plant.confinement)
