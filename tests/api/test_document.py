@@ -17,7 +17,7 @@ from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph
 from elastream.planning.threshold import Threshold
-from elastream.spark.confinement import Link
+from elastream.spark.network import Link
 from elastream.spark.local import Local
 from elastream.workload import ramp
 

@@ -31,14 +31,14 @@ def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
 
 class TestLocal:
     def test_a_small_host_runs_one_task_on_half_a_core(self):
-        assert Local().type == BY_DEFAULT
+        assert Local().types == (BY_DEFAULT,)
         assert (BY_DEFAULT.slots, BY_DEFAULT.cores, BY_DEFAULT.price) == (1, 0.5, 1.0)
 
     def test_the_executors_heap_leaves_room_for_python_on_the_same_host(self):
         assert executor_memory(BY_DEFAULT) * 2**20 == pytest.approx(700e6, rel=0.01)
 
     def test_cores_each_replaces_the_cores_of_the_type_and_nothing_else(self):
-        quarter = Local(cores_each=0.25).type
+        (quarter,) = Local(cores_each=0.25).types
         assert quarter.cores == 0.25
         assert (quarter.name, quarter.slots, quarter.memory) == (BY_DEFAULT.name, BY_DEFAULT.slots, BY_DEFAULT.memory)
 

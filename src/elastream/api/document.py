@@ -58,7 +58,7 @@ CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local"}
 """Providers of hosts, likewise."""
 
 PARTS: Mapping[str, str] = {
-    "network": "elastream.spark.confinement:Link",
+    "network": "elastream.spark.network:Link",
     "weights": "elastream.planning.btu:DownscalingWeights",
 }
 """Parameters that are a mapping in a document and an object of their own in Python."""
