@@ -171,6 +171,8 @@ def check_observation(plant: Plant, observation: Observation) -> None:
     assert ((tasks.host >= 0) & (tasks.host < len(observation.hosts))).all(), "a task lies on a host that is not leased"
     assert ((tasks.operator >= 0) & (tasks.operator < len(observation.operators))).all()
     assert len(set(tasks.tasks)) == len(tasks), "a task stands twice"
+    for end in (observation.exchange.source, observation.exchange.target):
+        assert ((end >= -1) & (end < len(tasks))).all(), "somebody exchanges who is no task"
     assert all(earlier.time < observation.time for earlier in observation.history)
     unknown = set(Metric) - set(observation.operators.metrics)
     assert all(np.isnan(observation.operators.column(metric)).all() for metric in unknown)

@@ -5,7 +5,17 @@ import pytest
 
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.observation import (
+    UNMEASURED,
+    Composition,
+    Context,
+    Exchange,
+    Frame,
+    Metric,
+    Observation,
+    Sample,
+    TaskFrame,
+)
 from elastream.model.stages import lay_out
 
 
@@ -70,3 +80,24 @@ def test_a_run_starts_with_the_first_alternate_of_each_operator():
 def test_host_names_are_never_reused():
     seen = Observation(0.0, context(), Frame(), next_host=4)
     assert [seen.host_name(), seen.host_name(1)] == ["h4", "h5"]
+
+
+def test_an_exchange_tells_traffic_within_a_host_from_traffic_between_two():
+    exchange = Exchange([0, 0, 1, -1], [1, 2, 2, 0], [5.0, 7.0, 11.0, 100.0])
+    assert exchange.split(np.array([0, 0, 1])) == (5.0, 18.0)
+    assert exchange.split(np.array([0, -1, 1])) == (0.0, 7.0)
+
+
+def test_an_exchange_that_was_not_measured_is_unknown_and_not_zero():
+    assert not Observation(0.0, None, Frame()).exchange.known
+    assert all(math.isnan(part) for part in UNMEASURED.split(np.array([0, 1])))
+
+
+def test_a_measured_exchange_without_entries_is_zero():
+    assert Exchange().split(np.array([0, 1])) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("columns", [([0], [1], []), ([0], [1], [math.nan]), ([0], [1], [-1.0]), ([0], [1], [1.0], False)])
+def test_an_exchange_that_makes_no_sense_is_refused(columns):
+    with pytest.raises(ValueError):
+        Exchange(*columns)

@@ -33,7 +33,10 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
         settings=Settings(
-            monitor=1.0, services={"count": Settings().service("count").costing(0.002)}, **travelling(travel)
+            monitor=1.0,
+            services={"count": Settings().service("count").costing(0.002)},
+            record_bytes={"source": 80.0, "words": 10.0},
+            **travelling(travel),
         ),
         hosts=hosts,
     )

@@ -210,6 +210,7 @@ def _operator(file: Located, name: str, keys: OperatorKeys, functions: Functions
         memory=keys.memory,
         image=keys.image,
         waits=keys.waits,
+        record_bytes=keys.record_bytes,
         endpoint=endpoint,
     )
 

@@ -192,6 +192,7 @@ class OperatorKeys(Keys):
     memory: Memory = 0.0
     image: Memory = 0.0
     waits: bool = False
+    record_bytes: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _one_kind(self) -> "OperatorKeys":

@@ -31,6 +31,7 @@ class Needs(TypedDict, total=False):
     memory: float | str
     image: float | str
     waits: bool
+    record_bytes: float
 
 
 @dataclass(frozen=True, slots=True)

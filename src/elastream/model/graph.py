@@ -93,6 +93,7 @@ class Operator:
     cores, memory: what one instance needs, in cores of speed 1 and megabytes (VISP's o_cpu, o_memory).
     image: megabytes to fetch before the first instance on a host can start.
     waits: whether it mostly waits (calls a service) and so runs on a pool whose width is its parallelism.
+    record_bytes: size of a record that it emits, as it travels to the next; None where nobody said.
     endpoint: what a source reads or a sink writes; see `elastream.model.endpoints`.
     """
 
@@ -106,6 +107,7 @@ class Operator:
     memory: float = 0.0
     image: float = 0.0
     waits: bool = False
+    record_bytes: float | None = None
     endpoint: Any = None
 
     @property
@@ -290,6 +292,8 @@ class Graph:
                 )
         if operator.cores < 0 or operator.memory < 0:
             self._fail(f"operator {name!r} needs a negative amount of cores or memory")
+        if operator.record_bytes is not None and operator.record_bytes < 0:
+            self._fail(f"operator {name!r} emits records of a negative size")
         if operator.max_duration is not None and operator.max_duration <= 0:
             self._fail(f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0")
 

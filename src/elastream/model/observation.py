@@ -21,8 +21,10 @@ from elastream.model.graph import Graph
 from elastream.model.stages import Layout
 
 __all__ = [
+    "UNMEASURED",
     "Composition",
     "Context",
+    "Exchange",
     "Floats",
     "Frame",
     "Metric",
@@ -213,6 +215,59 @@ class TaskFrame(Frame):
         return {str(task): row for row, task in enumerate(self.tasks)}
 
 
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Bytes/s that tasks send each other, as measured: a sparse matrix, one entry a pair that exchanges anything.
+
+    source, target: rows of `Observation.tasks`, int64; -1 is somebody who stands on no host that could be told apart, such
+    as a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
+    age: seconds since it was taken. known: False where nothing was measured; then the entries are empty and say nothing,
+    while a pair that is missing from a known exchange sends nothing. Unknown is never zero: ask `known` first.
+
+    Raises ValueError for columns of different lengths, entries without `known`, and rates that are NaN or negative.
+    """
+
+    source: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    target: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rate: Floats = field(default_factory=lambda: np.zeros(0))
+    known: bool = True
+    age: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("source", np.int64), ("target", np.int64), ("rate", np.float64)):
+            column = np.asarray(getattr(self, name), dtype=kind).view()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        if not self.source.shape == self.target.shape == self.rate.shape == (self.rate.size,):
+            raise ValueError(
+                f"an exchange of {self.source.size} sources, {self.target.size} targets, {self.rate.size} rates"
+            )
+        if self.rate.size and not self.known:
+            raise ValueError("an exchange with entries is known")
+        if not (self.rate >= 0).all():
+            raise ValueError("a rate of exchange is negative or not a number; leave the pair out, or all of it unknown")
+
+    def __len__(self) -> int:
+        return self.rate.size
+
+    def split(self, place: Integers) -> tuple[float, float]:
+        """(bytes/s within one place, bytes/s between two) of the pairs that both stand somewhere; NaN where unknown.
+
+        place: by row of a task, the number of what it stands on, -1 for nowhere; `tasks.host` for hosts.
+        """
+        if not self.known:
+            return math.nan, math.nan
+        at = np.append(place, -1)  # row -1 stands nowhere
+        begin, end = at[self.source], at[self.target]
+        placed = (begin >= 0) & (end >= 0)
+        same = placed & (begin == end)
+        return float(self.rate[same].sum()), float(self.rate[placed & (begin != end)].sum())
+
+
+UNMEASURED = Exchange(known=False)
+"""What a plant says that does not measure who sends whom how much."""
+
+
 @dataclass(frozen=True, slots=True)
 class Composition:
     """What a batch runs under: the alternate of each operator, the target of each choice, the parallelism of each stage.
@@ -297,7 +352,8 @@ class Observation:
     hosts: a row per active lease, in the order of `leases`. tasks: a row per placed task. links: a row per pair of hosts,
     `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
-    never used, so that a pure policy can name what it leases. batches: committed since the last observation.
+    never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
+    what tasks send each other, unknown where that is not measured.
     """
 
     time: float
@@ -313,6 +369,7 @@ class Observation:
     history: tuple[Sample, ...] = ()
     next_host: int = 1
     batches: tuple[MicroBatch, ...] = ()
+    exchange: Exchange = UNMEASURED
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

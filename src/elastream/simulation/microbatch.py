@@ -25,6 +25,7 @@ from elastream.model.stages import Layout, Segment, Stage
 from elastream.planning.governor import Governor
 from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.draws import uniform
+from elastream.simulation.exchanging import Stream
 from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
@@ -398,6 +399,18 @@ class FusedNetwork:
             if self.result_share[name] > 0:
                 self.committed += done.total * self.result_share[name]
                 self.latencies.append(Flow(done.times - done.born, done.born, done.counts))
+
+    def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
+        """What travels between stages, in bytes/s; emitted: records/s that pass the stages. Durable edges go by no host."""
+        stages = self.layout.stage_of
+        found = []
+        for edge in self.graph.edges:
+            source, target = stages[edge.source], stages[edge.target]
+            if source is not target and edge.durable is None:
+                rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
+                size = self.settings.record_size(self.graph.by_name[edge.source])
+                found.append(Stream(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
+        return found
 
     def _enter(self, segment: FusedSegment, flow: Flow) -> None:
         if flow.times.size:

@@ -15,6 +15,7 @@ from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
 from elastream.simulation.cohorts import CohortStation
+from elastream.simulation.exchanging import Stream
 from elastream.simulation.pool import Pool
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
@@ -222,7 +223,7 @@ class Network:
             return
         self._measured = standing
         self.delays = {}
-        limited = settings.record_bytes and (settings.links or (pool.bandwidth[: len(pool)] > 0).any())
+        limited = settings.links or (pool.bandwidth[: len(pool)] > 0).any()
         if settings.latency == 0.0 and not settings.links and not limited:
             return
         region = pool.region[: len(pool)]
@@ -240,9 +241,25 @@ class Network:
                 pairs = np.outer(by_region[edge.source], by_region[edge.target])
                 same_host = shares[edge.source] * shares[edge.target]
                 pairs[np.diag_indices_from(pairs)] -= np.bincount(region, same_host, minlength=len(latency))
-                size = settings.record_bytes.get(edge.source, 0.0)
-                gap = size * float((pairs * per_byte / np.maximum(1, hosts[edge.target])).sum())
+                size = settings.record_size(self.graph.by_name[edge.source])
+                gap = (
+                    0.0 if math.isnan(size) else size * float((pairs * per_byte / np.maximum(1, hosts[edge.target])).sum())
+                )
                 self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
+
+    def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
+        """What travels between operators, in bytes/s; emitted: records/s that each operator emits."""
+        found = []
+        for name, edges in self.live.items():
+            size = self.settings.record_size(self.graph.by_name[name])
+            dealt = sum(edge.delivery is Delivery.ROUND_ROBIN for edge in edges)
+            for edge in edges:
+                if edge.target in self.by_name:
+                    part = dealt if edge.delivery is Delivery.ROUND_ROBIN else 1
+                    found.append(
+                        Stream(edge, self.by_name.get(name), self.by_name[edge.target], emitted[name] * size / part)
+                    )
+        return found
 
     @property
     def scalable(self) -> frozenset[str]:

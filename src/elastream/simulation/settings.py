@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from elastream.model.errors import InputError
+from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
 __all__ = ["Assumption", "Distribution", "Fault", "Link", "Messaging", "Service", "Settings", "Travel"]
@@ -143,7 +144,8 @@ class Settings:
 
     The fields without metadata describe a scenario (service-time shapes by operator, joins, speed trace, faults, links
     by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
-    operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, 0 where not given.
+    operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, where it
+    is not the one that the operator declares.
     `batch_ratios`: what micro-batches lasted over what they should have, in the order seen; the batches of a simulation
     get one after the other, from one on that is chosen by chance.
     """
@@ -231,6 +233,11 @@ class Settings:
     def service(self, operator: str) -> Service:
         """The shape of an operator's service time: its own, or lognormal with the common `variation`."""
         return self.services.get(operator) or Service(Distribution.LOGNORMAL, self.variation)
+
+    def record_size(self, operator: Operator) -> float:
+        """Bytes of an item that `operator` emits; NaN where nobody said."""
+        declared = operator.record_bytes
+        return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
 
     def assumptions(self) -> tuple[Assumption, ...]:
         """The assumed constants that are numbers other than 0, so that halving and doubling them means something."""

@@ -243,6 +243,11 @@ class Station:
         """Whether its instances lie on hosts."""
         return True
 
+    @property
+    def shares(self) -> Floats:
+        """Part of the operator's records that each instance gets, in the order of the crew: the same for all."""
+        return np.full(len(self.crew), 1 / max(1, len(self.crew)))
+
     def receive(self, flow: Flow, port: int) -> None:
         """Items on their way to input `port`; they may still be travelling."""
         if flow.times.size:

@@ -25,6 +25,7 @@ from elastream.model.observation import (
     Sample,
     TaskFrame,
 )
+from elastream.simulation.exchanging import Stream, exchange_of
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Pool
@@ -68,6 +69,7 @@ class Watch:
         self.task_busy: dict[str, Floats] = {}
         self.slow_since: dict[str, float] = {}
         self.adapted: list[float] = []
+        self.streams: list[Stream] | None = None
         self.applications: list[Mapping[Metric, float]] = []
         self.series: list[tuple[float, ...]] = []
         self._ages: Mapping[Metric, float] = {}
@@ -118,6 +120,8 @@ class Watch:
         self.host_busy = busy / period
         self._take_sources(period)
         self._take_application(period, kept, within)
+        emitted = self.columns[Metric.EMITTED_RATE]
+        self.streams = self.network.streams({name: float(emitted[row]) for name, row in self.rows.items()})
         self.samples.append(Sample(now, self._operators()))
 
     def _take(self, station: Station, period: float) -> None:
@@ -224,6 +228,7 @@ class Watch:
             history=tuple(self.samples)[:-1],
             next_host=self.pool.next_number,
             batches=self._batches(),
+            exchange=exchange_of(self.streams, self.network.stations, age),
         )
 
     def _batches(self) -> tuple[MicroBatch, ...]:

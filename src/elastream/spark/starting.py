@@ -14,6 +14,7 @@ from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
+from elastream.spark.allocation import AllocationStore
 from elastream.spark.compile import led_by_edges, start_queries
 from elastream.spark.directory import RunDirectory
 from elastream.spark.hosts import Hosts
@@ -112,7 +113,8 @@ def start_plant(
         capabilities=frozenset(KINDS),
         scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
-    return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
+    placing = Placing(states, clock.now, AllocationStore(directory.allocation))
+    return SparkPlant(context, clock, cluster, spark, hosts, running, placing, composition)
 
 
 def pace_of(target_latency: float | None) -> float:

@@ -78,6 +78,15 @@ class StatePartitions:
         for store in self._stores:
             self._coordinator.reportActiveInstance(self._provider(partition, store), to.address, to.executor, nothing_else)
 
+    def planned(self) -> int:
+        """The newest batch that was planned; -1 before the first."""
+        execution = self._execution()
+        return -1 if execution is None else int(execution.currentBatchId())
+
+    def load(self, partition: int, at: Location) -> bool:
+        """Load the state of `partition` at `at` while it stays where it is; whether that could be done."""
+        return False
+
     def _provider(self, partition: int, store: str) -> Any:
         key = (partition, store)
         if key not in self._providers:
@@ -89,7 +98,11 @@ class StatePartitions:
     def _state_root(self) -> str | None:
         """Folder of the query's state, known to Spark once its first batch was planned."""
         if self._root is None:
-            wrapper = self._streams.get(self._query_id)
-            execution = wrapper.streamingQuery().lastExecution() if wrapper is not None else None
+            execution = self._execution()
             self._root = execution.checkpointLocation() if execution is not None else None
         return self._root
+
+    def _execution(self) -> Any:
+        """The newest execution of the query, None before its first batch and after its end."""
+        wrapper = self._streams.get(self._query_id)
+        return None if wrapper is None else wrapper.streamingQuery().lastExecution()
