@@ -297,6 +297,8 @@ def _setting(
     given = {parameter: _plain(value) for parameter, value in parameters.items()}
     if (named := str(given.get("host_type"))) in host_types:
         given["host_type"] = host_types[named]
+    if isinstance(several := given.get("host_types"), list):
+        given["host_types"] = tuple(host_types.get(str(each), each) for each in several)
     return Setting(name, given, registry[name], place, file)
 
 

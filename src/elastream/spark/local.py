@@ -25,8 +25,9 @@ from typing import Any
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.model.units import duration
-from elastream.spark.network import Link
+from elastream.spark.hosts import Landlord
 from elastream.spark.jvm import daemon_command, daemon_environment, find_java
+from elastream.spark.network import Link
 from elastream.spark.supervisor import Connection
 
 __all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory"]
@@ -137,6 +138,10 @@ class Local:
             found[source, target] = found[target, source] = seconds
         return found
 
+    def cluster(self, folder: Path, ports: range | None = None) -> "LocalCluster":
+        """The processes behind it, not started yet."""
+        return LocalCluster(self, folder, ports)
+
     def _latencies(self) -> Iterator[tuple[str, str, float]]:
         for source, targets in self.latency.items():
             for target, written in targets.items():
@@ -153,6 +158,9 @@ class LocalCluster:
     `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
     raise CloudError.
     """
+
+    landlord: Landlord | None = None
+    """Who owns the hosts; None where the cluster does itself."""
 
     def __init__(self, local: Local, folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:

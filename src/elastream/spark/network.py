@@ -67,8 +67,8 @@ class Network:
     virtual Ethernet devices.
 
     `number` (1 to 254) sets the bridges' names and the addresses 198.18.number.0/24, which are one network over all
-    regions. `netem`: whether the kernel can delay packets. `regions`: how many there are; the machine itself is in the first.
-    Namespaces see only their bridge, no route leads out of it.
+    regions. `netem`: whether the kernel can delay packets. `regions`: how many there are; the machine itself is in the
+    first. Namespaces see only their bridge, no route leads out of it.
     """
 
     number: int

@@ -133,8 +133,10 @@ class Supervisor:
         elif self.link:
             said += f"; the network is not limited: {self.why_no_network}"
         if self.apart:
-            said += "; regions are as far apart as was asked for" if self.wire else (
-                f"; regions are not apart, all hosts share this machine's own network: {self.why_no_network}"
+            said += (
+                "; regions are as far apart as was asked for"
+                if self.wire
+                else (f"; regions are not apart, all hosts share this machine's own network: {self.why_no_network}")
             )
         return said
 

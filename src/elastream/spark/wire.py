@@ -70,7 +70,7 @@ class Wire:
 
     def due(self, now: float) -> Sequence[tuple[int, bytes]]:
         """(end, frame) of all frames whose time has come, the earliest first."""
-        ready = []
+        ready: list[tuple[float, int, int, bytes]] = []
         for (_, other), queue in self._queues.items():
             while queue and queue[0][0] <= now:
                 when, frame = queue.popleft()
@@ -98,8 +98,8 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
 def main(settings: str) -> None:
     """Open the ends that `settings` (JSON) names, say so with a line on stdout, and carry frames for ever.
 
-    settings: `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). Who started it joins the devices
-    to their bridges.
+    settings: `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). Who started it joins the
+    devices to their bridges.
     """
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     given = json.loads(settings)
