@@ -18,7 +18,7 @@ from elastream import Dataflow, E2df, HostType, Local, constant, latest, parquet
 
 flow = Dataflow("far")
 rows = [{"value": f"a{n % 7} b{n % 3}"} for n in range(100)]
-lines = flow.source(records(rows, "value string"), load=constant("100/s", lasts="35s"))
+lines = flow.source(records(rows, "value string"), load=constant("100/s", lasts="60s"))
 words = lines.flat_map(str.split, returns="word string")
 words.key_by("word").count().sink(parquet(OUT))
 edge = HostType("edge-box", cores=1.0, slots=1, memory=1000.0, region="edge")
