@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from elastream.model.cloud import Billing, HostType, Lease
 from elastream.planning.hierarchy.messages import Holding, View
+from elastream.planning.pool_messages import Claim, PoolOffer
 from elastream.planning.pooling import (
-    Claim,
     Machine,
     Paid,
     PoolRules,
@@ -236,6 +236,27 @@ def test_a_name_is_taken_while_its_application_lives():
 def test_a_claim_survives_a_trip_through_json():
     claim = Claim(Holding("a", 3, 2, ("m1",), ("m1",)), ("small",), True)
     assert Claim.from_json(claim.to_json()) == claim
+
+
+def test_an_offer_survives_a_trip_through_json():
+    offer = PoolOffer("demo", (SMALL, BIG), {"small": 3, "big": 1}, {"edge": {"cloud": "40ms"}})
+    assert PoolOffer.from_json(offer.to_json()) == offer
+
+
+def test_an_application_that_was_only_cut_off_has_back_what_nobody_took_meanwhile():
+    play = Play(pool(2))
+    play.join("a", wants=2)
+    play.step(5)
+    held = play.apps["a"].held
+    play.step(20, heard=lambda name: False)
+    assert "a" not in play.state.members
+    play.join("b", wants=1)
+    play.step(3, heard=lambda name: name == "b")
+    (taken,) = play.apps["b"].held
+    back = play.join("a", wants=2)
+    back.told = View("a", 0, tuple(sorted(held)))
+    play.step(3)
+    assert back.held == held - {taken}
 
 
 class TestBill:

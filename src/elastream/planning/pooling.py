@@ -7,7 +7,7 @@ which it tells by a `View` and hears by a `Holding`, as the managers do. What it
 A machine's life:
 
     IDLE     -> HELD       an application that is entitled to it asks, and no leased machine is free: its lease begins
-    FREE     -> HELD       an application that is entitled to it asks
+    FREE     -> HELD       an application that is entitled to it asks; or its holder, taken for dead, was only cut off
     FREE     -> IDLE       its paid unit is about to end and nobody asked: its lease ends
     HELD     -> FREE       its application gave it back unasked
     HELD     -> RECALLED   another application is entitled to it: the holder is asked to leave
@@ -20,16 +20,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from elastream.model.cloud import HostType, Lease, LifecycleError
-from elastream.planning.hierarchy import messages
-from elastream.planning.hierarchy.messages import Holding, View
+from elastream.planning.hierarchy.messages import View
+from elastream.planning.pool_messages import Claim
 from elastream.planning.sharing import Need, shares
 
 __all__ = [
     "TRANSITIONS",
-    "Claim",
     "Machine",
     "Member",
     "Paid",
@@ -114,27 +112,6 @@ class Member:
     critical: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Application to pool, twice a second or so: what it holds, and what it would have besides."""
-
-    holding: Holding
-    asks: tuple[str, ...] = ()
-    critical: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready; `from_json` is its inverse."""
-        return {"holding": messages.to_json(self.holding), "asks": list(self.asks), "critical": self.critical}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Claim":
-        """The claim that `to_json` wrote; raises ValueError or KeyError where it is none."""
-        holding = messages.from_json(data["holding"])
-        if not isinstance(holding, Holding):
-            raise ValueError(f"a claim holds a Holding, not a {type(holding).__name__}")
-        return cls(holding, tuple(map(str, data["asks"])), bool(data["critical"]))
-
-
 @dataclass(frozen=True)
 class Paid:
     """One lease of a machine, and who held it when: (application, from, until or None), oldest first."""
@@ -201,6 +178,7 @@ def hear(rules: PoolRules, state: PoolState, now: float, claim: Claim) -> PoolSt
     """Take in what a member says. A claim whose number is not above its last one's changes nothing but that it was heard.
 
     What it does not say it holds it gave back, if it had seen that it could have it; what it refuses to leave it keeps.
+    What it says it holds and nobody has is its own again: it was taken for dead, and was only cut off.
     """
     holding = claim.holding
     ledger = _Ledger(state, now)
@@ -230,6 +208,9 @@ def hear(rules: PoolRules, state: PoolState, now: float, claim: Claim) -> PoolSt
             ledger.to(name, Stance.FREE)
         elif name in holding.refused and machine.stance is Stance.RECALLED:
             ledger.to(name, Stance.HELD, spared=now + rules.patience)
+    for name in holding.hosts:
+        if name in state.machines and state.machines[name].stance in (Stance.FREE, Stance.IDLE):
+            ledger.to(name, Stance.HELD, owner=holding.application)
     return ledger.state()
 
 

@@ -222,6 +222,7 @@ class SparkPlant:
             "longest batch": self._telemetry.longest,
             "moves": len(self._placing.landed),
             "query runs": len(self._run_ids),
+            **({"owed": self._cluster.landlord.cost()} if self._cluster.landlord else {}),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
