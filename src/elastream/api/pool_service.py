@@ -4,6 +4,7 @@ Who may have what is `elastream.control.pool`'s to say; the other end is `elastr
 """
 
 import hmac
+import signal
 import socket
 import threading
 from collections.abc import Mapping
@@ -84,7 +85,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def serve_pool(node: PoolNode, at: socket.socket, token: str | None = None) -> None:
-    """Serve the pool at a listening socket until Ctrl-C or SIGTERM (KeyboardInterrupt is raised after the former)."""
+    """Serve the pool at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end."""
     ended = threading.Event()
 
     def rounds() -> None:
@@ -93,6 +94,8 @@ def serve_pool(node: PoolNode, at: socket.socket, token: str | None = None) -> N
 
     passing = threading.Thread(target=rounds, name="pool", daemon=True)
     passing.start()
+    # The server ends in order, and then sends itself the signal again, to which the rest is to be deaf.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     settings = uvicorn.Config(pool_service(node, token), log_level="error", timeout_graceful_shutdown=3, lifespan="off")
     try:
         uvicorn.Server(settings).run(sockets=[at])

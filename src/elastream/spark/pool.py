@@ -1,9 +1,9 @@
 """Hosts from a pool that this application shares with others: which machines it may use it is told, over HTTP.
 
-`Pool` is the value users write, `PooledCluster` the processes behind it. A host is a worker process of this application's own
-cluster, as with `Local`; it is started once the pool has granted a machine for it, and while it lives this process holds the
-machine's lock, which the kernel gives to one process at a time: so none has two users, whoever may count as dead. The pool
-may be gone for a while: what was granted stays granted. Who may have what is decided in `elastream.planning.pooling`.
+`Pool` is the value users write, `PooledCluster` the processes behind it. A host is a worker process of this application's
+own cluster, as with `Local`; it is started once the pool has granted a machine for it, and while it lives this process
+holds the machine's lock, which the kernel gives to one process at a time: so none has two users, whoever may count as dead.
+The pool may be gone for a while: what was granted stays granted. Who may have what `elastream.planning.pooling` decides.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ class Struck(CloudError):
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where `elastream pool` serves. application: its name there, which no other may have. priority: its weight where more
-    is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by default the environment
-    variable ELASTREAM_POOL_TOKEN.
+    url: where `elastream pool` serves. application: its name there, which no other may have. priority: its weight where
+    more is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by default the
+    environment variable ELASTREAM_POOL_TOKEN.
 
     Raises CloudError for a priority or a minimum that makes no sense.
     """
