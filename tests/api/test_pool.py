@@ -29,6 +29,16 @@ SMALL = HostType("small", cores=0.5, memory=1000, price=1.0, billing=Billing(30.
 RULES = PoolRules(patience=20.0, silence=15.0, settle=0.0)
 
 
+PROGRAM = """
+from elastream import Dataflow, Pool, Static, collect, records, run
+
+flow = Dataflow("words")
+lines = flow.source(records([{{"value": "a"}}], "value string"))
+lines.key_by("value").count().sink(collect("out"))
+run(flow, policy=Static(hosts=1), cloud=Pool(*{pool}, token={token!r}))
+"""
+
+
 class Time:
     now = 1000.0
 
@@ -405,6 +415,26 @@ class TestCommand:
         out, err = process.communicate(timeout=20)
         assert "a owes 1.00" in out
         assert not err
+        member.close()
+
+    @pytest.mark.parametrize(
+        ("application", "token", "said"),
+        [("a", "right", "'a' is in the pool already"), ("b", "wrong", "the token is wrong")],
+        ids=["a name that is taken", "a wrong token"],
+    )
+    def test_a_run_that_the_pool_refuses_is_one_sentence_and_status_2(self, serving, tmp_path, application, token, said):
+        (tmp_path / "token").write_text("right")
+        with (tmp_path / "pool.yaml").open("a") as file:
+            file.write("token_file: token\n")
+        _, url = serving()
+        member = Membership(PoolLink(Pool(url, "a", token="right")))
+        program = tmp_path / "job.py"
+        program.write_text(PROGRAM.format(pool=(url, application), token=token))
+        done = subprocess.run([COMMAND, "run", program, "--no-live"], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2
+        (told,) = done.stderr.splitlines()
+        assert told.startswith(f"elastream: the pool at {url} refuses application {application!r}: ")
+        assert said in told
         member.close()
 
     def test_a_port_that_is_taken_is_one_sentence_and_status_2(self, serving, tmp_path):
