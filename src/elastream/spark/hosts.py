@@ -4,7 +4,7 @@ What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS
 
     REQUESTED -> STARTING   the provider had room and has spawned it
     REQUESTED -> LOST       the provider refused
-    REQUESTED -> RELEASED   asked to before the provider had room
+    REQUESTED -> RELEASED   asked to before the provider had room; or given up, as there was none for ROOM_LIMIT
     STARTING  -> RUNNING    its executor registered and is warm
     STARTING  -> LOST       it died, or did not come up within START_LIMIT
     RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
@@ -42,6 +42,9 @@ __all__ = ["Hosts", "Landlord", "Provider"]
 
 START_LIMIT = 90.0
 """Seconds a host may take to register an executor before it is given up as lost; a cold laptop needs about 15."""
+ROOM_LIMIT = 30.0
+"""Seconds for which nothing started although a host was asked for, after which that is given up while others do the work: a
+policy that waits for a host which cannot come would neither ask anew nor let another go."""
 SETTLING_BATCHES = 3
 """Batches after which a host that takes tasks is held to its quota: in its first ones it still compiles what it runs."""
 GRACE_BATCHES = 2
@@ -138,6 +141,7 @@ class Hosts:
         self._leases: dict[str, Lease] = {}
         self._seen: dict[str, _Seen] = {}
         self._by_address: dict[str, Executor] = {}
+        self._last_start = 0.0
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -206,11 +210,15 @@ class Hosts:
         self._by_address = dict(self._executors.by_address())
         self._spawn_where_there_is_room()
         for name, lease in self.leases.items():
-            if not lease.there:
+            if not lease.active:
                 continue
-            if lease.state is HostState.RELEASING:
+            if lease.state is HostState.REQUESTED:
+                if self.usable and self._clock() - max(lease.since, self._last_start) > ROOM_LIMIT:
+                    self._to(name, HostState.RELEASED)
+            elif lease.state is HostState.RELEASING:
                 self._step_releasing(name, batch, idle, holds)
             elif lease.state is HostState.STARTING:
+                self._last_start = self._clock()
                 self._step_starting(name, lease, batch)
             elif not self._provider.alive(name):
                 self._lose(name)

@@ -6,6 +6,7 @@ on to another, the latency of that pair of regions later, in order and losing no
 namespaces and TAP devices, and not its delaying queue (netem), which many kernels of virtual machines lack.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import heapq
@@ -92,7 +93,8 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
                     break
                 wire.arrived(ends[tap], frame, clock())
         for end, frame in wire.due(clock()):
-            os.write(taps[end], frame)
+            with contextlib.suppress(OSError):  # that region is being taken down
+                os.write(taps[end], frame)
 
 
 def main(settings: str) -> None:
