@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError
-from elastream.model.observation import Metric
+from elastream.model.observation import Frame, Metric
 from elastream.spark.link_watch import LinkWatch, opened_in
 from elastream.spark.network import Link, Network
 from elastream.spark.wire import Wire
@@ -129,12 +129,15 @@ class TestRegions:
     def test_what_is_measured_between_hosts_is_what_was_asked_for(self, network):
         watch = LinkWatch(Pinged(network))
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
-        assert not watch.frame(leases, 0.0).ids
+        pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
+        assert watch.onto(pairs, leases, 0.0) is pairs
         for now in (0.3, 10.0, 10.3):
             time.sleep(0.3)
-            frame = watch.frame(leases, now)
+            frame = watch.onto(pairs, leases, now)
         watch.close()
-        assert len(frame) == 6
+        assert frame.ids == pairs.ids
+        assert frame.value("h12>h11", Metric.TRAFFIC) == 5.0
+        assert (frame.age(Metric.TRAFFIC), frame.age(Metric.NETWORK_LATENCY)) == (3.0, pytest.approx(0.3, abs=0.2))
         far, near = frame.value("h10>h11", Metric.NETWORK_LATENCY), frame.value("h11>h12", Metric.NETWORK_LATENCY)
         assert far == pytest.approx(0.02, abs=0.005)
         assert near < 0.005

@@ -25,6 +25,7 @@ PERIOD = 5.0
 """Seconds from one round of pings to the next: a link is what it is, and 20 hosts are 380 packets."""
 CLONE_NEWNET = 0x40000000
 SO_TIMESTAMPNS = 35
+NAN = float("nan")
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 MARK = b"elastream"
 
@@ -47,15 +48,27 @@ class LinkWatch:
     def __init__(self, provider: Networked) -> None:
         self._provider = provider
         self._sockets: dict[str, socket.socket] = {}
-        self._measured: dict[tuple[str, str], tuple[float, float]] = {}
+        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
         self._last = -PERIOD
         self._offset = 0.0
 
-    def frame(self, leases: Mapping[str, Lease], now: float) -> Frame:
-        """A row per pair of running hosts that answered: seconds one way, half of what there and back took.
+    def onto(self, links: Frame, leases: Mapping[str, Lease], now: float) -> Frame:
+        """`links`, a row per ordered pair of hosts, with how far apart they are: seconds one way, half of a round trip.
 
-        Its age is that of its oldest row.
+        The age is that of the oldest answer.
         """
+        measured = self._look(leases, now)
+        if not measured:
+            return links
+        pairs = [tuple(link.split(">")) for link in links]
+        seconds = [measured[pair][0] if pair in measured else NAN for pair in pairs]
+        columns = {metric: links.column(metric) for metric in links.metrics}
+        ages = {metric: links.age(metric) for metric in links.metrics}
+        oldest = max(now - at for _, at in measured.values())
+        return Frame(links.ids, {**columns, Metric.NETWORK_LATENCY: seconds}, {**ages, Metric.NETWORK_LATENCY: oldest})
+
+    def _look(self, leases: Mapping[str, Lease], now: float) -> Mapping[tuple[str, ...], tuple[float, float]]:
+        """(Seconds, when) by pair of running hosts that answered; asks them anew when it is time."""
         running = [
             name
             for name, lease in leases.items()
@@ -69,13 +82,8 @@ class LinkWatch:
         if now - self._last >= PERIOD:
             self._last = now
             self._ask(running)
-        there = {pair: found for pair, found in self._measured.items() if set(pair) <= set(running)}
-        self._measured = there
-        return Frame(
-            [f"{source}>{target}" for source, target in there],
-            {Metric.NETWORK_LATENCY: [seconds for seconds, _ in there.values()]},
-            max((now - at for _, at in there.values()), default=0.0),
-        )
+        self._measured = {pair: found for pair, found in self._measured.items() if set(pair) <= set(running)}
+        return self._measured
 
     def close(self) -> None:
         """Close the sockets; a namespace lives as long as one of its own."""

@@ -8,6 +8,7 @@ type where the machine allows (`confinement.py`). Sessions, executors and tasks 
 import contextlib
 import http.client
 import json
+import math
 import os
 import re
 import secrets
@@ -217,6 +218,12 @@ class LocalCluster:
         free = self.local.max_hosts - len(self._running()) if waiting and at_once > 0 else 0
         return list(waiting)[: max(0, min(at_once, free))]
 
+    @property
+    def link_rate(self) -> float:
+        """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
+        bits = self.local.network.bits_per_second if self.local.network and self._linked else None
+        return math.nan if bits is None else bits / 8
+
     def lease(self, host: str, type: HostType | None = None) -> None:
         """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
 
@@ -369,6 +376,7 @@ class LocalCluster:
         at = {region: number for number, region in enumerate(self.local.regions)}
         delays = [(at[source], at[target], seconds) for (source, target), seconds in self.local.delays.items()]
         about = self._ask("open", run=self.run, number=self._number, link=link, regions=len(at), delays=delays)
+        self._linked = bool(about["address"])
         self._address: str = about["address"] or f"127.0.{self._number}.1"
         self._confinement: str = about["confinement"]
         self._namespaces: str | None = about["namespaces"]
