@@ -121,7 +121,8 @@ class TestRegions:
             assert served.stdout is not None
             assert served.stdout.readline() == "listening\n"
             connect("198.18.251.11")  # ARP, which makes the same way, comes before the first
-            assert min(connect("198.18.251.11") for _ in range(5)) == pytest.approx(0.04, abs=0.01)
+            # Never earlier; on a busy machine later, which the least of some tries nearly takes out.
+            assert 0.04 <= min(connect("198.18.251.11") for _ in range(10)) < 0.08
         finally:
             served.kill()
             served.communicate()
@@ -131,16 +132,18 @@ class TestRegions:
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs
-        for now in (0.3, 10.0, 10.3):
-            time.sleep(0.3)
-            frame = watch.onto(pairs, leases, now)
+        seen = []
+        for now in range(0, 60, 6):
+            watch.onto(pairs, leases, float(now))
+            time.sleep(0.2)
+            seen.append(frame := watch.onto(pairs, leases, now + 0.2))
         watch.close()
         assert frame.ids == pairs.ids
         assert frame.value("h12>h11", Metric.TRAFFIC) == 5.0
-        assert (frame.age(Metric.TRAFFIC), frame.age(Metric.NETWORK_LATENCY)) == (3.0, pytest.approx(0.3, abs=0.2))
-        far, near = frame.value("h10>h11", Metric.NETWORK_LATENCY), frame.value("h11>h12", Metric.NETWORK_LATENCY)
-        assert far == pytest.approx(0.02, abs=0.005)
-        assert near < 0.005
+        assert (frame.age(Metric.TRAFFIC), frame.age(Metric.NETWORK_LATENCY)) == (3.0, pytest.approx(0.2, abs=0.2))
+        far, near = (min(frame.value(pair, Metric.NETWORK_LATENCY) for frame in seen) for pair in ("h10>h11", "h11>h12"))
+        assert 0.02 <= far < 0.04
+        assert near < 0.01
 
     def test_much_at_once_arrives_whole_and_in_order(self, network):
         sender, receiver = (_opened_udp(network, index) for index in (10, 12))
