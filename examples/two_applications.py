@@ -25,6 +25,7 @@ LOADS = {
     "orders": steps((QUIET, "80s"), (PEAK, "60s"), (QUIET, "40s")),
 }
 PRIORITIES = {"clicks": 1, "orders": 2}
+POOL = httpx.Client(trust_env=False)
 WORK = 0.002
 """Seconds of a core for each line: at its peak an application keeps one half-core host busy, and more."""
 LINES = [{"value": f"a{n % 7} b{n % 3} c{n % 11}"} for n in range(231)]
@@ -100,7 +101,7 @@ def main(folder):
 
 def look(url):
     """What the pool says of itself."""
-    return httpx.get(url, trust_env=False).json()
+    return POOL.get(url).json()
 
 
 def held(url):
