@@ -166,6 +166,7 @@ class RegionNode:
             drain=tuple(names[row] for row in np.flatnonzero(found.drain).tolist()),
             utilisation=None if math.isnan(found.utilisation[0]) else float(found.utilisation[0]),
             idlest=names[int(found.idlest[0])] if found.idlest[0] >= 0 else "",
+            empty=tuple(names[row] for row in np.flatnonzero(found.empty).tolist()),
         )
         self._become(replace(self.state, region=region))
         return said
@@ -196,7 +197,7 @@ class RegionNode:
         """Lease and release what is left to do; a sentence for each that failed and is tried again next time.
 
         That a lease is tried is on disk first. One that a crash cut short is not tried again: either the host is there, or
-        it counts as lost after a while, and the region asks for another. So none is leased twice, whatever the provider does.
+        it counts as lost after a while, and the region asks for another. So none is leased twice, whatever a provider does.
         """
         problems: list[str] = []
         if self.state.trying:
@@ -229,7 +230,7 @@ class RegionNode:
         return tuple(host.name for host in self.provider.hosts() if host.name not in known)
 
     def _become(self, state: RegionState) -> None:
-        if state.region.number == self.state.region.number or True: pass
+        self._log.commit(_region_tables(state))
         self.state = state
 
     def _snapshot(self, now: float, there: Mapping[str, HostStatus]) -> Snapshot:
