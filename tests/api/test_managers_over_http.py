@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import uvicorn
 
 from elastream.api.managers import InfrastructureLink, follow, infrastructure_app, serve
 from elastream.control.host_directory import HostDirectory
+from elastream.control.lines import JournalProblem
 from elastream.control.nodes import ApplicationNode, InfrastructureNode, RegionNode
 from elastream.control.state_log import StateLog
 from elastream.model.cloud import HostType
@@ -26,9 +28,13 @@ from elastream.planning.hierarchy.messages import Holding, RegionReport
 from elastream.planning.hierarchy.regions import RegionRules
 
 TOKEN = "a token of the tests"
-PORTS = iter(range(21010, 21100))
 LIMIT = 60.0
 """Seconds that anything may take before a test gives up; none is judged by how long it took."""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
 
 
 def until(what, seen=lambda: "") -> None:
@@ -41,7 +47,7 @@ def until(what, seen=lambda: "") -> None:
 @contextlib.contextmanager
 def served(node, period: float = 3600.0, token: str = TOKEN):
     """The node at a real port, in a thread; gives its address."""
-    config = uvicorn.Config(infrastructure_app(node, token, period), port=next(PORTS), log_level="error")
+    config = uvicorn.Config(infrastructure_app(node, token, period), port=free_port(), log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -141,7 +147,22 @@ class FullDisk(InfrastructureNode):
 def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence() -> None:
     node = FullDisk(InfrastructureRules(), StateLog(None, "infrastructure manager"))
     with pytest.raises(EnvironmentProblem, match="No space left on device"):
-        serve(node, TOKEN, "127.0.0.1", next(PORTS), 0.01)
+        serve(node, TOKEN, "127.0.0.1", free_port(), 0.01)
+
+
+def test_a_region_whose_journal_cannot_be_written_ends_and_says_nothing(tmp_path) -> None:
+    log = StateLog(tmp_path / "j", "east")
+    node = RegionNode("east", RegionRules(), [HostType("small", cores=1.0)], HostDirectory(tmp_path / "east"), log)
+    said = []
+    silent = httpx.MockTransport(lambda request: said.append(request) or httpx.Response(500))
+    log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
+    with (
+        pytest.raises(JournalProblem, match="No space left"),
+        InfrastructureLink("http://x", TOKEN, transport=silent) as link,
+    ):
+        follow(node, link, 1.0, stopped=lambda seconds: True)
+    assert said == []
+    log.close()
 
 
 def test_an_address_that_is_not_to_be_had_is_one_sentence(server) -> None:
@@ -193,7 +214,7 @@ class Route:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", next(PORTS)), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -292,7 +313,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        port = next(PORTS)
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         (folder / "token").write_text(TOKEN)
         self.write("infrastructure", {

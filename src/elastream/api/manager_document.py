@@ -94,6 +94,7 @@ class InfrastructureKeys(Keys):
     journal: str
     period: Positive = 60.0
     patience: Positive = 120.0
+    silence: Positive = 180.0
     regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped), Field(min_length=1)]
     applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_mapped), Field(min_length=1)]
     prefer: Names = Field(default_factory=list)
@@ -190,6 +191,7 @@ def _infrastructure(file: Located, keys: InfrastructureKeys, folder: Path) -> In
         keys.min_hosts,
         {name: each.priority for name, each in keys.applications.items()},
         keys.consolidate_below,
+        keys.silence,
     )
     return InfrastructureSetting(
         host,

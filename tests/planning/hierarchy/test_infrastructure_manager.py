@@ -96,6 +96,24 @@ def test_a_preferred_region_that_is_full_stands_in_nobodys_way() -> None:
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
+def test_a_preferred_region_that_is_not_heard_or_may_not_grow_itself_stands_in_nobodys_way() -> None:
+    rules = replace(RULES, prefer=("west",), regions={"west": RegionFacts(price=2.0)}, silence=50.0)
+    state, told = decide(rules, start(), 10.0, [asks("west", add=()), asks(add=("small",))])
+    assert refusals(told) == {"east": "west is preferred and has room"}
+    late = [asks(add=("small",), number=2)]
+    assert refusals(decide(rules, state, 60.0, late)[1]) == {"east": "west is preferred and has room"}
+    assert refusals(decide(rules, state, 61.0, late)[1]) == {}
+    assert refusals(decide(replace(rules, max_price=1.0), state, 60.0, late)[1]) == {}
+
+
+def test_a_host_that_is_coming_in_a_region_not_heard_is_not_waited_for() -> None:
+    state = start(**dict.fromkeys(THREE, viewed()), h4=HostRecord("west", "small"))
+    said = [Holding("a", 1, 1, THREE, spare=(("east", 2),)), Holding("b", 1, 1, ())]
+    report = asks(up=THREE, empty=("h2",))
+    assert views(decide(RULES, state, 100.0, [report, *said])[1]) == {}
+    assert views(decide(RULES, state, 1000.0, [report, *said])[1]) == {"a": (THREE, ("h2",))}
+
+
 def test_the_preferred_region_itself_may_grow() -> None:
     rules = InfrastructureRules(prefer=("east",))
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}

@@ -1,7 +1,7 @@
 """What the infrastructure manager grants: which region may have one more host, how applications weigh (E2DF, 4.1)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["InfrastructureRules", "RegionFacts"]
@@ -24,6 +24,7 @@ class InfrastructureRules:
     others. regions: facts by name. max_price, max_latency: regions beyond are refused. max_hosts, min_hosts: of all
     regions together. priorities: weight of an application, 1 where not given. consolidate_below: mean utilisation of a
     region at or below which its least used host is to be left, beyond what the region itself proposes; None: never.
+    silence: seconds after which a region that was not heard is waited for no longer.
     """
 
     patience: float = 120.0
@@ -35,9 +36,24 @@ class InfrastructureRules:
     min_hosts: int = 1
     priorities: Mapping[str, float] = field(default_factory=dict)
     consolidate_below: float | None = None
+    silence: float = 180.0
 
-    def refusal(self, region: str, sizes: Mapping[str, int]) -> str:
-        """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may."""
+    def refusal(self, region: str, sizes: Mapping[str, int], present: Callable[[str], bool] = lambda region: True) -> str:
+        """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may.
+
+        present: whether a region can be heard; one that cannot, or that may not grow itself, stands in nobody's way.
+        """
+        if reason := self._unfit(region, sizes):
+            return reason
+        for better in self.prefer:
+            if better == region:
+                break
+            if present(better) and not self._unfit(better, sizes):
+                return f"{better} is preferred and has room"
+        return ""
+
+    def _unfit(self, region: str, sizes: Mapping[str, int]) -> str:
+        """Why `region` by itself may not grow."""
         facts = self.regions.get(region, RegionFacts())
         if facts.price > self.max_price:
             return f"a host in {region} costs {facts.price:g} a second, more than {self.max_price:g}"
@@ -45,9 +61,4 @@ class InfrastructureRules:
             return f"{region} is {facts.latency:g} s away, more than {self.max_latency:g} s"
         if sizes.get(region, 0) >= facts.capacity:
             return f"{region} has all {facts.capacity:g} hosts that it can have"
-        for better in self.prefer:
-            if better == region:
-                break
-            if sizes.get(better, 0) < self.regions.get(better, RegionFacts()).capacity:
-                return f"{better} is preferred and has room"
         return ""

@@ -69,12 +69,16 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """A region or an application as the infrastructure manager keeps it: the last term told, heard back, and its hosts."""
+    """A region or an application as the infrastructure manager keeps it: the last term told, heard back, and its hosts.
+
+    heard: when a message of it was last news.
+    """
 
     term: int = 0
     seen: int = 0
     number: int = 0
     hosts: tuple[str, ...] = ()
+    heard: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,9 @@ def decide(
     the latest term about a host says nothing about it, and a report that had not seen the last order asks for nothing. Who
     has not been heard to have seen its latest order or view is told again.
     """
+    heard = tuple(heard)
     ledger = _Ledger(rules, state, now)
+    ledger.speaking = {message.region for message in heard if isinstance(message, RegionReport)}
     spare: dict[str, Sequence[tuple[str, int]]] = {}
     for message in heard:
         if isinstance(message, RegionReport):
@@ -178,6 +184,7 @@ class _Ledger:
         self.refused: dict[str, str] = {}
         self.kept: dict[str, list[tuple[str, str, str]]] = {}
         self.empty: list[str] = []
+        self.speaking: set[str] = set()
         self._bumped: set[tuple[str, str]] = set()
 
     def hear_region(self, report: RegionReport) -> None:
@@ -185,7 +192,8 @@ class _Ledger:
         ward = self.regions.setdefault(report.region, Ward())
         if report.number <= ward.number:
             return
-        self.regions[report.region] = ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen))
+        ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen), heard=self.now)
+        self.regions[report.region] = ward
         for host in self.ordered.pop(report.region, frozenset()).intersection(report.up):
             self._set(host, Stance.FREE)
         if report.seen < ward.term:
@@ -209,7 +217,8 @@ class _Ledger:
         ward = self.applications.setdefault(holding.application, Ward())
         if holding.number <= ward.number:
             return False
-        self.applications[holding.application] = replace(ward, number=holding.number, seen=max(ward.seen, holding.seen))
+        seen = max(ward.seen, holding.seen)
+        self.applications[holding.application] = replace(ward, number=holding.number, seen=seen, heard=self.now)
         for host in holding.refused:
             record = self.hosts.get(host)
             if record is not None and record.owner == holding.application and record.term <= holding.seen:
@@ -265,7 +274,7 @@ class _Ledger:
         slots = {name: sum(number for _, number in said) for name, said in spare.items()}
         awaited = {self.hosts[host].heir for host in self.unsettled}
         poor = sorted((name for name, n in slots.items() if n == 0 and name not in awaited), key=self._weight, reverse=True)
-        if not poor or not self.empty or any(self.hosts[h].stance is not Stance.LEAVING for h in self.unsettled):
+        if not poor or not self.empty or any(map(self._coming, self.unsettled)):
             return
         by_owner: dict[str, list[str]] = {}
         for host in self.empty:
@@ -283,6 +292,14 @@ class _Ledger:
             if not by_owner[rich]:
                 del by_owner[rich]
             self._set(host, Stance.LEAVING, owner=rich, until=self.now + self.rules.patience, heir=heir)
+
+    def _coming(self, host: str) -> bool:
+        record = self.hosts[host]
+        return record.stance is not Stance.LEAVING and self._present(record.region)
+
+    def _present(self, region: str) -> bool:
+        """Whether a region speaks, or did so lately."""
+        return region in self.speaking or self.now - self.regions.get(region, Ward()).heard <= self.rules.silence
 
     def _weight(self, application: str) -> float:
         return self.rules.priorities.get(application, 1.0)
@@ -302,7 +319,7 @@ class _Ledger:
         return state, tuple(told)
 
     def _add(self, region: str, kind: str) -> None:
-        reason = self.rules.refusal(region, self.sizes)
+        reason = self.rules.refusal(region, self.sizes, self._present)
         if not reason and self.total >= self.rules.max_hosts:
             reason = f"there are {self.total} hosts, as many as may be"
         if reason:
