@@ -18,7 +18,7 @@ from types import MappingProxyType
 from elastream.model.action import TaskId
 from elastream.model.errors import EnvironmentProblem, InputError
 
-__all__ = ["Allocation", "AllocationStore"]
+__all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
 
 NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
@@ -156,3 +156,21 @@ class AllocationStore:
 
     def _problem(self, error: OSError) -> EnvironmentProblem:
         return EnvironmentProblem(f"the allocation plan {self.path} cannot be written: {error.strerror or error}")
+
+
+class VolatilePlan:
+    """A plan that lives as long as this process: for hosts whose names mean nothing to the next one."""
+
+    def __init__(self) -> None:
+        self.latest = EMPTY
+
+    def refresh(self) -> Allocation:
+        """The newest version."""
+        return self.latest
+
+    def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
+        """As `AllocationStore.publish`."""
+        placed = {task: host for task, host in {**self.latest.hosts, **hosts}.items() if host is not None}
+        if placed != self.latest.hosts:
+            self.latest = Allocation(self.latest.version + 1, MappingProxyType(placed), at, why)
+        return self.latest

@@ -35,12 +35,13 @@ from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
-from elastream.spark.host_watch import HostWatch, task_frame
+from elastream.spark.host_watch import HostWatch
 from elastream.spark.hosts import Hosts
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.steward import Steward
+from elastream.spark.task_telemetry import TaskTelemetry
 from elastream.spark.telemetry import Telemetry
 
 __all__ = ["SparkPlant"]
@@ -77,6 +78,7 @@ class SparkPlant:
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._watch = HostWatch(cluster)
+        self._tasks = TaskTelemetry(spark, running)
         self._steward = Steward(running, hosts, placing, clock.now)
         self._steward.start()
 
@@ -160,7 +162,12 @@ class SparkPlant:
         cores = sum(leases[name].type.cores for name in usable)
         cost = total_cost(self.ledger, now)
         held = self._steward.held()
-        frame = self._watch.hosts(leases, held, now)
+        self._tasks.poll()
+        executors = {name: executor for name in usable if (executor := self._hosts.executor(name)) is not None}
+        host_of = {executor.id: name for name, executor in executors.items()}
+        links = self._tasks.links(host_of, tuple(executors), self._cluster.link_rate)
+        frame = self._watch.hosts(leases, held, links, now)
+        tasks = self._tasks.tasks(self._context.graph, leases, held, wall)
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
@@ -170,7 +177,9 @@ class SparkPlant:
             operators=operators,
             application=self._telemetry.application(wall, cost),
             hosts=frame,
-            tasks=task_frame(self._context.graph, leases, held),
+            tasks=tasks,
+            links=links,
+            exchange=self._tasks.exchange(tasks, wall),
             leases=leases,
             composition=self._composition,
             history=tuple(self._history),
