@@ -109,9 +109,9 @@ class StageState:
         last = self._execution.lastExecution()
         return -1 if last is None else int(last.currentBatchId())
 
-    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool:
+    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool | None:
         """State is not loaded ahead here: the batch behind a move loads it."""
-        return False
+        return None
 
 
 def _word(kind: str) -> str:
