@@ -428,7 +428,7 @@ class AttachedPlant:
         cores = sum(leases[name].type.cores * self._seats.use(name) for name in working)
         loads = {name: query.loads(stage, wall) for query in live for stage, name in query.placed()}
         self._weights = {
-            TaskId(name, p): each for name, row in loads.items() for p, each in enumerate(row.tolist()) if each > 0
+            TaskId(name, p): each for name, row in loads.items() for p, each in enumerate(row.busy.tolist()) if each > 0
         }
         operators = operator_frame(context.graph, live, loads, wall, cores)
         count = Counter(held.values())
