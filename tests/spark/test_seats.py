@@ -21,6 +21,8 @@ class Cluster:
     totals: list = field(default_factory=list)
     killed: list = field(default_factory=list)
 
+    context = None
+
     def ask(self, method, *_):
         assert method == "executors"
         return [[n, f"{host}:7", str(slots), str(ms), str(int(out))] for n, (host, slots, ms, out) in self.there.items()]

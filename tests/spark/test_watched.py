@@ -24,7 +24,11 @@ class Driver:
     def __init__(self):
         self.ended = []
 
+    context = None
+
     def ask(self, method, _, seen):
+        if method == "stateful":
+            return []
         assert method == "batches"
         rows = [each for each in self.ended if each[0] > seen]
         return [[str(i), str(int(1e3 * at)), str(n), str(int(1e3 * s)), str(behind)] for i, at, n, s, behind in rows[::-1]]

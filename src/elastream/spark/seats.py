@@ -123,8 +123,7 @@ class Seats:
 
     def look(self) -> None:
         """See which executors there are."""
-        context: Any = self._spark.sparkContext._jsc
-        rows = self._driver.ask("executors", context.sc())
+        rows = self._driver.ask("executors", self._driver.context)
         with self._lock:
             known = {seat.executor: name for name, seat in self._seats.items() if self._leases[name].active}
             there = set()
