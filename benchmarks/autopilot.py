@@ -185,9 +185,12 @@ def measure_cost(report: Report, quick: bool) -> None:
 
 HOST = HostType("half", cores=0.5, slots=1, memory=1000.0)
 GROWN, KEYS, STATES = 4, 64, 16
-BATCH = 2.2
+BATCH = 2.5
 """Seconds that a batch on one executor is to take. Spark's default for spark.locality.wait is 3 s: tasks of a stage that
 lasts longer go elsewhere, their state with them, and Spark alone is then less uneven than with shorter ones."""
+
+WARM = 12
+"""Batches in which an executor of half a core compiles what it runs: the first take twice as long as later ones."""
 
 
 def start_work(spark: SparkSession, root: Path, steps: int) -> StreamingQuery:
@@ -202,10 +205,10 @@ def start_work(spark: SparkSession, root: Path, steps: int) -> StreamingQuery:
 def steps_for(spark: SparkSession, root: Path) -> int:
     """Steps a key that make a batch last BATCH on one executor, on the line through two that were tried."""
     tried = {}
-    for steps in (5_000, 50_000):
+    for steps in (20_000, 80_000):
         query = start_work(spark, root, steps)
-        wait_for_batches([query], 5, 300)
-        tried[steps] = median_batch(query, 3)
+        wait_for_batches([query], WARM, 300)
+        tried[steps] = median_batch(query, 5)
         query.stop()
     (few, short), (many, long) = tried.items()
     each = max(1e-9, (long - short) / (many - few))
@@ -256,7 +259,7 @@ def grow(watched: bool, steps: int | None, quick: bool) -> dict[str, float]:
             cluster.confine("h1", HOST.cores)
             steps = steps or steps_for(spark, root)
             query = start_work(spark, root, steps)
-            wait_for_batches([query], 5, 300)
+            wait_for_batches([query], WARM, 300)
             before = median_batch(query, 5)
             pilot = Autopilot(spark, period=2.0).watch(query) if watched else None
             for number in range(2, GROWN + 1):
