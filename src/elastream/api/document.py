@@ -35,7 +35,7 @@ from elastream.api.document_schema import (
 )
 from elastream.api.located import Loc, Located, read_yaml
 from elastream.api.user_code import Functions, near
-from elastream.model.cloud import Billing, HostType
+from elastream.model.cloud import HostType
 from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
@@ -54,11 +54,11 @@ POLICIES: Mapping[str, str] = {
 }
 """Policies by the name that a document calls them, as `module:class`; imported when used."""
 
-CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local"}
+CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local", "pool": "elastream.spark.pool:Pool"}
 """Providers of hosts, likewise."""
 
 PARTS: Mapping[str, str] = {
-    "network": "elastream.spark.confinement:Link",
+    "network": "elastream.spark.network:Link",
     "weights": "elastream.planning.btu:DownscalingWeights",
 }
 """Parameters that are a mapping in a document and an object of their own in Python."""
@@ -297,13 +297,14 @@ def _setting(
     given = {parameter: _plain(value) for parameter, value in parameters.items()}
     if (named := str(given.get("host_type"))) in host_types:
         given["host_type"] = host_types[named]
+    if isinstance(several := given.get("host_types"), list):
+        given["host_types"] = tuple(host_types.get(str(each), each) for each in several)
     return Setting(name, given, registry[name], place, file)
 
 
 def _host_type(file: Located, name: str, keys: HostTypeKeys) -> HostType:
-    fields = keys.model_dump(exclude={"btu", "minimum"})
     with _located(file, ("host_types", name)):
-        return HostType(name, **fields, billing=Billing(keys.btu, keys.minimum))
+        return keys.built(name)
 
 
 def _relative(path: str, folder: Path) -> str:

@@ -266,7 +266,8 @@ class Seats:
     def _spawn(self, name: str) -> None:
         lease, provider = self._leases[name], self._provider
         starting = sum(each.state is HostState.STARTING for each in self._leases.values())
-        if provider is None or lease.state is not HostState.REQUESTED or not provider.room(starting):
+        waiting = {n: each.type for n, each in self._leases.items() if each.state is HostState.REQUESTED}
+        if provider is None or name not in waiting or name not in provider.room(waiting, starting):
             return
         try:
             provider.lease(name, lease.type)

@@ -32,6 +32,7 @@ The life of a host, as the infrastructure manager keeps it
     VIEWED    LEAVING   its region (empty, or hardly used) or consolidation wants it gone: its application is asked, and
                         withholds it from placement from that moment
     LEAVING   VIEWED    its application refuses (it is critical), or the patience is over: cancelled, nothing has changed
+    LEAVING   VIEWED    it was empty beside an application without room: its application has let go of it, the other has it
     LEAVING   -         its application has let go of it: it is struck off its region's order, which releases it
     FREE      -         the same, for a host that is in no view
     any       -         its region has lost it

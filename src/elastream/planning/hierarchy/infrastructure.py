@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.model.cloud import LifecycleError
+from elastream.planning.hierarchy.granting import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.messages import Holding, RegionOrder, RegionReport, View
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "Stance",
     "adopt",
     "decide",
+    "order_for",
+    "view_for",
 ]
 
 
@@ -37,7 +40,7 @@ TRANSITIONS: Mapping[Stance, frozenset[Stance]] = {
     Stance.ORDERED: frozenset({Stance.FREE}),  # its region reports it up
     Stance.FREE: frozenset({Stance.VIEWED}),  # an application gets it
     Stance.VIEWED: frozenset({Stance.LEAVING, Stance.FREE}),  # its application is asked to leave; it gave it back unasked
-    Stance.LEAVING: frozenset({Stance.VIEWED}),  # cancelled
+    Stance.LEAVING: frozenset({Stance.VIEWED}),  # cancelled, or left for its heir
 }
 """Besides, any host may be struck off: lost, or, from FREE and LEAVING, given back."""
 
@@ -46,7 +49,8 @@ TRANSITIONS: Mapping[Stance, frozenset[Stance]] = {
 class HostRecord:
     """A host. owner: the application that may place on it, if any. term: of the view or order that last changed this.
 
-    until: when an application that is asked to leave must have done so, else inf.
+    until: when an application that is asked to leave must have done so, else inf. heir: the application that gets it then;
+    empty: nobody, it goes back.
     """
 
     region: str
@@ -55,52 +59,12 @@ class HostRecord:
     owner: str = ""
     term: int = 0
     until: float = math.inf
+    heir: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class RegionFacts:
-    """What the infrastructure manager knows of a region: price of a host (per second), latency to it (s), hosts it has."""
-
-    price: float = 0.0
-    latency: float = 0.0
-    capacity: float = math.inf
-
-
-@dataclass(frozen=True)
-class InfrastructureRules:
-    """What is granted.
-
-    patience: seconds after which a host that was not left is available again. prefer: regions that grow before all
-    others. regions: facts by name. max_price, max_latency: regions beyond are refused. max_hosts, min_hosts: of all
-    regions together. priorities: weight of an application, 1 where not given. consolidate_below: mean utilisation of a
-    region at or below which its least used host is to be left, beyond what the region itself proposes; None: never.
-    """
-
-    patience: float = 120.0
-    prefer: tuple[str, ...] = ()
-    regions: Mapping[str, RegionFacts] = field(default_factory=dict)
-    max_price: float = math.inf
-    max_latency: float = math.inf
-    max_hosts: float = math.inf
-    min_hosts: int = 1
-    priorities: Mapping[str, float] = field(default_factory=dict)
-    consolidate_below: float | None = None
-
-    def refusal(self, region: str, sizes: Mapping[str, int]) -> str:
-        """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may."""
-        facts = self.regions.get(region, RegionFacts())
-        if facts.price > self.max_price:
-            return f"a host in {region} costs {facts.price:g} a second, more than {self.max_price:g}"
-        if facts.latency > self.max_latency:
-            return f"{region} is {facts.latency:g} s away, more than {self.max_latency:g} s"
-        if sizes.get(region, 0) >= facts.capacity:
-            return f"{region} has all {facts.capacity:g} hosts that it can have"
-        for better in self.prefer:
-            if better == region:
-                break
-            if sizes.get(better, 0) < self.regions.get(better, RegionFacts()).capacity:
-                return f"{better} is preferred and has room"
-        return ""
+    @property
+    def goes(self) -> bool:
+        """Whether it is to be given back."""
+        return self.stance is Stance.LEAVING and not self.heir
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +130,30 @@ def decide(
             spare[message.application] = message.spare
     ledger.cancel_overdue()
     ledger.assign_free(spare)
+    ledger.make_room(spare)
     return ledger.close()
+
+
+def order_for(
+    state: Infrastructure, region: str, refused: str = "", kept: Sequence[tuple[str, str, str]] = ()
+) -> RegionOrder:
+    """The order in force for `region`; one of term 0 without hosts where it was never heard of."""
+    ward = state.regions.get(region, Ward())
+    hosts = tuple((host, state.hosts[host].type) for host in ward.hosts)
+    going = tuple(host for host in _leaving(state, ward) if state.hosts[host].goes)
+    return RegionOrder(region, ward.term, hosts, refused, tuple(kept), going, ward.number)
+
+
+def view_for(state: Infrastructure, application: str) -> View:
+    """The view in force of `application`; one of term 0 without hosts where it was never heard of."""
+    ward = state.applications.get(application, Ward())
+    return View(application, ward.term, ward.hosts, _leaving(state, ward), ward.number)
+
+
+def _leaving(state: Infrastructure, ward: Ward) -> tuple[str, ...]:
+    if not any(host in state.unsettled for host in ward.hosts):
+        return ()
+    return tuple(host for host in ward.hosts if state.hosts[host].stance is Stance.LEAVING)
 
 
 class _Ledger:
@@ -187,9 +174,10 @@ class _Ledger:
         for host in self.unsettled:
             if self.hosts[host].stance is Stance.ORDERED:
                 self.ordered.setdefault(self.hosts[host].region, set()).add(host)
-        self.staying = self.total - sum(self.hosts[host].stance is Stance.LEAVING for host in self.unsettled)
+        self.staying = self.total - sum(self.hosts[host].goes for host in self.unsettled)
         self.refused: dict[str, str] = {}
         self.kept: dict[str, list[tuple[str, str, str]]] = {}
+        self.empty: list[str] = []
         self._bumped: set[tuple[str, str]] = set()
 
     def hear_region(self, report: RegionReport) -> None:
@@ -209,6 +197,7 @@ class _Ledger:
                     self._strike(host)
         for kind in report.add:
             self._add(report.region, kind)
+        self.empty += report.empty
         for host in (*report.release, *report.drain):
             self._free(host)
         below = self.rules.consolidate_below
@@ -231,7 +220,9 @@ class _Ledger:
             for host in tuple(self.held.get("a" + holding.application, ward.hosts)):
                 record = self.hosts[host]
                 if host not in held and record.term <= holding.seen:
-                    if record.stance is Stance.LEAVING:
+                    if record.heir:
+                        self._set(host, Stance.VIEWED, owner=record.heir)
+                    elif record.stance is Stance.LEAVING:
                         self._strike(host)
                     else:
                         self._set(host, Stance.FREE, owner="")
@@ -244,38 +235,70 @@ class _Ledger:
             self._cancel(host, "infrastructure manager", late)
 
     def assign_free(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        """Give each free host to the application with the least spare slots in its region, for its priority."""
-        weight = self.rules.priorities
+        """Give each free host to the application with the least spare slots in its region, for its priority.
+
+        What an application without hosts in that region has to spare is all that it has elsewhere.
+        """
         free = [host for host in self.unsettled if self.hosts[host].stance is Stance.FREE]
-        found: dict[str, dict[str, float]] = {self.hosts[host].region: {} for host in free}
-        for application, slots in spare.items() if free else ():
+        if not free:
+            return
+        everywhere = {name: float(sum(number for _, number in slots)) for name, slots in spare.items()}
+        found = {self.hosts[host].region: dict(everywhere) for host in free}
+        for application, slots in spare.items():
             for region, number in slots:
                 if region in found:
                     found[region][application] = number
         for host in free:
-            here = found[self.hosts[host].region]
-            wanting = here or dict.fromkeys(self.applications, 0.0)
+            wanting = found[self.hosts[host].region] or dict.fromkeys(self.applications, 0.0)
             if not wanting:
                 continue
-            owner = min(wanting, key=lambda name: (wanting[name] / weight.get(name, 1.0), name))
-            here[owner] = wanting[owner] + 1
+            owner = min(wanting, key=lambda name: (wanting[name] / self._weight(name), name))
+            wanting[owner] += 1
             self._set(host, Stance.VIEWED, owner=owner)
+
+    def make_room(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        """Have an empty host left for each application that has no slot to spare, so that none starves beside another.
+
+        It comes from whoever has most to spare for its priority, and would still have more than the heir; an heir that
+        holds nothing at all goes before any priority. While hosts are coming, these are waited for.
+        """
+        slots = {name: sum(number for _, number in said) for name, said in spare.items()}
+        awaited = {self.hosts[host].heir for host in self.unsettled}
+        poor = sorted((name for name, n in slots.items() if n == 0 and name not in awaited), key=self._weight, reverse=True)
+        if not poor or not self.empty or any(self.hosts[h].stance is not Stance.LEAVING for h in self.unsettled):
+            return
+        by_owner: dict[str, list[str]] = {}
+        for host in self.empty:
+            record = self.hosts.get(host)
+            if record is not None and record.stance is Stance.VIEWED and slots.get(record.owner, 0) > 0:
+                by_owner.setdefault(record.owner, []).append(host)
+        for heir in poor:
+            rich = max(by_owner, key=lambda name: (slots[name] / self._weight(name), name), default="")
+            if not rich:
+                return
+            if self.applications[heir].hosts and slots[rich] / self._weight(rich) <= 1 / self._weight(heir):
+                continue
+            host = by_owner[rich].pop()
+            slots[rich] -= 1
+            if not by_owner[rich]:
+                del by_owner[rich]
+            self._set(host, Stance.LEAVING, owner=rich, until=self.now + self.rules.patience, heir=heir)
+
+    def _weight(self, application: str) -> float:
+        return self.rules.priorities.get(application, 1.0)
 
     def close(self) -> tuple[Infrastructure, tuple[RegionOrder | View, ...]]:
         """The state after the round, and what is said."""
         for name, held in self.held.items():
             wards = self.applications if name[0] == "a" else self.regions
             wards[name[1:]] = replace(wards[name[1:]], hosts=tuple(held))
-        told: list[RegionOrder | View] = []
-        for name, ward in self.regions.items():
-            if ward.seen < ward.term or name in self.refused or name in self.kept:
-                hosts = tuple((host, self.hosts[host].type) for host in ward.hosts)
-                told.append(RegionOrder(name, ward.term, hosts, self.refused.get(name, ""), tuple(self.kept.get(name, ()))))
-        for name, ward in self.applications.items():
-            if ward.seen < ward.term:
-                leave = tuple(host for host in ward.hosts if self.hosts[host].stance is Stance.LEAVING)
-                told.append(View(name, ward.term, ward.hosts, leave))
         state = Infrastructure(self.hosts, frozenset(self.unsettled), self.regions, self.applications, self.next_number)
+        told: list[RegionOrder | View] = [
+            order_for(state, name, self.refused.get(name, ""), self.kept.get(name, ()))
+            for name, ward in self.regions.items()
+            if ward.seen < ward.term or name in self.refused or name in self.kept
+        ]
+        told += [view_for(state, name) for name, ward in self.applications.items() if ward.seen < ward.term]
         return state, tuple(told)
 
     def _add(self, region: str, kind: str) -> None:
@@ -311,15 +334,16 @@ class _Ledger:
     def _cancel(self, host: str, by: str, why: str) -> None:
         record = self.hosts[host]
         if record.stance is Stance.LEAVING:
-            self.staying += 1
             self._set(host, Stance.VIEWED, owner=record.owner)
-            self._keep(host, by, why)
+            if record.goes:
+                self.staying += 1
+                self._keep(host, by, why)
 
     def _keep(self, host: str, by: str, why: str) -> None:
         """The region that would have freed a host hears who would not have it."""
         self.kept.setdefault(self.hosts[host].region, []).append((host, by, why))
 
-    def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf) -> None:
+    def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf, heir: str = "") -> None:
         record = self.hosts[host]
         if stance not in TRANSITIONS[record.stance]:
             raise LifecycleError(f"host {host!r} of {record.owner or 'nobody'} cannot go from {record.stance} to {stance}")
@@ -331,7 +355,7 @@ class _Ledger:
             if record.owner != owner:
                 self._held("a" + owner, self.applications[owner])[host] = None
             term = self._bump("a" + owner)
-        self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until)
+        self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until, heir=heir)
         self.unsettled.pop(host, None)
         if stance is not Stance.VIEWED:
             self.unsettled[host] = None
@@ -341,7 +365,7 @@ class _Ledger:
         record = self.hosts.pop(host)
         self.unsettled.pop(host, None)
         self.total -= 1
-        self.staying -= record.stance is not Stance.LEAVING
+        self.staying -= not record.goes
         self.sizes[record.region] -= 1
         self._held("r" + record.region, self.regions[record.region]).pop(host)
         self._bump("r" + record.region)

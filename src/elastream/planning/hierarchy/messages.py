@@ -58,6 +58,7 @@ class RegionReport:
     number: grows with each report. seen: term of the last order heard. up, coming: all its hosts. add: types of the hosts
     that it would add. release: empty hosts that it would give back. drain: hosts in use, hardly, that it would free.
     utilisation: mean CPU of its hosts, None where unknown. idlest: of its hosts in use the least used, empty if none is.
+    empty: hosts that are up and hold nothing.
     """
 
     region: str
@@ -70,6 +71,7 @@ class RegionReport:
     drain: tuple[str, ...] = ()
     utilisation: float | None = None
     idlest: str = ""
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class RegionOrder:
 
     refused: why not all that was asked for is there; empty where it is. kept: (host, manager, reason) of hosts that it
     would have freed and may not, with the manager that refused. Both tell of this round only, and change nothing.
+
+    leaving: of the hosts, those whose applications are asked to leave them. heard: number of the last report that counts.
     """
 
     region: str
@@ -85,16 +89,22 @@ class RegionOrder:
     hosts: tuple[tuple[str, str], ...]
     refused: str = ""
     kept: tuple[tuple[str, str, str], ...] = ()
+    leaving: tuple[str, ...] = ()
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Infrastructure to application: hosts it may place on, and those of them that it is asked to leave and not to use."""
+    """Infrastructure to application: hosts it may place on, and those of them that it is asked to leave and not to use.
+
+    heard: number of the last holding that counts.
+    """
 
     application: str
     term: int
     hosts: tuple[str, ...]
     leave: tuple[str, ...] = ()
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
