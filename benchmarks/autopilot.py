@@ -136,7 +136,7 @@ def measure_cost(report: Report, quick: bool) -> None:
         running = idle_queries(spark, root, queries, partitions)
         wait_for_batches(running, 2, 900)
         apart: list[float] = []
-        looks: list[float] = []
+        looks: list[dict[str, float]] = []
 
         def without() -> float:
             before = cpu_of(this) + cpu_of(jvm)
@@ -151,13 +151,15 @@ def measure_cost(report: Report, quick: bool) -> None:
                 # Its first looks read the plans and load classes; what counts is what goes on for days.
                 time.sleep(2 * PERIOD)
                 own = [each.native_id for each in threading.enumerate() if each.name.startswith("elastream")]
+                looked = pilot.plant.looks
                 served, spent = gateway_threads(jvm), sum(cpu_of(this, each) for each in own)
                 value = without()
                 now = gateway_threads(jvm)
                 mine = sum(cpu_of(this, each) for each in own) - spent
                 theirs = sum(now[each] - served.get(each, 0.0) for each in now)
-                apart.append((mine + theirs) / seconds)
-                looks.append(pilot.plant.look_seconds)
+                number = pilot.plant.looks - looked
+                looks.append({"looks": number, "Python's CPU": mine, "the JVM's": theirs, "s": pilot.plant.look_seconds})
+                apart.append((mine + theirs) / number)
                 assert len(pilot.plant.observe().tasks) == queries * partitions, "not every partition was seen"
                 return value
 
@@ -172,13 +174,14 @@ def measure_cost(report: Report, quick: bool) -> None:
         "partitions each": partitions,
         "cores of driver and JVM": sides.figures("with", "without"),
         "extra, by difference": {"median": statistics.median(extra), "runs": extra},
-        "own threads, Python's and the JVM's that answer them": {"median": statistics.median(apart), "runs": apart},
-        "seconds a look": looks,
+        "CPU seconds a look, of Python's threads and the JVM's that answer them": statistics.median(apart),
+        "looks": looks,
         "load": "real queries with batches once a minute, the newest of which every look reads anew",
         "CPU seconds of a plan, 8 hosts, simulated": planning,
     }
     name = f"cores that Autopilot takes at a {PERIOD:g} s period, {queries} queries x {partitions} partitions"
-    report.at_most(name, statistics.median(apart) + planning / PERIOD, 0.05, SOURCE)
+    # On a busy machine it looks less often than it is asked to; the figure is for a look every period all the same.
+    report.at_most(name, (statistics.median(apart) + planning) / PERIOD, 0.05, SOURCE)
 
 
 # -- growth ------------------------------------------------------------------------------------------------------------

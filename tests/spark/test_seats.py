@@ -187,8 +187,8 @@ class Provider:
     def __init__(self):
         self.there, self.ended = [], []
 
-    def room(self, starting):
-        return not self.full
+    def room(self, waiting, starting):
+        return () if self.full else tuple(waiting)
 
     def lease(self, host, kind):
         if self.broken:

@@ -113,7 +113,7 @@ class AttachedPlant:
         self._history: list[Sample] = []
         self._last: Observation | None = None
         self._not_before = 0.0
-        self.look_seconds = 0.0
+        self.looks, self.look_seconds = 0, 0.0
         self._session_gone = False
         self._closing = threading.Event()
         self._started = self._clock.now()
@@ -184,7 +184,7 @@ class AttachedPlant:
                 raise
             self._session_gone = True
             return self._empty(now) if self._last is None else self._seen_again(self._last, now)
-        self.look_seconds = time.monotonic() - began
+        self.looks, self.look_seconds = self.looks + 1, time.monotonic() - began
         self._not_before = now + self.look_seconds / COST
         self._last = observation
         return observation
