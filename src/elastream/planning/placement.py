@@ -18,6 +18,8 @@ __all__ = ["balance", "balance_by_load", "imbalance"]
 
 PREFERENCE = 0.002
 """Of the highest load, what an exchange of two tasks must be better by than a move of one, and any step than none."""
+IDLE = 1e-9
+"""Busy cores of an operator that are none at all."""
 SURE = 2.0
 """Standard errors beyond which a difference is taken for one: 1 in 20 is not."""
 ENOUGH = 0.01
@@ -57,7 +59,7 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
     errors = observation.tasks.column(Metric.BUSY_CORES_ERROR)
     for rows in spread.operators:
         weights = busy[rows]
-        if np.isnan(weights).any() or not weights.sum() > 0:
+        if np.isnan(weights).any() or not weights.sum() > IDLE:
             continue
         place, cores = spread.place[rows], spread.cores
         a_core = np.bincount(place, weights, len(cores)) / cores
