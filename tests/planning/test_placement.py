@@ -104,6 +104,16 @@ def test_an_operator_is_left_alone_while_what_one_of_its_tasks_takes_is_not_know
     assert {move.task.operator for move in balance_by_load(observation)} == {"words"}
 
 
+def test_a_difference_within_what_its_samples_disagree_moves_nothing():
+    place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
+    for error, moved in ((0.01, True), (0.1, False), (math.nan, True)):
+        observation = observe(place, [1, 1], busy)
+        tasks = observation.tasks
+        values = {Metric.BUSY_CORES: busy, Metric.BUSY_CORES_ERROR: [error] * 4}
+        noisy = replace(observation, tasks=TaskFrame(tasks.operator, tasks.index, tasks.host, NAMES, values))
+        assert bool(balance_by_load(noisy)) is moved
+
+
 def test_what_is_idle_stays_where_it_is():
     observation = observe([0] * 4, [1, 1], busy=[0.004] * 4)
     assert balance_by_load(observation, worth=0.02) == []

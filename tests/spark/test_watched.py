@@ -12,7 +12,7 @@ from elastream.spark.allocation import VolatilePlan
 from elastream.spark.attached_frames import application_frame, layout_of, operator_frame, task_frame
 from elastream.spark.placing import Placing
 from elastream.spark.stateful import StatefulOperator, StatefulStage
-from elastream.spark.watched import WatchedQuery
+from elastream.spark.watched import Loads, WatchedQuery
 
 START = 1_000_000.0
 STAGE = StatefulStage("count0", 3, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))
@@ -24,7 +24,11 @@ class Driver:
     def __init__(self):
         self.ended = []
 
+    context = None
+
     def ask(self, method, _, seen):
+        if method == "stateful":
+            return []
         assert method == "batches"
         rows = [each for each in self.ended if each[0] > seen]
         return [[str(i), str(int(1e3 * at)), str(n), str(int(1e3 * s)), str(behind)] for i, at, n, s, behind in rows[::-1]]
@@ -85,16 +89,18 @@ def test_a_new_run_begins_with_nothing_known(query, driver):
     assert math.isnan(query.rate(now))
 
 
-def test_what_partitions_take_is_unknown_until_two_batches_told_and_then_the_median(query, driver):
+def test_what_partitions_take_is_unknown_until_three_batches_told_and_then_the_median(query, driver):
     now = end_batches(driver)
     query.look()
     query.stages = (STAGE,)
     told = [np.array([1.0, 0.2, 0.2]), np.array([0.2, 0.2, 0.4]), np.array([0.2, 0.4, 9.0])]
     for number, seconds in enumerate(told):
-        assert np.isnan(query.loads(STAGE, now)).all() == (number < 2)
+        assert np.isnan(query.loads(STAGE, now).busy).all() == (number < 3)
         load = SimpleNamespace(partitions=3, busy=seconds, executor=("0", "1", "1"))
         query._take(STAGE, load)
-    assert query.loads(STAGE, now).tolist() == pytest.approx([0.1, 0.1, 0.2])
+    busy, error = query.loads(STAGE, now)
+    assert busy.tolist() == pytest.approx([0.1, 0.1, 0.2])
+    assert error[2] > 10 * error[1]
     assert query.ran[TaskId("q/count0", 2)] == "1"
 
 
@@ -103,7 +109,7 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     query.look()
     query.stages = (STAGE,)
     layout = layout_of((("q", query.operators),))
-    loads = {"q/count0": np.array([0.1, 0.2, np.nan])}
+    loads = {"q/count0": Loads(np.array([0.1, 0.2, np.nan]), np.array([0.01, 0.02, np.nan]))}
     operators = operator_frame(layout.graph, [query], loads, now, cores=0.9)
     assert operators.value("q", Metric.BACKLOG) == 700.0
     assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(50.0)
@@ -115,3 +121,4 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     assert tasks.tasks == (TaskId("q/count0", 1),)
     assert tasks.host.tolist() == [1]
     assert tasks.column(Metric.BUSY_CORES).tolist() == [0.2]
+    assert tasks.column(Metric.BUSY_CORES_ERROR).tolist() == [0.02]
