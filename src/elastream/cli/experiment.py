@@ -30,7 +30,7 @@ Plant = Annotated[str, typer.Option("--plant", metavar="PLANT", help="Where: sim
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp or e2df.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df, otd or elastic-allocator.")],
     plant: Plant = "simulated",
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
