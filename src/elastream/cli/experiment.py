@@ -78,9 +78,23 @@ def _e2df_spark() -> "Callable[..., Outcome]":
     return run_e2df_spark
 
 
+def _otd() -> "Callable[..., Outcome]":
+    from elastream.experiments.otd_page import run_otd
+
+    return run_otd
+
+
+def _elastic_allocator() -> "Callable[..., Outcome]":
+    from elastream.experiments.elastic_allocator_page import run_elastic_allocator
+
+    return run_elastic_allocator
+
+
 PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
+    "otd": {"simulated": _otd},
+    "elastic-allocator": {"simulated": _elastic_allocator},
 }
 """What runs each experiment, by plant; imported when used."""
 

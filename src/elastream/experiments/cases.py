@@ -15,7 +15,7 @@ R = TypeVar("R")
 def run_all(
     run: Callable[[C], R], cases: Sequence[C], workers: int, progress: Callable[[C, int, int], None]
 ) -> tuple[list[R], float]:
-    """(what `run` gives for each case, seconds in all). progress: called with (case that is done, how many are, of how many)."""
+    """(what `run` gives for each case, seconds in all). progress: called with (case, how many are done, of how many)."""
     begun = time.monotonic()
     found = []
     if workers == 1:

@@ -86,7 +86,9 @@ class Assumptions:
     quiet: float = _assumed(
         0.15, "of all cores", "communication-intensive: 'CPU usage is stable at a low level for all workers'"
     )
-    skew: float = _assumed(0.15, "coefficient of variation", "of how often the words of Bolt 2's tasks occur")
+    vocabulary: float = _assumed(
+        10_000.0, "words", "of a novel; they occur by Zipf's law, and each goes to one of Bolt 2's tasks by chance"
+    )
     pending: float = _assumed(500.0, "sentences", "under way at once: the clients of DRPC wait for their answers")
 
     def scaled(self, name: str, factor: float) -> "Assumptions":
@@ -185,7 +187,7 @@ def efforts(case: Case) -> Floats:
 
 
 def best_use(case: Case) -> float:
-    """Mean CPU use over the intervals under the exact packing, where the busiest worker, or one task alone, sets the pace."""
+    """Mean CPU use over the intervals under the exact packing, where the busiest worker or one task alone sets the pace."""
     found = []
     for row in efforts(case):
         packed = pack(row, case.cluster.hosts, seconds=5.0)
@@ -216,7 +218,8 @@ def make(case: Case) -> SimulatedPlant:
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     random = np.random.default_rng([case.seed, cluster.second, 7])
-    shares = {"count": random.gamma(1 / given.skew**2, 1.0, cluster.second)}
+    ranks = np.arange(1, round(given.vocabulary) + 1)
+    shares = {"count": np.bincount(random.integers(0, cluster.second, ranks.size), 1 / ranks, cluster.second)}
     if case.application == "computation":
         # As fast as answers come: more than one heavy task alone on a worker can do.
         rate = 1.25 * cluster.first / HEAVY

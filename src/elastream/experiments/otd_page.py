@@ -122,7 +122,8 @@ def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
     text = (
         f"Computation-intensive: the even deployment uses {cpu['even']:.0%} of the workers' CPU, Algorithm 1 as published "
         f"{cpu['otd as published']:.0%}, with the rule that a move must relieve somebody {cpu['otd']:.0%}; the exact "
-        f"packing of each interval would bring {best:.0%}, which nothing can exceed. In this model throughput rises as CPU use does; "
+        f"packing of each interval would bring {best:.0%}, which nothing can exceed. In this model throughput "
+        "rises as CPU use does; "
         "the paper reports 14 % against 51 %."
     )
     missed = [check.name for check in checks if not check.holds]
@@ -168,8 +169,9 @@ def _page(
     held = sum(check.holds for check in checks)
     blocks: list[Block] = [
         Prose(
-            "Online nonstop task management for Storm-based distributed stream processing engines (Zhang, Jin, Wang, Liu and "
-            "Wan, 2024), section 5.3, on the simulated plant. Every figure that is not marked as the paper's is simulated. "
+            "Online nonstop task management for Storm-based distributed stream processing engines (Zhang, Jin, Wang, Liu "
+            "and Wan, 2024), section 5.3, on the simulated plant. Every figure that is not marked as the paper's is "
+            "simulated. "
             "Traffic is what tasks send each other; what clients send to the first of them is not in it."
         ),
         Prose(f"{held} of {len(checks)} bars hold. {verdict(main, best, checks)}"),

@@ -70,9 +70,9 @@ class Rules:
     a task exchanges on average (the paper's threshold_ASC is in its own units).
 
     relief: ours. Algorithm 1 as published looks at communication alone and may move a task that does nothing, or so much
-    that the receiver is as full as the giver was. With `relief` above 0 a move must bring the busier of the two down by that
-    part of what lies between them, and where the busiest worker has no such task the next one of high load is asked. 0: as
-    published.
+    that the receiver is as full as the giver was. With `relief` above 0 a move must bring the busier of the two down by
+    that part of what lies between them, and where the busiest worker has no such task the next one of high load is asked.
+    0: as published.
     """
 
     high: float = 0.9
