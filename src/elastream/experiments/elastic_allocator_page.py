@@ -114,9 +114,10 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
         parts.append(f"{name} is higher at {', '.join(more) + ' tuples/s' if more else 'no rate'}")
     return (
-        f"{'; '.join(parts)}. At the others it is the same by arithmetic: as long as no host and no link is full every tuple "
-        "gets through, and the same tuples need the same cores wherever tasks lie. Links are used a little less where tasks "
-        "that talk came to lie on one host."
+        f"{'; '.join(parts)}. At the others it is the same by arithmetic: as long as no host and no link is full every "
+        "tuple gets through, and the same tuples need the same cores wherever tasks lie. Links are used a little less "
+        "where tasks that talk came to lie on one host. Where the exact placement is not proven the greedy one may be "
+        "better than it."
     )
 
 
@@ -140,9 +141,9 @@ def _page(
     gaps = [run for run in runs if not math.isnan(run.gap)]
     blocks: list[Block] = [
         Prose(
-            "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud (2014), section V, on the "
-            "simulated plant: Top-K is placed beside Word Count and Join on ten hosts. Every figure is simulated; the "
-            "paper shows Figures 4 and 5 as curves, and its text gives no values to stand beside ours."
+            "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud (2014), section V, on "
+            "the simulated plant: Top-K is placed beside Word Count and Join on ten hosts. Every figure is simulated; "
+            "the paper shows Figures 4 and 5 as curves, and its text gives no values to stand beside ours."
         ),
         Prose(f"{held} of {len(checks)} bars hold. {verdict(tables)}"),
         check_table(checks),

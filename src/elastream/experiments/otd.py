@@ -219,7 +219,7 @@ def make(case: Case) -> SimulatedPlant:
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     random = np.random.default_rng([case.seed, cluster.second, 7])
     ranks = np.arange(1, round(given.vocabulary) + 1)
-    shares = {"count": np.bincount(random.integers(0, cluster.second, ranks.size), 1 / ranks, cluster.second)}
+    words = np.bincount(random.integers(0, cluster.second, ranks.size), 1 / ranks, cluster.second)
     if case.application == "computation":
         # As fast as answers come: more than one heavy task alone on a worker can do.
         rate = 1.25 * cluster.first / HEAVY
@@ -239,7 +239,7 @@ def make(case: Case) -> SimulatedPlant:
             # N-Storm+ lets the old executor work until the new one does (section 3.3).
             start_cached=0.0,
             pending=given.pending,
-            shares=shares,
+            shares={"count": words.tolist()},
             efforts={"split": efforts(case)} if case.application == "computation" else {},
             share_interval=given.interval,
         ),

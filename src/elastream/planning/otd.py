@@ -353,7 +353,7 @@ class Otd:
             if pair.task >= 0:
                 actions.append(self._move(observation, pair))
         self._last = (now, pair, tuple(actions))
-        return actions
+        return self._last[2]
 
     def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
         """Case 2 is no action but a warning: workers are overloaded, and there is none that could take over."""

@@ -18,7 +18,7 @@ from elastream.model.observation import Composition, Floats, Integers
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
-from elastream.simulation.network import Network, alternate_costs
+from elastream.simulation.network import Network, Source, alternate_costs
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Service, Settings
 from elastream.simulation.stations import Flow, Station
@@ -118,6 +118,8 @@ class TaskNetwork(Network):
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         super().__init__(layout, loads, settings, seed, seconds)
         self.step = settings.monitor / STEPS
+        # Cut as steps are, so that what comes within one came in its middle.
+        self.sources = {name: Source(source.load, self.step) for name, source in self.sources.items()}
         self.scale: Floats = np.ones(0)
         self.held = dict.fromkeys(self.sources, (0.0, 0.0))
         self.groups = _groups(self)
