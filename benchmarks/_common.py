@@ -143,13 +143,21 @@ def local_session(name: str, folder: Path, extra: Mapping[str, str] | None = Non
 
 
 def main(
-    name: str, description: str, measure: Callable[[argparse.Namespace], Report], line: Callable[[Report], str]
+    name: str,
+    description: str,
+    measure: Callable[[argparse.Namespace], Report],
+    line: Callable[[Report], str],
+    more: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
 ) -> None:
-    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails."""
+    """Parse arguments, measure, print one line, write files; ends the process, with status 1 where a check fails.
+
+    more: adds arguments of the benchmark's own.
+    """
     parser = argparse.ArgumentParser(prog=name, description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write figures, checks and environment")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write them as one page")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it works, proves less")
+    more(parser)
     arguments = parser.parse_args()
     report = measure(arguments)
     report.environment = {**environment(quick=arguments.quick), **report.environment}

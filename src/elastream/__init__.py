@@ -9,12 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elastream.api.autopilot import Autopilot
     from elastream.api.run import RunResult, run
     from elastream.model.cloud import Billing, HostType
     from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
     from elastream.model.errors import ElastreamError
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
+    from elastream.planning.attached import ByLoad
     from elastream.planning.btu import Btu
     from elastream.planning.e2df import E2df
     from elastream.planning.queue_threshold import QueueThreshold
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "elastream.api.autopilot": ("Autopilot",),
     "elastream.api.run": ("RunResult", "run"),
     "elastream.model.cloud": ("Billing", "HostType"),
     "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),
     "elastream.model.errors": ("ElastreamError",),
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),
+    "elastream.planning.attached": ("ByLoad",),
     "elastream.planning.btu": ("Btu",),
     "elastream.planning.e2df": ("E2df",),
     "elastream.planning.queue_threshold": ("QueueThreshold",),

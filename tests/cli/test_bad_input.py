@@ -116,3 +116,18 @@ def _written(text: str) -> Path:
     path = Path("job.py")
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["visp", "--plant", "spark"], ("visp", "spark", "simulated")), (["nothing"], ("nothing", "visp"))],
+    ids=["a plant that the experiment has no form for", "an experiment that there is not"],
+)
+def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
+    arguments: list[str], named: tuple[str, ...]
+) -> None:
+    result = CliRunner().invoke(app, ["experiment", *arguments])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    for name in named:
+        assert name in result.output

@@ -38,4 +38,4 @@ class Static:
             for operator, instances in self.parallelism.items()
             if observation.composition.parallelism.get(operator) != instances
         ]
-        return plan if observation.coming else [*plan, *balance(observation, weigh=False)]
+        return plan if observation.coming else [*plan, *balance(observation)]

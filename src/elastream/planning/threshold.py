@@ -100,16 +100,21 @@ class Threshold:
 
     def plan(self, observation: Observation) -> list[Action]:
         """Hosts, then parallelism, then moves."""
+        hosts, parallelism = self.scale(observation)
+        moves = [] if any(isinstance(action, DrainHost) for action in hosts) else balance(observation)
+        return [*hosts, *parallelism, *moves]
+
+    def scale(self, observation: Observation) -> tuple[list[Action], list[Action]]:
+        """The part of the plan that is about hosts, and that about parallelism: where tasks lie is left to others."""
         load = Load(observation, self.window, self.settle)
         wanted = {operator: self._instances(load, operator) for operator in sorted(observation.context.scalable)}
         hosts = self._hosts(load, load.reserved({operator: new for operator, (_, new, _) in wanted.items()}))
-        parallelism = [
+        parallelism: list[Action] = [
             SetParallelism(operator, int(new), why=why)
             for operator, (now, new, why) in wanted.items()
             if not math.isnan(now) and new != now
         ]
-        moves = [] if any(isinstance(action, DrainHost) for action in hosts) else balance(observation, weigh=False)
-        return [*hosts, *parallelism, *moves]
+        return hosts, parallelism
 
     def predict(self, observation: Observation, actions: Sequence[Action]) -> Mapping[str, float]:
         """The hosts that will take tasks, and the cores busy if the load stays as it is."""

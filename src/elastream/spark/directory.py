@@ -73,6 +73,11 @@ class RunDirectory:
         return self.root / "journal.jsonl"
 
     @property
+    def allocation(self) -> Path:
+        """The plan of which task shall be on which host."""
+        return self.root / "allocation.jsonl"
+
+    @property
     def recording(self) -> Path:
         """Observations and decisions."""
         return self.root / "recording.jsonl"

@@ -1,17 +1,14 @@
-"""What hosts do and what they hold, as the frames of an observation."""
+"""What hosts do and what they hold, as a frame of an observation."""
 
 from collections import deque
 from collections.abc import Mapping
 
-import numpy as np
-
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, Lease
-from elastream.model.graph import Graph
-from elastream.model.observation import Frame, Metric, TaskFrame
+from elastream.model.observation import Frame, Metric
 from elastream.spark.hosts import Provider
 
-__all__ = ["HostWatch", "task_frame"]
+__all__ = ["HostWatch"]
 
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
@@ -25,8 +22,11 @@ class HostWatch:
         self._provider = provider
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
 
-    def hosts(self, leases: Mapping[str, Lease], held: Mapping[TaskId, str], now: float) -> Frame:
-        """A row per lease. `held`: host of each task. A host that is not up yet has no use of CPU that says anything."""
+    def hosts(self, leases: Mapping[str, Lease], held: Mapping[TaskId, str], links: Frame, now: float) -> Frame:
+        """A row per lease. `held`: host of each task. A host that is not up yet has no use of CPU that says anything.
+
+        links: a row per ordered pair of hosts; what a host has to do with others is the sum over those that it is in.
+        """
         cpu, memory, tasks = [], [], []
         for name, lease in leases.items():
             coming = lease.state in (HostState.REQUESTED, HostState.STARTING)
@@ -34,7 +34,8 @@ class HostWatch:
             used = self._provider.memory(name) if lease.there else None
             memory.append(NAN if used is None else used)
             tasks.append(float(sum(host == name for host in held.values())))
-        return Frame(tuple(leases), {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks})
+        columns = {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks}
+        return Frame(tuple(leases), {**columns, Metric.BANDWIDTH: [_exchanged(name, links) for name in leases]})
 
     def _busy(self, host: str, now: float) -> float:
         """Cores that a host has used, mean over CPU_WINDOW; unknown until it was looked at twice."""
@@ -49,15 +50,8 @@ class HostWatch:
         return (used - before) / (now - then) if now > then else NAN
 
 
-def task_frame(graph: Graph, leases: Mapping[str, Lease], held: Mapping[TaskId, str]) -> TaskFrame:
-    """A row per task that lies on a host of `leases`."""
-    operators = tuple(graph.by_name)
-    rows = {name: row for row, name in enumerate(leases)}
-    placed = [(task, host) for task, host in sorted(held.items()) if host in rows]
-    return TaskFrame(
-        operator=[operators.index(task.operator) for task, _ in placed],
-        index=[task.index for task, _ in placed],
-        host=[rows[host] for _, host in placed],
-        operators=operators,
-        values={Metric.BUSY_CORES: np.full(len(placed), np.nan)},
-    )
+def _exchanged(host: str, links: Frame) -> float:
+    """Bytes/s over the links of a host, both directions; unknown where it has none."""
+    traffic = links.column(Metric.TRAFFIC)
+    own = [float(traffic[row]) for row, pair in enumerate(links) if host in pair.split(">")]
+    return sum(own) if own else NAN

@@ -38,7 +38,7 @@ from elastream.model.errors import ElastreamError
 from elastream.spark.executors import Executor, Executors
 from elastream.spark.warmup import warm_up
 
-__all__ = ["Hosts", "Provider"]
+__all__ = ["Hosts", "Provider", "fence"]
 
 START_LIMIT = 90.0
 """Seconds a host may take to register an executor before it is given up as lost; a cold laptop needs about 15."""
@@ -253,7 +253,7 @@ class Hosts:
         tired = waited > (IDLE_LIMIT if idle else GRACE_LIMIT)
         if executor is not None and seen.fenced != executor.id:
             if tired or not holds(name):
-                _fence(self._spark, executor.id)
+                fence(self._spark, executor.id)
                 seen.fenced, seen.fenced_batch, seen.waiting_since = executor.id, batch, self._clock()
         elif executor is None or tired or batch - seen.fenced_batch >= GRACE_BATCHES or not self._provider.alive(name):
             self._provider.terminate(name)
@@ -270,7 +270,7 @@ class Hosts:
                 self._leases[host] = self._leases[host].to(state, self._clock())
 
 
-def _fence(spark: SparkSession, executor: str) -> None:
+def fence(spark: SparkSession, executor: str) -> None:
     """Let the scheduler offer no further task to `executor`, which itself goes on serving what it wrote.
 
     Spark marks it as being decommissioned; with `triggeredByExecutor` the executor is not told, so that it does not

@@ -8,6 +8,7 @@ type where the machine allows (`confinement.py`). Sessions, executors and tasks 
 import contextlib
 import http.client
 import json
+import math
 import os
 import re
 import secrets
@@ -154,6 +155,12 @@ class LocalCluster:
     def confinement(self) -> str:
         """One sentence on how hosts are held to their cores and links, or why they are not."""
         return self._confinement
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
+        bits = self.local.network.bits_per_second if self.local.network and self._linked else None
+        return math.nan if bits is None else bits / 8
 
     def room(self, starting: int) -> bool:
         """Whether a host more can be started now: those that end still count, and only so many start at a time."""
@@ -307,6 +314,7 @@ class LocalCluster:
         self._supervisor = Connection(self.folder / "supervisor.log")
         link = asdict(self.local.network) if self.local.network else None
         about = self._ask("open", run=self.run, number=self._number, link=link)
+        self._linked = bool(about["address"])
         self._address: str = about["address"] or f"127.0.{self._number}.1"
         self._confinement: str = about["confinement"]
 

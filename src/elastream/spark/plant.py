@@ -35,12 +35,13 @@ from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
-from elastream.spark.host_watch import HostWatch, task_frame
+from elastream.spark.host_watch import HostWatch
 from elastream.spark.hosts import Hosts
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.steward import Steward
+from elastream.spark.task_telemetry import TaskTelemetry
 from elastream.spark.telemetry import Telemetry
 
 __all__ = ["SparkPlant"]
@@ -77,6 +78,7 @@ class SparkPlant:
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._watch = HostWatch(cluster)
+        self._tasks = TaskTelemetry(spark, running)
         self._steward = Steward(running, hosts, placing, clock.now)
         self._steward.start()
 
@@ -160,7 +162,12 @@ class SparkPlant:
         cores = sum(leases[name].type.cores for name in usable)
         cost = total_cost(self.ledger, now)
         held = self._steward.held()
-        frame = self._watch.hosts(leases, held, now)
+        self._tasks.poll()
+        executors = {name: executor for name in usable if (executor := self._hosts.executor(name)) is not None}
+        host_of = {executor.id: name for name, executor in executors.items()}
+        links = self._tasks.links(host_of, tuple(executors), self._cluster.link_rate)
+        frame = self._watch.hosts(leases, held, links, now)
+        tasks = self._tasks.tasks(self._context.graph, leases, held, wall)
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
@@ -170,7 +177,9 @@ class SparkPlant:
             operators=operators,
             application=self._telemetry.application(wall, cost),
             hosts=frame,
-            tasks=task_frame(self._context.graph, leases, held),
+            tasks=tasks,
+            links=links,
+            exchange=self._tasks.exchange(tasks, wall),
             leases=leases,
             composition=self._composition,
             history=tuple(self._history),
@@ -282,7 +291,7 @@ class SparkPlant:
         self._composition = changed
         return Outcome(action, Status.DONE)
 
-    def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
+    def _move(self, action: MoveTask, task: TaskId, host: str) -> Outcome:
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self._expect(action, host, HostState.RUNNING):
@@ -290,8 +299,9 @@ class SparkPlant:
         executor = self._hosts.executor(host)
         place = self._placing.where().get(task)
         if task not in self._placing.wanted() and place and executor and place.executor == executor.id:
+            self._placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
-        self._placing.want(task, host)
+        self._placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     def _lease(self, action: Action, host: str, kind: str) -> Outcome:

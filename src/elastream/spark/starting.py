@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -14,7 +15,8 @@ from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
-from elastream.spark.compile import led_by_edges, start_queries
+from elastream.spark.allocation import AllocationStore
+from elastream.spark.compile import RunningSegment, led_by_edges, start_queries
 from elastream.spark.directory import RunDirectory
 from elastream.spark.hosts import Hosts
 from elastream.spark.kafka import kafka_settings
@@ -26,7 +28,10 @@ from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 from elastream.spark.steward import STEP
 
-__all__ = ["pace_of", "start_plant"]
+__all__ = ["Start", "pace_of", "start_plant"]
+
+Start: TypeAlias = Callable[..., Sequence[RunningSegment]]
+"""What starts the queries of a layout, called as `start_queries` is."""
 
 PARTITIONS_PER_SLOT = 2
 """State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
@@ -50,12 +55,14 @@ def start_plant(
     warm: bool = True,
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
+    start: Start = start_queries,
 ) -> SparkPlant:
     """Start cluster, session and queries; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
-    target latency. settings: further Spark settings, which win.
+    target latency. settings: further Spark settings, which win. start: makes the queries of `graph`, where they are to be
+    others than those that it compiles to.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -93,10 +100,15 @@ def start_plant(
         leaders = {*graph.loads, *led_by_edges(layout)}
         composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * cloud.type.slots))
         pace = batch_seconds or pace_of(target_latency)
-        running = start_queries(
+        running = start(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
         )
-        states = {name: StatePartitions(spark, each.query, partitions) for each in running for name in each.keyed}
+        # Spark numbers the stateful operators of a query from its sink up.
+        states = {
+            name: StatePartitions(spark, each.query, partitions, number)
+            for each in running
+            for number, name in enumerate(reversed(each.keyed))
+        }
     except BaseException:
         cluster.close()
         if spark is not None:
@@ -112,7 +124,8 @@ def start_plant(
         capabilities=frozenset(KINDS),
         scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
-    return SparkPlant(context, clock, cluster, spark, hosts, running, Placing(states, clock.now), composition)
+    placing = Placing(states, clock.now, AllocationStore(directory.allocation))
+    return SparkPlant(context, clock, cluster, spark, hosts, running, placing, composition)
 
 
 def pace_of(target_latency: float | None) -> float:

@@ -24,6 +24,9 @@ __all__ = ["STEP", "Steward"]
 
 STEP = 0.05
 """Seconds between two looks at the queries: what a batch's end may go unnoticed for."""
+PLAN_STEP = 1.0
+"""Seconds between two looks into the plan for what others wrote there (N-Storm's T_S; STEP is its T_W). What this process
+writes is known at once."""
 HOST_STEP, QUIET_STEP = 0.25, 1.0
 """Seconds between two looks at the hosts, which cost a few gateway calls each: while one comes or goes, and otherwise."""
 
@@ -48,6 +51,7 @@ class Steward:
         """Leave everything as it is; returns when nothing is stepped any more."""
         self._stopping.set()
         self._thread.join(10)
+        self._placing.close()
 
     def held(self) -> dict[TaskId, str]:
         """Host of each placed task, moves under way counted as done."""
@@ -67,9 +71,12 @@ class Steward:
                 self._placing.want(task, target)
 
     def _step_along(self) -> None:
-        next_look = 0.0
+        next_look = next_plan = 0.0
         while not self._stopping.wait(STEP):
             try:
+                if self._clock() >= next_plan:
+                    self._placing.adopt()
+                    next_plan = self._clock() + PLAN_STEP
                 self._follow_batches()
                 if self._clock() >= next_look:
                     idle = [_idle(each.query) for each in self._running]
@@ -87,7 +94,7 @@ class Steward:
         ended = [_last_batch(each.query) for each in self._running]
         for each, batch, before in zip(self._running, ended, self._ended, strict=True):
             if batch != before and each.keyed:
-                self._placing.send(each.keyed, self._target)
+                self._placing.batch_ended(each.keyed, batch, self._target)
         self._ended = ended
 
     def _keep_emptying(self) -> None:
@@ -98,9 +105,9 @@ class Steward:
                 self.empty(name, usable)
 
     def _target(self, host: str) -> Location | None:
-        executor = self._hosts.executor(host)
-        usable = self._hosts.leases[host].state is HostState.RUNNING
-        return Location(executor.host, executor.id) if executor is not None and usable else None
+        lease = self._hosts.leases.get(host)  # the plan may name a host of another run
+        executor = self._hosts.executor(host) if lease is not None and lease.state is HostState.RUNNING else None
+        return None if executor is None else Location(executor.host, executor.id)
 
     def _holds(self, host: str) -> bool:
         address = self._hosts.address(host)

@@ -1,0 +1,297 @@
+"""Where state partitions lie on a real Spark cluster, and what that does: queries made for it, hosts, and what is measured.
+
+Placement matters for what exchanges with each other and for what is heavy, so the queries here have stages with state in a
+row whose partitions have favourite partners, and partitions that cost unequally. Hosts are worker processes with a CPU
+quota and, where the machine allows it, a link of their own. Which policies are compared is left to the experiments.
+"""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from elastream.model.cloud import HostType
+from elastream.model.errors import ElastreamError
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.observation import Composition, Metric, Observation
+from elastream.model.plant import Policy
+from elastream.model.stages import Layout, Segment
+from elastream.planning.exact import deviation
+from elastream.spark.compile import RunningSegment
+from elastream.spark.composition import CompositionCodec
+from elastream.spark.confinement import Link
+from elastream.spark.directory import RunDirectory
+from elastream.spark.local import Local
+from elastream.spark.meter import Meter
+from elastream.spark.plant import SparkPlant
+from elastream.spark.starting import start_plant
+
+__all__ = ["HOST", "LINK", "PARTITIONS", "Phase", "Query", "cluster", "network_kind", "phase", "settle"]
+
+LINK = Link("20mbit")
+HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
+"""Three of them are what two cores carry beside Spark's driver."""
+HOSTS, PARTITIONS = 3, 8
+FAVOURITE = 0.9
+"""Of what a partition sends, the part that goes to its partner; the rest goes to all alike."""
+GROUPS = 128
+"""Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
+SEED = 1
+LANDING = 40.0
+"""Seconds that moves are given to land."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query whose batches follow each other without a pause.
+
+    name: of its first keyed operator. partner: name of a second one behind it, or none. rows: a batch. steps: of a harmonic
+    number that the first stage works out for a record, mean over partitions. skew: exponent of the Zipf distribution by
+    which those differ from partition to partition, 0 for alike. payload: bytes that a record carries to the first stage;
+    sent: bytes that a record carries from it to the second.
+    """
+
+    name: str
+    rows: int
+    partner: str = ""
+    steps: int = 0
+    skew: float = 0.0
+    payload: int = 0
+    sent: int = 0
+
+    @property
+    def keyed(self) -> tuple[str, ...]:
+        """Its operators with state, upstream first."""
+        return (self.name, self.partner) if self.partner else (self.name,)
+
+    def weights(self) -> list[int]:
+        """Steps a record, by partition."""
+        share = np.arange(1, PARTITIONS + 1) ** -self.skew
+        share = np.random.default_rng(SEED).permutation(share / share.mean())
+        return [round(self.steps * each) for each in share]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
+
+    within, crossing: bytes/s between tasks of one host and of two, NaN where tasks with state send each other nothing.
+    rate: records/s taken, of all queries. batch: seconds of a batch, median. moves: to come to this placement.
+    """
+
+    name: str
+    cpu: tuple[float, ...]
+    link: tuple[float, ...]
+    within: float
+    crossing: float
+    rate: float
+    batch: float
+    moves: int
+
+    @property
+    def crossing_share(self) -> float:
+        """Part of what tasks with state send each other that goes from host to host."""
+        return self.crossing / (self.within + self.crossing)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All figures, by the names of the tables."""
+        found = {
+            "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
+            "CPU of hosts (deviation)": _deviation(self.cpu),
+            "links of hosts (mean, of the rate)": statistics.fmean(self.link),
+            "links of hosts (deviation)": _deviation(self.link),
+            "records/s": self.rate,
+            "batch (s)": self.batch,
+            "state partitions moved": float(self.moves),
+        }
+        if self.within + self.crossing > 0:
+            found["between hosts, of what tasks with state send each other"] = self.crossing_share
+        return found
+
+
+def _deviation(used: Sequence[float]) -> float:
+    return deviation(np.array(used), np.ones(len(used)))
+
+
+def graph_of(queries: Sequence[Query]) -> Graph:
+    """The queries as a dataflow."""
+    operators: list[Operator] = []
+    edges: list[Edge] = []
+    for query in queries:
+        chain = [
+            Operator(f"{query.name} source", Kind.SOURCE),
+            *(Operator(each, Kind.KEYED, alternates=(Alternate("as written"),), key=("key",)) for each in query.keyed),
+            Operator(f"{query.name} sink", Kind.SINK),
+        ]
+        operators += chain
+        edges += [Edge(a.name, b.name) for a, b in pairwise(chain)]
+    return Graph("placement", tuple(operators), tuple(edges))
+
+
+def frame_of(spark: SparkSession, query: Query) -> DataFrame:
+    """What the query does: drop records seen before, work on the rest, and count them by a key of their partner's."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
+    numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
+    fresh = numbers.dropDuplicatesWithinWatermark(["value"]).withColumn("p", F.expr(f"pmod(hash(value), {PARTITIONS})"))
+    steps = F.element_at(F.array(*map(F.lit, query.weights())), F.col("p") + 1)
+    work = F.aggregate(F.sequence(F.lit(0), steps), F.lit(0.0), lambda total, n: total + 1 / (n + 1))
+    worked = fresh.withColumn("work", work if query.steps else F.lit(0.0))
+    if not query.partner:
+        return worked.select("value", "work")
+    # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
+    keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
+    table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]
+    partner = np.random.default_rng(SEED).permutation(PARTITIONS)
+    stray = F.col("value") % 1000 >= 1000 * FAVOURITE
+    goal = F.when(stray, F.expr(f"pmod(hash(value, 7), {PARTITIONS})")).otherwise(
+        F.element_at(F.array(*(F.lit(int(each)) for each in partner)), F.col("p") + 1)
+    )
+    known = F.array(*(F.array(*map(F.lit, each)) for each in table))
+    group = F.element_at(F.element_at(known, goal + 1), (F.col("value") % GROUPS).cast("int") + 1)
+    sent = worked.select(group.cast("long").alias("group"), "work", _bytes(query.sent).alias("sent"))
+    return sent.groupBy("group").agg(F.count("*").alias("n"), F.sum("work").alias("work"), F.max("sent").alias("sent"))
+
+
+def _bytes(count: int) -> Any:
+    """About `count` characters that hardly compress, different in every record."""
+    parts = [F.sha2(F.concat(F.col("value").cast("string"), F.lit(f"/{n}")), 512) for n in range(-(-count // 128))]
+    return F.concat(*parts) if parts else F.lit("")
+
+
+def starter(queries: Sequence[Query]) -> Callable[..., tuple[RunningSegment, ...]]:
+    """What starts the queries instead of the compiler."""
+
+    def start(
+        spark: SparkSession,
+        layout: Layout,
+        directory: RunDirectory,
+        composition: Composition,
+        *,
+        state_partitions: int,
+        batch_seconds: float,
+        interval: float,
+    ) -> tuple[RunningSegment, ...]:
+        spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
+        codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
+        segments = {operator: segment for segment in layout.segments for operator in segment.operators}
+        return tuple(_started(spark, query, segments[query.name], directory, codec, meter, interval) for query in queries)
+
+    return start
+
+
+def _started(
+    spark: SparkSession,
+    query: Query,
+    segment: Segment,
+    directory: RunDirectory,
+    codec: CompositionCodec,
+    meter: Meter,
+    interval: float,
+) -> RunningSegment:
+    checkpoint, control = directory.checkpoint(segment.name), directory.control(segment.name)
+    writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
+    running = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime=f"{interval:g} seconds").start()
+    return RunningSegment(segment, running, checkpoint, control, False, query.keyed, meter, codec, {}, {})
+
+
+@contextlib.contextmanager
+def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
+    """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be."""
+    with tempfile.TemporaryDirectory(prefix="experiment-") as name:
+        plant = start_plant(
+            graph_of(queries),
+            Local(HOST, min_hosts=HOSTS, max_hosts=HOSTS, network=LINK),
+            RunDirectory.create(Path(name) / "runs", "placement"),
+            target_latency=5.0,
+            batch_seconds=0.1,
+            state_partitions=PARTITIONS,
+            start=starter(queries),
+        )
+        try:
+            yield plant
+        finally:
+            plant.close()
+
+
+def network_kind(plant: SparkPlant) -> str:
+    """Which kind of network the hosts were on, in words."""
+    if plant.cluster.link_rate > 0:
+        return f"network namespaces, each host's link limited by tc to {LINK}"
+    return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
+
+
+def settle(plant: SparkPlant, policy: Policy, seconds: float, period: float = 2.0) -> int:
+    """Let `policy` move tasks for `seconds`, looking every `period`; the number of moves that landed.
+
+    Ends earlier where it asked for nothing in four looks in a row. Raises ElastreamError where a query fails.
+    """
+    before, until, quiet = len(plant.placing.landed), time.monotonic() + seconds, 0
+    while time.monotonic() < until and quiet < 4:
+        seen = _looked(plant)
+        if len(seen.tasks) and not np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any() and not plant.placing.wanted():
+            actions = policy.plan(seen)
+            for action in actions:
+                plant.apply(action)
+            quiet = 0 if actions else quiet + 1
+        time.sleep(period)
+    landing = time.monotonic() + LANDING
+    while plant.placing.wanted() and time.monotonic() < landing:
+        _looked(plant)
+        time.sleep(0.5)
+    return len(plant.placing.landed) - before
+
+
+def phase(plant: SparkPlant, name: str, moves: int, seconds: float) -> Phase:
+    """Measure for `seconds` what goes on under the placement as it is."""
+    hosts = tuple(plant.hosts.usable)
+    began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
+    seen: list[Observation] = []
+    while time.monotonic() < clock + seconds:
+        seen.append(_looked(plant))
+        time.sleep(1.0)
+    passed = time.monotonic() - clock
+    cpu = tuple((b - a) / passed / HOST.cores for a, b in zip(before, _cpu(plant, hosts), strict=True))
+    assert HOST.bandwidth is not None
+    link = tuple(
+        float(np.nanmean([each.hosts.value(host, Metric.BANDWIDTH) for each in seen])) / (2 * HOST.bandwidth)
+        for host in hosts
+    )
+    within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
+    batches = [
+        batch
+        for running in plant.running
+        for batch in plant.telemetry.recent(running.segment.name)
+        if batch.rows and began <= batch.end
+    ]
+    return Phase(
+        name,
+        cpu,
+        link,
+        within,
+        crossing,
+        sum(batch.rows for batch in batches) / passed,
+        statistics.median([batch.seconds for batch in batches]) if batches else float("nan"),
+        moves,
+    )
+
+
+def _cpu(plant: SparkPlant, hosts: Sequence[str]) -> list[float]:
+    used = [plant.cluster.cpu_seconds(host) for host in hosts]
+    return [float("nan") if each is None else each for each in used]
+
+
+def _looked(plant: SparkPlant) -> Observation:
+    for each in plant.running:
+        if not each.query.isActive:
+            raise ElastreamError(f"the query of {each.segment.name!r} has failed: {str(each.query.exception())[:300]}")
+    return plant.observe()

@@ -1,0 +1,99 @@
+// What the control plane asks of the driver's JVM, many values at a time: one call through the gateway costs about as much
+// as everything below. Compiled by driver_side.py with the compiler that Spark itself generates code with (Janino), which
+// knows no lambdas and no inference: hence the plain loops and the casts. Reads only, except that nothing here is kept.
+
+/** Stateful operators of a planned execution: "group operator partitions planId name root store,store" a line, by tabs. */
+public static String stateful(Object execution) {
+    StringBuilder out = new StringBuilder();
+    if (execution == null) return "";
+    org.apache.spark.sql.execution.QueryExecution planned = (org.apache.spark.sql.execution.QueryExecution) execution;
+    // Asked for earlier, the plan would be made here, on a thread of ours, with this thread's settings.
+    if (!planned.tracker().phases().contains("planning")) return "";
+    visit(planned.executedPlan(), new int[] {0, 0}, 0, out);
+    return out.toString();
+}
+
+private static void visit(org.apache.spark.sql.execution.SparkPlan plan, int[] groups, int group, StringBuilder out) {
+    if (plan instanceof org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter) {
+        org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter writer =
+            (org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter) plan;
+        org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo info = writer.getStateInfo();
+        out.append(group).append('\t').append(info.operatorId()).append('\t').append(info.numPartitions()).append('\t')
+            .append(plan.id()).append('\t').append(plan.nodeName()).append('\t').append(info.checkpointLocation())
+            .append('\t').append(writer.stateStoreNames().mkString(",")).append('\n');
+    }
+    scala.collection.immutable.Seq children = plan.children();
+    for (int i = 0; i < children.size(); i++) {
+        org.apache.spark.sql.execution.SparkPlan child = (org.apache.spark.sql.execution.SparkPlan) children.apply(i);
+        int below = group;
+        if (child instanceof org.apache.spark.sql.execution.exchange.Exchange) below = ++groups[0];
+        visit(child, groups, below, out);
+    }
+}
+
+/** Where a state store is believed to be, a line a partition, empty where it was never loaded: "executor_HOST_ID". */
+public static String locations(Object coordinator, String root, String run, long operator, String store, int partitions) {
+    org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef asked =
+        (org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef) coordinator;
+    java.util.UUID runId = java.util.UUID.fromString(run);
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < partitions; i++) {
+        scala.Option found = asked.getLocation(new org.apache.spark.sql.execution.streaming.state.StateStoreProviderId(
+            new org.apache.spark.sql.execution.streaming.state.StateStoreId(root, operator, i, store), runId));
+        if (found.isDefined()) out.append((String) found.get());
+        out.append('\n');
+    }
+    return out.toString();
+}
+
+/** Executors: "id host:port slots busyMilliseconds leaving" a line, by tabs; leaving is 1 where Spark gives it nothing new. */
+public static String executors(Object context) {
+    org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
+    scala.collection.immutable.Seq all = spark.statusStore().executorList(true);
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < all.size(); i++) {
+        org.apache.spark.status.api.v1.ExecutorSummary each = (org.apache.spark.status.api.v1.ExecutorSummary) all.apply(i);
+        boolean leaving = each.isExcluded() || spark.taskScheduler().getExecutorDecommissionState(each.id()).isDefined();
+        out.append(each.id()).append('\t').append(each.hostPort()).append('\t').append(each.totalCores()).append('\t')
+            .append(each.totalDuration()).append('\t').append(leaving ? 1 : 0).append('\n');
+    }
+    return out.toString();
+}
+
+/** Streaming queries that run: "id run name" a line, by tabs, an empty name where a query has none. */
+public static String queries(Object streams) {
+    org.apache.spark.sql.streaming.StreamingQuery[] active =
+        ((org.apache.spark.sql.streaming.StreamingQueryManager) streams).active();
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < active.length; i++) {
+        org.apache.spark.sql.streaming.StreamingQuery each = active[i];
+        out.append(each.id()).append('\t').append(each.runId()).append('\t')
+            .append(each.name() == null ? "" : each.name().replace('\t', ' ').replace('\n', ' ')).append('\n');
+    }
+    return out.toString();
+}
+
+/**
+ * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds behind" by tabs;
+ * behind counts the records that its sources say they still hold, and is empty where none says.
+ */
+public static String batches(Object execution, long seen) {
+    org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
+        (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
+    org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
+    StringBuilder out = new StringBuilder();
+    for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > seen; i--) {
+        if (!recent[i].durationMs().containsKey("addBatch")) continue;
+        out.append(recent[i].batchId()).append('\t')
+            .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
+            .append(recent[i].numInputRows()).append('\t')
+            .append(recent[i].durationMs().get("triggerExecution")).append('\t');
+        double behind = -1;
+        for (int k = 0; k < recent[i].sources().length; k++) {
+            Object held = recent[i].sources()[k].metrics().get("avgOffsetsBehindLatest");
+            if (held != null) behind = Math.max(behind, 0) + Double.parseDouble((String) held);
+        }
+        out.append(behind < 0 ? "" : String.valueOf(behind)).append('\n');
+    }
+    return out.toString();
+}

@@ -1,0 +1,187 @@
+"""What one stage of one micro-batch cost, task by task, and what its tasks sent each other: columns out of lines of text.
+
+Pure arithmetic, so that it can be tested on what a Spark once said. How the text is had is `task_watch` and `map_outputs`.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from elastream.model.observation import Floats, Integers
+
+__all__ = ["LoadWindow", "Mean", "StageLoad", "read_loads"]
+
+MILLI, NANO = 1e-3, 1e-9
+FIGURES = ("run_time", "waited", "cpu", "records", "local_bytes", "remote_bytes", "written_bytes")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageLoad:
+    """A stage of a finished batch; every column has a row per task, which of a stateful stage is its state partition.
+
+    batch: its number in the query. stage: Spark's id, `parents` those of the stages whose shuffles it reads. ranks: the
+    stateful operators that its tasks run, as `StatefulOperator.rank` counts them; none where it only feeds such a stage.
+    python: whether its tasks hand records to Python, whose CPU time Spark does not count.
+    seconds: from the end of the batch before to the end of this one, what rates are over; NaN where the one before is not
+    known. ended: epoch seconds.
+
+    executor: id of the executor that ran the task. task: Spark's id of the attempt that succeeded. cpu: core-seconds of the
+    task's thread in the JVM, failed attempts included. run_time: seconds that it kept a slot, the same. waited: seconds of
+    them spent waiting for shuffle blocks. records: read from shuffles. local_bytes, remote_bytes: shuffle bytes read from
+    its own executor and from others. written_bytes: shuffle bytes written for the next stage.
+    """
+
+    batch: int
+    stage: int
+    parents: tuple[int, ...]
+    ranks: tuple[int, ...]
+    python: bool
+    seconds: float
+    ended: float
+    executor: tuple[str, ...]
+    task: Integers
+    run_time: Floats
+    waited: Floats
+    cpu: Floats
+    records: Floats
+    local_bytes: Floats
+    remote_bytes: Floats
+    written_bytes: Floats
+
+    @property
+    def partitions(self) -> int:
+        """How many tasks there are."""
+        return len(self.executor)
+
+    @property
+    def busy(self) -> Floats:
+        """Core-seconds of each task: CPU time where the JVM does all the work.
+
+        Where Python does some, the time that the task kept a slot without waiting for blocks: an upper bound, since it may
+        have shared the core, and the same for all tasks of the stage.
+        """
+        return np.maximum(self.cpu, self.run_time - self.waited) if self.python else self.cpu
+
+
+def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
+    """Loads from the fields of `TaskLoads.java`, oldest batch first; each stage is told of once a batch.
+
+    Stages of which a task is missing are left out: one that was cut short, or skipped because another job of the batch had
+    done its work, says nothing of what it left out. Where several jobs of a batch ran one with state, their costs add up.
+    """
+    ended: dict[int, float] = {}
+    found: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}
+    for batch, head, rows in _stages(lines, ended):
+        stage, parents, ranks = int(head[1]), _numbers(head[2]), _numbers(head[3])
+        columns = _columns(rows, int(head[5]))
+        if columns is None:
+            continue
+        # Jobs come newest first. Stages without state run once a batch: a later job finds what they wrote.
+        key = (batch, ranks, 0 if ranks else stage)
+        if (known := found.get(key)) is None:
+            found[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, *columns)
+        elif known.partitions == len(columns.executor):
+            more = {name: getattr(known, name) + getattr(columns, name) for name in FIGURES}
+            found[key] = replace(known, **more)
+    return tuple(
+        replace(load, seconds=ended[load.batch] - ended.get(load.batch - 1, math.nan), ended=ended[load.batch])
+        for _, load in sorted(found.items(), key=lambda item: (item[1].batch, item[1].stage))
+    )
+
+
+def _stages(
+    lines: Iterable[Sequence[str]], ended: dict[int, float]
+) -> Iterator[tuple[int, Sequence[str], list[Sequence[str]]]]:
+    """(batch, line of a stage, lines of its tasks); the end of each batch is noted in `ended` on the way."""
+    batch, head, rows = -1, None, list[Sequence[str]]()
+    for line in lines:
+        if line[0] == "T":
+            rows.append(line)
+            continue
+        if head is not None:
+            yield batch, head, rows
+        head, rows = None, []
+        if line[0] == "J":
+            batch = int(line[1])
+            ended[batch] = max(ended.get(batch, 0.0), MILLI * int(line[2]))
+        else:
+            head = line
+    if head is not None:
+        yield batch, head, rows
+
+
+class _Columns(NamedTuple):
+    executor: tuple[str, ...]
+    task: Integers
+    run_time: Floats
+    waited: Floats
+    cpu: Floats
+    records: Floats
+    local_bytes: Floats
+    remote_bytes: Floats
+    written_bytes: Floats
+
+
+def _columns(rows: Sequence[Sequence[str]], tasks: int) -> _Columns | None:
+    width = max(tasks, 1 + max((int(row[1]) for row in rows), default=-1))
+    executor, task = [""] * width, np.full(width, -1, dtype=np.int64)
+    figures = np.zeros((len(FIGURES), width))
+    for _, partition, attempt, where, succeeded, *spent in rows:
+        row = int(partition)
+        if succeeded == "1":
+            executor[row], task[row] = where, int(attempt)
+        figures[:, row] += [float(each) for each in spent]
+    if not width or (task < 0).any():
+        return None
+    run_time, waited, cpu, *rest = figures
+    return _Columns(tuple(executor), task, MILLI * run_time, MILLI * waited, NANO * cpu, *rest)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+class Mean(NamedTuple):
+    """Means a second over the last batches, a row per state partition; NaN where unknown.
+
+    busy: core-seconds. occupied: share of the time that the partition's task kept a slot. records: read from shuffles.
+    traffic: bytes read from shuffles, from its own executor and from others. age: seconds since the newest batch ended.
+    """
+
+    busy: Floats
+    occupied: Floats
+    records: Floats
+    traffic: Floats
+    age: float
+
+
+class LoadWindow:
+    """The last `length` batches of one stateful stage, and what its partitions cost a second over them."""
+
+    def __init__(self, length: int = 5) -> None:
+        self._length = length
+        self._loads: list[StageLoad] = []
+
+    @property
+    def newest(self) -> StageLoad | None:
+        """The last batch known."""
+        return self._loads[-1] if self._loads else None
+
+    def add(self, load: StageLoad) -> None:
+        """Take a batch."""
+        self._loads = [*self._loads, load][-self._length :]
+
+    def mean(self, partitions: int, now: float) -> Mean:
+        """Means over the batches whose time is known; `now` in epoch seconds."""
+        timed = [load for load in self._loads if load.seconds > 0 and load.partitions == partitions]
+        if not timed:
+            unknown = np.full(partitions, math.nan)
+            return Mean(unknown, unknown, unknown, unknown, 0.0)
+        seconds = math.fsum(load.seconds for load in timed)
+        traffic = [load.local_bytes + load.remote_bytes for load in timed]
+        totals = ([getattr(load, name) for load in timed] for name in ("busy", "run_time", "records"))
+        busy, occupied, records, exchanged = (np.sum(columns, axis=0) / seconds for columns in (*totals, traffic))
+        return Mean(busy, occupied, records, exchanged, max(0.0, now - timed[-1].ended))

@@ -1,0 +1,236 @@
+"""Autopilot beside queries that know nothing of it, in one session with two executors."""
+
+import logging
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from elastream import Autopilot, ElastreamError
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
+from elastream.model.cloud import HostState, HostType
+from elastream.model.plant import Policy
+from elastream.planning.attached import ByLoad
+from elastream.spark import attached
+from elastream.spark.attached import AttachedPlant
+from elastream.spark.capabilities import probe
+from spark_jvm import forget_jvm
+
+PARTITIONS = 3
+ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    forget_jvm()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    root = tmp_path_factory.mktemp("session")
+    builder = SparkSession.builder.master("local-cluster[2,1,700]").appName("stranger")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "600m",
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(root / "warehouse"),
+        "spark.local.dir": str(root / "scratch"),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+    forget_jvm()
+
+
+def records(spark):
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 60).load()
+
+
+def start_counts(spark, checkpoint, name="counts", per_key=None):
+    keyed = records(spark).withColumn("k", F.col("value") % 20 if per_key is None else per_key(F.col("value")))
+    writer = keyed.groupBy("k").count().writeStream.queryName(name).outputMode("update").format("noop")
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="500 milliseconds").start()
+
+
+def start_join(spark, checkpoint):
+    sides = [
+        records(spark)
+        .select((F.col("value") % 20).alias(f"k{n}"), F.col("timestamp").alias(f"t{n}"))
+        .withWatermark(f"t{n}", "5 seconds")
+        for n in (1, 2)
+    ]
+    joined = sides[0].join(sides[1], F.expr("k1 = k2 and t2 between t1 and t1 + interval 1 second"))
+    writer = joined.writeStream.queryName("joined").format("noop").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(processingTime="1 second").start()
+
+
+@pytest.fixture(scope="module")
+def queries(spark, tmp_path_factory):
+    root = tmp_path_factory.mktemp("checkpoints")
+    started = [start_counts(spark, root / "counts"), start_join(spark, root / "joined")]
+    wait_until(lambda: all(query.lastProgress and query.lastProgress["batchId"] >= 2 for query in started), 240)
+    return started
+
+
+def wait_until(holds, limit=60.0):
+    until = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < until, f"not within {limit:g} s"
+        time.sleep(0.1)
+
+
+def tasks(pilot):
+    plant = pilot.plant
+    return {} if plant is None else {str(task): host for query in plant.queries for task, host in query.ran.items()}
+
+
+@dataclass(frozen=True)
+class Swap(Policy):
+    """Wants the first partition of every stage on the host that had it not when this policy saw it first."""
+
+    first: dict
+
+    name = "swap"
+
+    def plan(self, observation):
+        hosts = observation.hosts.ids
+        for task, row in zip(observation.tasks.tasks, observation.tasks.host.tolist(), strict=True):
+            if task.index == 0:
+                self.first.setdefault(task, next(host for host in hosts if host != hosts[row]))
+        return [MoveTask(task, host, why="a test") for task, host in self.first.items()]
+
+
+def settings_of(spark):
+    live = dict(spark.conf.getAll)
+    return dict(spark.sparkContext.getConf().getAll()), live
+
+
+def test_a_number_of_hosts_that_makes_no_sense_is_said_at_once():
+    with pytest.raises(ElastreamError, match="min_hosts 3 and max_hosts 2"):
+        Autopilot(None, min_hosts=3, max_hosts=2)
+    with pytest.raises(ElastreamError, match="not a duration"):
+        Autopilot(None, period="often")
+
+
+def test_what_cannot_even_be_looked_at_is_left_alone_and_said(caplog):
+    pilot = Autopilot(object()).watch()
+    assert pilot.join(10)
+    assert ["no classic one" in record.message for record in caplog.records] == [True]
+
+
+def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, queries):
+    with Autopilot(spark, period=0.5, observe_only=True).watch() as pilot:
+        names = [f"{stage}#{n}" for stage in ("counts/aggregate0", "joined/join0") for n in range(PARTITIONS)]
+        wait_until(lambda: sorted(tasks(pilot)) == sorted(names))
+        assert set(tasks(pilot).values()) <= {"0", "1"}
+        observation = pilot.plant.observe()
+        assert observation.usable == ("h1", "h2")
+        assert len(observation.tasks) == 2 * PARTITIONS
+
+
+def test_only_the_queries_that_are_named_are_watched(spark, queries):
+    with Autopilot(spark, period=0.5, observe_only=True).watch(queries[1]) as pilot:
+        wait_until(lambda: tasks(pilot))
+        assert [query.name for query in pilot.plant.queries] == ["joined"]
+
+
+def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_were(spark, queries, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    before, runs, policy = settings_of(spark), [query.runId for query in queries], Swap({})
+    with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
+        wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
+        wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False, 120)
+        wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.first.items()))
+    assert not pilot.running
+    assert settings_of(spark) == before
+    assert [query.runId for query in queries] == runs
+    assert all(query.isActive for query in queries)
+    assert any("move joined/join0#0 to h" in record.message and "(a test)" in record.message for record in caplog.records)
+
+
+def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    with Autopilot(spark, period=0.3, policy=Swap({}), observe_only=True).watch(*queries) as pilot:
+        wait_until(lambda: any("it would move" in record.message for record in caplog.records))
+        wait_until(lambda: pilot._loop._round >= 5)
+        assert pilot.plant.placing.plan.latest.version == 0
+        assert not pilot.plant.placing.landed
+
+
+def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
+    plant = AttachedPlant(spark, probe(spark).driver, None)
+    try:
+        wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
+        observation = plant.observe()
+        assert len(observation.tasks) == 0
+        assert ByLoad().plan(observation) == []
+    finally:
+        plant.close()
+
+
+def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_harm(spark, queries, tmp_path):
+    with Autopilot(spark, period=0.3).watch() as pilot:
+        again = start_counts(spark, tmp_path / "again", "again")
+        failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
+        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 240)
+        wait_until(lambda: failing.exception() is not None, 120)
+        again.stop()
+        again = start_counts(spark, tmp_path / "again", "again")
+
+        def runs():
+            return {query.name: query.runs for query in pilot.plant.queries}
+
+        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 240)
+        assert pilot.running
+        again.stop()
+
+
+def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
+    can, runs = probe(spark), [query.runId for query in queries]
+    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kind=ONE_SLOT)
+
+    def observed(holds):
+        return lambda: holds(plant.observe())
+
+    try:
+        wait_until(observed(lambda o: len(o.tasks) == 2 * PARTITIONS))
+        assert plant.apply(ReleaseHost("h2")).succeeded
+        wait_until(observed(lambda o: "h2" not in o.leases), 120)
+        assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
+        assert set(plant.ran().values()) == {"h1"}
+        assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
+        assert plant.apply(LeaseHost("h3", "one slot")).succeeded
+        wait_until(observed(lambda o: o.usable == ("h1", "h3")), 120)
+        assert [query.runId for query in queries] == runs
+    finally:
+        plant.close()
+
+
+def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    monkeypatch.setattr(attached, "RESTART", 1.0)
+    query = start_counts(spark, tmp_path / "short", "short")
+    pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
+    wait_until(lambda: tasks(pilot), 120)
+    query.stop()
+    assert pilot.join(60)
+    said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
+    assert said[-1].endswith("its queries have ended")
+    assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
+
+
+def test_a_session_that_is_stopped_under_it_ends_it_without_a_fault(spark, queries, caplog):
+    pilot = Autopilot(spark, period=0.3).watch()
+    wait_until(lambda: tasks(pilot))
+    spark.stop()
+    assert pilot.join(60)
+    assert [
+        record.message for record in caplog.records if record.name == "elastream.autopilot" and record.levelno > 30
+    ] == []
