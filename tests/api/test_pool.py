@@ -144,6 +144,21 @@ def test_a_host_waits_until_the_pool_has_granted_a_machine_for_it(world):
     assert app.running == {"h1"}
 
 
+def test_a_machine_is_not_used_any_more_once_it_is_being_given_back(world):
+    app = world.join("a")
+    app.wants("h1")
+    app.member.granted(app.waiting)
+    app.member.beat()
+    assert app.member.granted(app.waiting) == ["h1"]
+    app.wants()
+    app.member.granted(app.waiting)
+    app.transport.cut = True
+    with pytest.raises(EnvironmentProblem):
+        app.member.beat()
+    app.wants("h2")
+    assert app.member.granted(app.waiting) == [], "it was said to be given back, and the pool may have heard that"
+
+
 def test_machines_go_from_one_application_to_another_and_no_machine_ever_has_two(world):
     a, b = world.join("a", priority=2.0), world.join("b")
     a.wants("h1", "h2", "h3")

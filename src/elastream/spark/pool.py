@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -319,6 +319,8 @@ class Membership:
                 elif lock := self._locks.pop(machine, None):
                     lock.close()
             held = tuple(machine for machine in self._view.hosts if machine in used or machine in kept)
+            # What is given back must not be used while the answer is on its way.
+            self._view = replace(self._view, hosts=held)
             self._number += 1
             refused = tuple(sorted(self._refused))
             holding = Holding(self._view.application, self._number, self._view.term, held, refused)
