@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformance.fake_plant import word_count
@@ -179,6 +179,7 @@ def test_loads_that_are_measured_with_noise_end_as_near_and_are_then_left_alone(
         )
     )
 )
+@example(([(0, 5e-324)], [0.5, 2.0], set()))  # a load that vanishes where a faster host takes it
 def test_moves_by_load_take_weight_off_the_fullest_host_and_are_all_that_is_needed(case):
     tasks, cores, draining = case
     place, busy = [host for host, _ in tasks], [load for _, load in tasks]

@@ -71,7 +71,7 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
         steps, after = _level(place, weights, cores)
         if before - after <= needed:
             continue
-        why = f"the fullest host has {before / after:.2f} times the load that it can have"
+        why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]
     return [move for _, move in sorted(moves, key=lambda pair: -pair[0])]
 

@@ -49,9 +49,10 @@ def stateful_stages(driver: DriverSide, execution: Any) -> tuple[StatefulStage, 
 
     None where it is not known yet: no batch has its plan.
     """
-    head, *rows = driver.ask("stateful", driver.context, execution) or [None]
-    if head is None:
+    answer = driver.ask("stateful", driver.context, execution)
+    if not answer:
         return None
+    head, *rows = answer
     ages = sorted(int(row[3]) for row in rows)
     found = []
     for _, members in groupby(sorted(rows, key=lambda row: (int(row[0]), int(row[1]))), key=itemgetter(0)):
