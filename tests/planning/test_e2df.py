@@ -186,6 +186,11 @@ def test_replicas_are_first_spread_over_the_first_hosts() -> None:
     assert E2df(initial=2, infrastructure=False).plan(seen) == (MoveTask(TaskId("count", 0), "h2"),)
 
 
+def test_replicas_on_more_than_the_first_hosts_are_first_brought_together() -> None:
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5))
+    assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
+
+
 def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5), ("count", "h1", 0.4)], kind=BIG)
     plan = E2df(spare=0, initial=4).plan(seen)

@@ -39,8 +39,10 @@ class Engine:
     def planned(self):
         return self.batch
 
-    def load(self, partition, at):
+    def load(self, partition, at, *, keep):
         self.loaded.append((partition, NAMES[at]))
+        if self.loads and not keep:
+            self.believed[partition] = at
         return self.loads
 
     def run(self):
@@ -281,3 +283,47 @@ def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, ev
     for each, host in bench.plan.latest.hosts.items():
         assert bench.engine.believed[each.index] == HERE[host]
     assert bench.placing.wanted() == {}
+
+
+def test_an_executor_that_runs_other_tasks_has_taken_over_once_it_has_loaded(tmp_path):
+    """Spark would have it unload what it does not hold, so its own report stands."""
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    assert bench.on("h2") == {0, 3}
+    assert states(bench.placing) == {0: MigrationState.FLIPPED}
+    bench.batch(2)
+    (landed,) = bench.placing.landed
+    assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
+
+
+def test_what_a_new_host_gets_is_loaded_at_leisure_and_flips_together(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=1)
+    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.batch()
+    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h2"), (2, "h2")]
+    assert bench.engine.told == []
+    bench.batch()
+    assert bench.on("h2") == {0, 1, 2}
+
+
+def test_a_host_that_runs_tasks_already_gets_few_at_a_time(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=1)
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.batch()
+    assert bench.engine.loaded == [(0, "h2")]
+
+
+def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.placing.detach("count")
+    assert bench.placing.tasks == ()
+    assert bench.placing.wanted() == {}
+    bench.placing.attach("count", bench.engine)
+    bench.batch(3)
+    assert bench.on("h2") == {0}

@@ -26,12 +26,15 @@ Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's, and checks.")]
 
 
-Plant = Annotated[str, typer.Option("--plant", metavar="PLANT", help="Where: simulated, or spark (minutes).")]
+Plant = Annotated[
+    str | None,
+    typer.Option("--plant", metavar="PLANT", help="Where: simulated (the default where there is it), or spark (minutes)."),
+]
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp or e2df.")],
-    plant: Plant = "simulated",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df or nstorm.")],
+    plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
     html: Html = None,
@@ -42,6 +45,7 @@ def experiment(
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
+    plant = plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
@@ -78,9 +82,16 @@ def _e2df_spark() -> "Callable[..., Outcome]":
     return run_e2df_spark
 
 
+def _nstorm() -> "Callable[..., Outcome]":
+    from elastream.experiments.nstorm_page import run_nstorm
+
+    return run_nstorm
+
+
 PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
+    "nstorm": {"spark": _nstorm},
 }
 """What runs each experiment, by plant; imported when used."""
 

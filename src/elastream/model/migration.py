@@ -45,7 +45,7 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
     },
     MigrationState.WARM: {
-        MigrationState.FLIPPED: "a batch ended: the engine was told",
+        MigrationState.FLIPPED: "the engine was told: as soon as the state is loaded, or when a batch ended",
         MigrationState.WANTED: "the target has another executor by now, which has loaded nothing",
         MigrationState.LANDED: "the engine ran it there by itself",
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",

@@ -159,7 +159,10 @@ class E2df:
         return actions
 
     def _first_placement(self, observation: Observation) -> list[Action]:
-        """Moves that spread all replicas over the first R_init hosts, once these run; none where no host has too many."""
+        """Moves that put all replicas on the first R_init hosts, once these run; none where these have their share.
+
+        A fixed number of tasks may lie on more hosts, each holding a replica; they are brought together.
+        """
         hosts = observation.usable[: self.initial]
         if self._spread or (self.infrastructure and len(hosts) < min(self.initial, observation.context.max_hosts)):
             return []
@@ -167,7 +170,9 @@ class E2df:
         tasks, names = observation.tasks, observation.hosts.ids
         at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
         wanted = initial_placement([str(task) for task in at], hosts)
-        if max(Counter(at.values()).values(), default=0) <= max(Counter(wanted.values()).values(), default=0):
+        held, limit = Counter(at.values()), Counter(wanted.values())
+        shared = {host for task, host in at.items() if task.operator not in observation.context.scalable}
+        if max(held.values(), default=0) <= max(limit.values(), default=0) and len(shared) <= len(hosts):
             return []
         return [
             MoveTask(task, wanted[str(task)], why=f"first placement, over {len(hosts)} hosts")

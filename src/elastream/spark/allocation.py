@@ -6,10 +6,11 @@ that starts again finds what the last one wanted.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,9 +42,9 @@ EMPTY = Allocation(0, NOTHING)
 class AllocationStore:
     """The versions of a plan in the file `path`, one JSON line a version: what it changes, not all that it says.
 
-    Thread-safe. A torn last line, which a crash leaves, is cut off. A store may be read by other processes while one
-    writes: `refresh` takes over what they have added. Raises EnvironmentProblem where the file cannot be written, and
-    InputError, naming the line, where it is damaged elsewhere.
+    Thread-safe. A torn last line, which a crash leaves, is cut off. Other processes may read and write the same plan:
+    `refresh` takes over what they have added. Raises EnvironmentProblem where the file cannot be written, and InputError,
+    naming the line, where it is damaged elsewhere.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -56,8 +57,9 @@ class AllocationStore:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab+", buffering=0)
-            self._take_over()
-            self._file.truncate(self._read)
+            with self._alone():
+                self._take_over()
+                self._file.truncate(self._read)
         except OSError as error:
             raise self._problem(error) from error
 
@@ -68,19 +70,20 @@ class AllocationStore:
 
     def refresh(self) -> Allocation:
         """The newest version in the file, whoever wrote it; asks for the file's size where nothing is new."""
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 self._take_over()
-            except OSError as error:
-                raise self._problem(error) from error
-            return self._latest
+                return self._latest
+        except OSError as error:
+            raise self._problem(error) from error
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
         """A new version that places the tasks of `hosts` there, None for nowhere in particular; others stay as they were.
 
         On disk when this returns. Where nothing changes, nothing is written and the newest version is returned.
         """
-        with self._lock:
+        with self._lock, self._alone():
+            self._take_over()
             changed = {task: host for task, host in hosts.items() if self._latest.hosts.get(task) != host}
             if not changed:
                 return self._latest
@@ -91,15 +94,15 @@ class AllocationStore:
                 "hosts": [[task.operator, task.index, host] for task, host in changed.items()],
             }
             line = (json.dumps(entry, separators=(",", ":")) + "\n").encode()
+            left = line
             try:
-                left = line
                 while left:
                     left = left[self._file.write(left) :]
                 os.fsync(self._file.fileno())
-            except OSError as error:
+            except OSError:
                 with contextlib.suppress(OSError):
                     self._file.truncate(self._read)  # what was written of the line would spoil the next one
-                raise self._problem(error) from error
+                raise
             self.bytes_written += len(line)
             self._read += len(line)
             self._latest = self._after(entry)
@@ -108,6 +111,18 @@ class AllocationStore:
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._file.close()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While inside, no other process writes; raises EnvironmentProblem for what the file system refuses."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        except OSError as error:
+            raise self._problem(error) from error
 
     def _take_over(self) -> None:
         """Read the whole lines that were added since the last time."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "Executors"]
+__all__ = ["Executor", "Executors", "Location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,14 @@ class Executor:
     id: str
     host: str
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a state partition was last: the address of its host and the id of its executor."""
+
+    address: str
+    executor: str
 
 
 class Executors:

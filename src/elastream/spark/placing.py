@@ -48,8 +48,8 @@ class States(Protocol):
         """The newest batch that was planned; -1 before the first."""
         ...
 
-    def load(self, partition: int, at: Location) -> bool:
-        """Load its state at `at` while it stays where it is; whether that could be done. Takes as long as loading takes."""
+    def load(self, partition: int, at: Location, *, keep: bool) -> bool:
+        """Load its state at `at`, and keep it where it is if asked to; whether that was done, after as long as it takes."""
         ...
 
 
@@ -94,6 +94,7 @@ class _UnderWay:
     loads: int = 0
     loading: bool = False
     loaded: bool = False
+    keep: bool = False
 
 
 class Placing:
@@ -116,7 +117,7 @@ class Placing:
         self._clock = clock
         self._plan = plan
         self.limits = limits or Limits()
-        self._benefit = benefit
+        self.benefit = benefit
         self._lock = threading.RLock()
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _UnderWay] = {}
@@ -167,6 +168,10 @@ class Placing:
         """Let `task` run on `host` from the next batch on, and for good; replaces an earlier wish for another host."""
         self.want_all({task: host}, why)
 
+    def keep(self, task: TaskId, host: str, why: str = "") -> None:
+        """Let `task` stay on `host`, where it is."""
+        self._plan.publish({task: host}, at=self._clock(), why=why)
+
     def want_all(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
         """The same for many tasks, as one version of the plan."""
         self._plan.publish(hosts, at=self._clock(), why=why)
@@ -187,7 +192,8 @@ class Placing:
     def batch_ended(self, operators: Collection[str], batch: int, target: Target) -> None:
         """Batch `batch` of the query of `operators` has ended: see where it ran their tasks, and take migrations along.
 
-        This is the only time at which the coordinator is told anything: what a batch under way reports stands till its end.
+        What a batch under way reports stands till its end: the coordinator is told at the end of a batch, or by the
+        executor that has begun to load a partition since.
         """
         self.look(operators)
         with self._lock:
@@ -196,7 +202,7 @@ class Placing:
             self._follow_plan(operators, target)
             self._begin(target)
             for each in list(self._under_way.values()):
-                if each.migration.task.operator in operators and each.place is not None and not each.loading:
+                if each.migration.task.operator in operators and each.place is not None and not self._waits(each):
                     self._flip(each)
 
     def close(self) -> None:
@@ -211,7 +217,7 @@ class Placing:
             if known.migration.host == host:
                 return
             self._end(task, MigrationState.DROPPED)
-        self._under_way[task] = _UnderWay(Migration(task, host, self._clock(), why, self._benefit(task)))
+        self._under_way[task] = _UnderWay(Migration(task, host, self._clock(), why, self.benefit(task)))
 
     def _settle(self, task: TaskId, batch: int, target: Target) -> None:
         """Take a migration where the batch that has ended, or its target, sends it."""
@@ -262,19 +268,29 @@ class Placing:
             if each.place is not None:
                 count[each.migration.host] = count.get(each.migration.host, 0) + 1
         waiting = [each for each in self._under_way.values() if each.place is None]
+        # An executor that runs no task yet loads at leisure: no batch waits for it.
+        held = set(self._where.values())
+        fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
             if _reached(sum(count.values()), self.limits.in_all):
                 return
             place = target(host)
-            if place is None or _reached(count.get(host, 0), self.limits.per_host):
+            if place is None or (host not in fresh and _reached(count.get(host, 0), self.limits.per_host)):
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
             if self.limits.lazy and each.loads < LOADS and each.migration.task in self._where:
-                each.loads, each.loading, each.loaded = each.loads + 1, True, False
+                each.loads, each.loading, each.loaded, each.keep = each.loads + 1, True, False, host in fresh
                 self._step(each, MigrationState.WARMING)
                 self._loader.submit(self._load, each)
+
+    def _waits(self, each: _UnderWay) -> bool:
+        """Whether an executor that runs no task yet still loads others: the first to run would have it unload the rest."""
+        return each.loading or (
+            each.keep
+            and any(other.loading for other in self._under_way.values() if other.migration.host == each.migration.host)
+        )
 
     def _flip(self, each: _UnderWay) -> None:
         """Tell the coordinator, where it is time to."""
@@ -287,14 +303,19 @@ class Placing:
             self._step(each, MigrationState.FLIPPED)
 
     def _load(self, each: _UnderWay) -> None:
-        """In a thread of its own: load the state; the end of a batch picks up what came of it."""
+        """In a thread of its own: load the state, and flip where the new executor runs other tasks already."""
         task, place = each.migration.task, each.place
         assert place is not None
         loaded = False
         try:
-            loaded = self._states[task.operator].load(task.index, place)
+            loaded = self._states[task.operator].load(task.index, place, keep=each.keep)
         finally:
-            each.loaded, each.loading = loaded, False
+            with self._lock:
+                each.loaded, each.loading = loaded, False
+                if loaded and not each.keep and self._under_way.get(task) is each:
+                    # The executor has reported by itself that it holds it; to wait would be to let it unload it again.
+                    self._step(each, MigrationState.WARM)
+                    self._flip(each)
 
     def _back(self, each: _UnderWay) -> None:
         self._step(each, MigrationState.WANTED)

@@ -291,7 +291,7 @@ class SparkPlant:
         self._composition = changed
         return Outcome(action, Status.DONE)
 
-    def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
+    def _move(self, action: MoveTask, task: TaskId, host: str) -> Outcome:
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self._expect(action, host, HostState.RUNNING):
@@ -299,8 +299,9 @@ class SparkPlant:
         executor = self._hosts.executor(host)
         place = self._placing.where().get(task)
         if task not in self._placing.wanted() and place and executor and place.executor == executor.id:
+            self._placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
-        self._placing.want(task, host)
+        self._placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     def _lease(self, action: Action, host: str, kind: str) -> Outcome:

@@ -6,8 +6,9 @@ state loaded from the checkpoint; nothing is copied and nothing can be lost. A b
 and may overwrite what it was told, which is why callers move right after a batch ends, look again, and repeat.
 """
 
+import contextlib
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -15,16 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.executors import Location
+from elastream.spark.preload import StateOpener, find_opener
 
 __all__ = ["Location", "StatePartitions"]
 
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a state partition was last: the address of its host and the id of its executor."""
-
-    address: str
-    executor: str
+LOOK = 0.01
+"""Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
 
 
 class StatePartitions:
@@ -46,11 +44,14 @@ class StatePartitions:
         self._operator = operator
         self._stores = stores
         jvm: Any = spark._jvm
+        self._spark = spark
         self._jvm = jvm
         self._streams = spark._jsparkSession.streams()
         self._query_id = jvm.java.util.UUID.fromString(query.id)
         self._run_id = jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
+        self._opener: StateOpener | None = None
+        self._looked_for_opener = False
         self._providers: dict[tuple[int, str], Any] = {}
         try:
             self._coordinator = self._streams.stateStoreCoordinator()
@@ -61,14 +62,8 @@ class StatePartitions:
         """Location of every partition that has been loaded anywhere; empty before the first batch."""
         if self._state_root() is None:
             return {}
-        found: dict[int, Location] = {}
-        for partition in range(self.partitions):
-            location = self._coordinator.getLocation(self._provider(partition, self._stores[0]))
-            if location.isDefined():
-                # The coordinator answers in the form of a task location, "executor_HOST_ID".
-                _, address, executor = location.get().split("_", 2)
-                found[partition] = Location(address, executor)
-        return found
+        located = ((partition, self._location(partition)) for partition in range(self.partitions))
+        return {partition: location for partition, location in located if location is not None}
 
     def move(self, partition: int, to: Location) -> None:
         """Let the next batch run `partition` at `to`. About a millisecond; no effect before the first batch."""
@@ -83,9 +78,38 @@ class StatePartitions:
         execution = self._execution()
         return -1 if execution is None else int(execution.currentBatchId())
 
-    def load(self, partition: int, at: Location) -> bool:
-        """Load the state of `partition` at `at` while it stays where it is; whether that could be done."""
-        return False
+    def resume(self, before: "StatePartitions") -> None:
+        """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
+        self._root = before._root
+
+    def load(self, partition: int, at: Location, *, keep: bool) -> bool:
+        """Load the state of `partition` at `at`, so that a batch finds it there; whether that was done, after it was.
+
+        The executor that loads it reports that it holds it now, and batches go there from then on. keep: put that right
+        each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
+        what it does not hold: `keep` is for those that run none yet.
+        """
+        execution = self._execution()
+        if execution is None or execution.currentBatchId() < 1:
+            return False
+        if not self._looked_for_opener:
+            self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
+            self._looked_for_opener = True
+        before = self._location(partition)
+        if self._opener is None or before is None:
+            return False
+        opening = _Opening(self._opener, execution, partition, at)
+        opening.start()
+        seen = False
+        while True:
+            alive = opening.is_alive()
+            if self._location(partition) == at:
+                seen = True
+                if keep and before != at:
+                    self.move(partition, before)
+            if not alive:
+                return seen and opening.done
+            opening.join(LOOK)
 
     def _provider(self, partition: int, store: str) -> Any:
         key = (partition, store)
@@ -102,7 +126,31 @@ class StatePartitions:
             self._root = execution.checkpointLocation() if execution is not None else None
         return self._root
 
+    def _location(self, partition: int) -> Location | None:
+        location = self._coordinator.getLocation(self._provider(partition, self._stores[0]))
+        if not location.isDefined():
+            return None
+        # The coordinator answers in the form of a task location, "executor_HOST_ID".
+        _, address, executor = location.get().split("_", 2)
+        return Location(address, executor)
+
     def _execution(self) -> Any:
         """The newest execution of the query, None before its first batch and after its end."""
         wrapper = self._streams.get(self._query_id)
         return None if wrapper is None else wrapper.streamingQuery().lastExecution()
+
+
+class _Opening(threading.Thread):
+    """One partition on its way into an executor. done: whether the task that opened it succeeded."""
+
+    def __init__(self, opener: StateOpener, execution: Any, partition: int, at: Location) -> None:
+        super().__init__(name=f"load-state-{partition}", daemon=True)
+        self._arguments = opener, execution, partition, at
+        self.done = False
+
+    def run(self) -> None:
+        opener, execution, partition, at = self._arguments
+        # An executor that leaves meanwhile takes the task with it; the partition is moved all the same.
+        with contextlib.suppress(Py4JError):
+            opener.open(execution, partition, at)
+            self.done = True
