@@ -51,6 +51,10 @@ POLICIES: Mapping[str, str] = {
     "queue_threshold": "elastream.planning.queue_threshold:QueueThreshold",
     "btu": "elastream.planning.btu:Btu",
     "e2df": "elastream.planning.e2df:E2df",
+    "otd": "elastream.planning.otd:Otd",
+    "elastic_allocator": "elastream.planning.elastic_allocator:ElasticAllocator",
+    "even": "elastream.planning.baselines:Even",
+    "random": "elastream.planning.baselines:Random",
 }
 """Policies by the name that a document calls them, as `module:class`; imported when used."""
 

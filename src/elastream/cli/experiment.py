@@ -33,7 +33,7 @@ Plant = Annotated[
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df or nstorm.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df, nstorm, otd or elastic-allocator.")],
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
