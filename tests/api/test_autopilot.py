@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, ElastreamError
-from elastream.model.action import MoveTask, TaskId
+from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
+from elastream.model.cloud import HostState, HostType
 from elastream.model.plant import Policy
 from elastream.planning.attached import ByLoad
 from elastream.spark import attached
@@ -20,6 +21,7 @@ from elastream.spark.capabilities import probe
 from spark_jvm import forget_jvm
 
 PARTITIONS = 3
+ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
@@ -165,11 +167,9 @@ def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, cap
 def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
     plant = AttachedPlant(spark, probe(spark).driver, None)
     try:
-        plant.observe()
-        time.sleep(0.5)
+        wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
         assert len(observation.tasks) == 0
-        assert "counts/aggregate0" in observation.context.graph.by_name
         assert ByLoad().plan(observation) == []
     finally:
         plant.close()
@@ -179,7 +179,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
-        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 120)
+        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 240)
         wait_until(lambda: failing.exception() is not None, 120)
         again.stop()
         again = start_counts(spark, tmp_path / "again", "again")
@@ -187,9 +187,30 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         def runs():
             return {query.name: query.runs for query in pilot.plant.queries}
 
-        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 120)
+        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 240)
         assert pilot.running
         again.stop()
+
+
+def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
+    can, runs = probe(spark), [query.runId for query in queries]
+    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kind=ONE_SLOT)
+
+    def observed(holds):
+        return lambda: holds(plant.observe())
+
+    try:
+        wait_until(observed(lambda o: len(o.tasks) == 2 * PARTITIONS))
+        assert plant.apply(ReleaseHost("h2")).succeeded
+        wait_until(observed(lambda o: "h2" not in o.leases), 120)
+        assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
+        assert set(plant.ran().values()) == {"h1"}
+        assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
+        assert plant.apply(LeaseHost("h3", "one slot")).succeeded
+        wait_until(observed(lambda o: o.usable == ("h1", "h3")), 120)
+        assert [query.runId for query in queries] == runs
+    finally:
+        plant.close()
 
 
 def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
@@ -200,7 +221,8 @@ def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch,
     wait_until(lambda: tasks(pilot), 120)
     query.stop()
     assert pilot.join(60)
-    assert caplog.records[-1].message.endswith("its queries have ended")
+    said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
+    assert said[-1].endswith("its queries have ended")
     assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
 
 

@@ -30,7 +30,7 @@ def test_what_is_idle_is_left_where_it_is():
 
 def test_hosts_follow_the_load_as_under_threshold():
     plants = [FakePlant(hosts=1, arrival_rate=200.0), FakePlant(hosts=1, arrival_rate=200.0)]
-    for plant, policy in zip(plants, (ByLoad(), Threshold()), strict=True):
+    for plant, policy in zip(plants, (ByLoad(hosts=Threshold()), Threshold()), strict=True):
         Loop(plant, policy, monitor=1.0, period=2.0, limit=60).run()
     leased = [[action for action in plant.applied if isinstance(action, LeaseHost)] for plant in plants]
     assert leased[0] == leased[1]

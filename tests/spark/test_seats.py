@@ -51,7 +51,7 @@ def clock():
 @pytest.fixture
 def seats(cluster, clock, monkeypatch):
     monkeypatch.setattr(module, "fence", lambda spark, executor: cluster.there.update(fenced=("", 0, 0, False)))
-    found = Seats(cluster.session, cluster, clock.now, asks=True, kind=TYPE)
+    found = Seats(cluster.session, cluster, clock.now, asks=True, kind=TYPE, allowed=2)
     found.look()
     return found
 
@@ -146,7 +146,20 @@ def test_spark_may_have_as_many_executors_as_before_in_the_end(seats, cluster):
     seats.lease("h3")
     seats.unbind()
     seats.unbind()
-    assert cluster.totals == [3, module.UNLIMITED]
+    assert cluster.totals == [3, 2]
+
+
+def test_where_spark_takes_what_there_is_only_giving_back_sets_a_limit(cluster, clock, seats):
+    free = Seats(cluster.session, cluster, clock.now, asks=True, kind=TYPE)
+    free.look()
+    free.lease("h3")
+    assert cluster.totals == []
+    free.release("h2")
+    for batch in (1, 1, 3):
+        free.step({"q": batch}, holds=lambda host: False)
+    assert (cluster.totals, cluster.killed) == ([2], ["1"])
+    free.unbind()
+    assert cluster.totals == [2, module.UNLIMITED]
 
 
 def test_use_is_what_tasks_took_of_the_slots_and_unknown_at_first(seats, cluster, clock):

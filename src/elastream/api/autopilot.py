@@ -15,11 +15,11 @@ from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.control.recording import FILE_NAME, Ending, Header, Observer, Recorder, describe_run
 from elastream.model.action import Action, Outcome, Status, describe
-from elastream.model.cloud import Billing, HostType
+from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import ElastreamError
 from elastream.model.graph import Kind
-from elastream.model.observation import Observation
+from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
 from elastream.model.wording import quantities
@@ -181,6 +181,7 @@ class Autopilot:
             asks=asks,
             provider=self._cloud if leases else None,
             kind=kind,
+            allowed=can.allowed,
             hands_off=self._observe_only,
         )
 
@@ -213,7 +214,7 @@ class Autopilot:
         loop.run()
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        found: list[Observer] = [_Spoken(plant, self._period)]
+        found: list[Observer] = [_Spoken(plant, self._period, self._observe_only)]
         if self._metrics is not None:
             try:
                 found.append(PrometheusObserver(*self._metrics))
@@ -227,8 +228,8 @@ class Autopilot:
 class _Spoken:
     """Tells the log what is seen, done and refused, each thing once while it lasts."""
 
-    def __init__(self, plant: AttachedPlant, period: float) -> None:
-        self._plant, self._period = plant, period
+    def __init__(self, plant: AttachedPlant, period: float, observe_only: bool) -> None:
+        self._plant, self._period, self._observe_only = plant, period, observe_only
         self._watched: tuple[str, ...] | None = None
         self._said: dict[str, str] = {}
         self._told: set[tuple[Action, Status]] = set()
@@ -242,6 +243,11 @@ class _Spoken:
             self._watched = graph.order
             queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
             log.info("it looks after %s; with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
+        for host, lease in observation.leases.items():
+            tasks = observation.hosts.value(host, Metric.TASKS)
+            does = "it would move" if self._observe_only else "it moves"
+            leaves = f"{does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
+            self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
         busy = self._plant.look_seconds > self._period
         self._once("busy", f"the driver took {self._plant.look_seconds:.1f} s to answer: it is asked less" if busy else "")
 
@@ -273,8 +279,10 @@ class _Spoken:
         else:
             log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
 
-    def _once(self, what: str, text: str) -> None:
-        if text and self._said.get(what) != text:
+    def _once(self, what: str, text: str, *, again: bool = True) -> None:
+        """Say `text` unless it is what was said last about `what`; with `again` off, unless anything was."""
+        said = self._said.get(what, "")
+        if text and (said != text if again else not said):
             log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
         self._said[what] = text
 

@@ -19,12 +19,12 @@ __all__ = ["ByLoad"]
 class ByLoad:
     """Hosts as `Threshold` has them, where the plant can lease any; tasks where `balance_by_load` puts them.
 
-    hosts: how many hosts the load needs. gain: fraction of an operator's highest load a core that moves must take off it
-    for any to be made. worth: cores that they must free on the fullest host, so that what is idle stays where it is: a move
-    costs its batch some tens of milliseconds, once.
+    hosts: how many hosts the load needs, judged over longer times than where every second is watched. gain: fraction of an
+    operator's highest load a core that moves must take off it for any to be made. worth: cores that they must free on the
+    fullest host, so that what is idle stays where it is: a move costs its batch some tens of milliseconds, once.
     """
 
-    hosts: Threshold = field(default_factory=Threshold)
+    hosts: Threshold = field(default_factory=lambda: Threshold(window=30.0, settle=60.0, cool_down=60.0))
     gain: float = 0.03
     worth: float = 0.02
 

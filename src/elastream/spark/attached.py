@@ -46,7 +46,7 @@ from elastream.spark.driver_side import DriverSide
 from elastream.spark.hosts import Provider
 from elastream.spark.placing import Limits, Placing
 from elastream.spark.run_clock import RunClock
-from elastream.spark.seats import Seats
+from elastream.spark.seats import UNLIMITED, Seats
 from elastream.spark.task_watch import TaskLoads
 from elastream.spark.traffic import Traffic
 from elastream.spark.watched import WatchedBatch, WatchedQuery
@@ -91,13 +91,14 @@ class AttachedPlant:
         asks: bool = False,
         provider: Provider | None = None,
         kind: HostType | None = None,
+        allowed: int = UNLIMITED,
         hands_off: bool = False,
         traffic: Traffic | None = None,
     ) -> None:
         self._spark, self._driver, self._chosen = spark, driver, chosen
         self._task_loads, self._traffic = task_loads, traffic
         self._clock = RunClock()
-        self._seats = Seats(spark, driver, self._clock.now, asks=asks, provider=provider, kind=kind)
+        self._seats = Seats(spark, driver, self._clock.now, asks=asks, provider=provider, kind=kind, allowed=allowed)
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW, benefit=self._load_of)
         self._queries: dict[str, WatchedQuery] = {}
         self._gone_since: dict[str, float] = {}

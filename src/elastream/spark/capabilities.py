@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
 from elastream.spark.driver_side import DriverSide
+from elastream.spark.seats import UNLIMITED
 from elastream.spark.task_watch import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
@@ -23,16 +24,20 @@ PROVIDER = ("room", "lease", "address", "alive", "terminate")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """driver: how to ask the driver, None where nothing can be seen and therefore nothing done. task_loads: how
-    to see what single tasks take, None where no partition is moved therefore. asks: whether executors can
-    be asked for and given back. leases: whether the provider can be used. slots: tasks that an executor runs at once, 0
-    where that is not settled. lacking: a sentence for each thing that is missing."""
+    """What there is, and a sentence in `lacking` for each thing that there is not.
+
+    driver: how to ask the driver, None where nothing can be seen and therefore nothing done. task_loads: how to see what
+    single tasks take, None where no partition is moved therefore. asks: whether executors can be asked for and given back.
+    leases: whether the provider can be used. slots: tasks that an executor runs at once, 0 where that is not settled.
+    allowed: executors that Spark may have as things stand.
+    """
 
     driver: DriverSide | None
     task_loads: TaskLoads | None = None
     asks: bool = False
     leases: bool = False
     slots: int = 0
+    allowed: int = UNLIMITED
     lacking: tuple[str, ...] = ()
 
 
@@ -62,7 +67,8 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
             f"hosts cannot be leased: {type(provider).__name__} does not have what a provider of hosts has"
             f" ({', '.join(PROVIDER)})"
         )
-    return Capabilities(driver, task_loads, asks, leases, int(_conf(spark, "spark.executor.cores") or 0), tuple(lacking))
+    slots = int(_conf(spark, "spark.executor.cores") or 0)
+    return Capabilities(driver, task_loads, asks, leases, slots, _allowed(spark), tuple(lacking))
 
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
@@ -80,6 +86,13 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
             lacking.append(f"{setting} is on: Spark asks for executors and gives them back by itself, and is left to it")
             return False
     return True
+
+
+def _allowed(spark: SparkSession) -> int:
+    """On a cluster of Spark's own an application gets all there is room for; elsewhere what it asks for at its start."""
+    if str(spark.sparkContext.master).startswith(("spark://", "local-cluster")):
+        return UNLIMITED
+    return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's own default
 
 
 def _conf(spark: SparkSession, name: str) -> str | None:

@@ -27,7 +27,7 @@ from elastream.spark.driver_side import DriverSide
 from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, START_LIMIT, Provider, fence
 from elastream.spark.state_partitions import Location
 
-__all__ = ["Seats"]
+__all__ = ["UNLIMITED", "Seats"]
 
 BUSY_WINDOW = 15.0
 """Seconds that an executor's use is averaged over: tasks tell what they took when they end."""
@@ -53,7 +53,7 @@ class Seats:
     """All hosts seen so far. `look` sees what has changed; everything else is cheap. Thread-safe.
 
     provider, kind: where hosts are leased and of which type; without a provider, `kind` is what an executor asked of Spark
-    is taken for, and without `asks` nobody is asked.
+    is taken for, and without `asks` nobody is asked. allowed: how many executors Spark may have before anyone asks.
     """
 
     def __init__(
@@ -65,13 +65,15 @@ class Seats:
         asks: bool = False,
         provider: Provider | None = None,
         kind: HostType | None = None,
+        allowed: int = UNLIMITED,
     ) -> None:
         self._spark, self._driver, self._clock = spark, driver, clock
         self.asks, self._provider, self._kind = asks, provider, kind
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
         self._seats: dict[str, _Seat] = {}
-        self._asked = False
+        self._allowed = self._total = allowed
+        self._given_back = False
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -188,11 +190,10 @@ class Seats:
                         self._to(name, state)
 
     def unbind(self) -> None:
-        """Let Spark have as many executors as it likes again, where that was changed."""
+        """Let Spark have as many executors as before, where that was changed."""
         with self._lock:
-            if self._asked:
-                self._set_total(UNLIMITED)
-                self._asked = False
+            if self._total != self._allowed:
+                self._set_total(self._allowed)
 
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
@@ -244,6 +245,7 @@ class Seats:
             self._provider.terminate(name)
             self._to(name, HostState.RELEASED)
         elif seat.executor is not None:
+            self._given_back = True
             self._request()
             jvm: Any = self._spark._jvm
             # The total is set already, a failure is not meant, and what still runs there has had its time.
@@ -256,7 +258,7 @@ class Seats:
         if seat.provided and self._provider is not None:
             if not waiting:
                 self._provider.terminate(name)
-        elif self._asked:
+        elif self._total != self._allowed:
             self._request()
 
     def _spawn(self, name: str) -> None:
@@ -273,12 +275,16 @@ class Seats:
         return self._provider.address(name)
 
     def _request(self) -> None:
-        """Let Spark have as many executors as there are and are asked for, less those that go."""
-        kept = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
-        self._set_total(sum(lease.state in kept for lease in self._leases.values()))
-        self._asked = True
+        """Let Spark have as many executors as there are and are asked for, less those that go.
+
+        Where it may have all that the cluster has room for, and none was given back, asking for more changes nothing.
+        """
+        if self._allowed < UNLIMITED or self._given_back:
+            kept = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
+            self._set_total(sum(lease.state in kept for lease in self._leases.values()))
 
     def _set_total(self, total: int) -> None:
+        self._total = total
         jvm: Any = self._spark._jvm
         context: Any = self._spark.sparkContext._jsc
         context.sc().requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))

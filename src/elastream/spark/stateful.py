@@ -109,7 +109,7 @@ class StageState:
         last = self._execution.lastExecution()
         return -1 if last is None else int(last.currentBatchId())
 
-    def load(self, partition: int, at: Location) -> bool:
+    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool:
         """State is not loaded ahead here: the batch behind a move loads it."""
         return False
 
