@@ -111,3 +111,13 @@ def test_a_place_that_cannot_be_written_is_said_in_a_sentence(tmp_path):
     (tmp_path / "plan.jsonl").mkdir()
     with pytest.raises(EnvironmentProblem, match=r"plan.jsonl cannot be written: Is a directory"):
         AllocationStore(tmp_path / "plan.jsonl")
+
+
+def test_two_who_plan_at_once_get_versions_in_one_order(tmp_path):
+    path = tmp_path / "plan.jsonl"
+    one, other = AllocationStore(path), AllocationStore(path)
+    versions = [
+        store.publish({TaskId("count", number): "h1"}, at=0.0).version for number, store in enumerate([one, other] * 5)
+    ]
+    assert versions == list(range(1, 11))
+    assert len(AllocationStore(path).latest.hosts) == 10

@@ -66,7 +66,11 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
         checks,
         _page(runs, setting, about, checks),
         environment(
-            plant="spark", hosts=about["hosts"], seconds_each=setting.seconds, period=setting.period, hurry=setting.hurry
+            plant="spark",
+            hosts=about["hosts"],
+            seconds_each=setting.seconds * setting.rounds,
+            period=setting.period,
+            hurry=setting.hurry,
         ),
         "" if all(check.holds for check in checks) else _verdict(checks),
     )
@@ -87,7 +91,7 @@ def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
             sixty, stopped, total = ("-" if value is None else f"{value:g}" for value in known)
             rows.append((f"   paper, {_paper_name(run.case)}, of 600 s", "-", "-", sixty, "-", stopped, "-", total))
     return Table(
-        f"Seconds of {setting.seconds:g} at each level of degradation, and totals (Figs. 9 and 10)",
+        f"Seconds of {setting.seconds * setting.rounds:g} at each level of degradation, and totals (Figs. 9 and 10)",
         ("", *(f"{'>= ' * (level < 1)}{level:.0%}" for level in LEVELS), "records", "over stop and restart's"),
         tuple(rows),
     )
@@ -128,9 +132,10 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
 
 
 def _how(setting: Setting) -> str:
+    each = setting.seconds * setting.rounds
     quick = (
-        f" This is the quick form: {setting.seconds:g} s a case instead of 600, a re-deployment every {setting.period:g} s "
-        f"instead of 60, cycles of all but the lazy scheme divided by {setting.hurry:g}, and some of the cases."
+        f" This is the quick form: {each:g} s a case instead of 600, a re-deployment every {setting.period:g} s instead of "
+        f"60, cycles of all but the lazy scheme divided by {setting.hurry:g}, and some of the cases."
         if setting.hurry > 1
         else ""
     )
@@ -140,9 +145,10 @@ def _how(setting: Setting) -> str:
         "its commit, which includes loading state and replanning), none between batches, and none for a batch that was "
         "broken off. So a stopped query shows as seconds at 100 %, a batch that takes three times as long as seconds at "
         "67 %. The baseline is the mean of the case without migrations; its own seconds below the mean are its noise. "
-        f"Degraded seconds of quick and full forms compare as shares of time. Tasks are the {PARTITIONS} state "
-        f"partitions, workers the {HOSTS} executors. Storm waits 30 s in a rebalance by default; nothing is waited for "
-        f"here that Spark does not wait for.{quick}"
+        f"Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as machines "
+        "and compilers warm up; curves show the rounds one after the other. Degraded seconds compare as shares of time. "
+        f"Tasks are the {PARTITIONS} state partitions, workers the {HOSTS} executors. Storm waits 30 s in a rebalance by "
+        f"default; nothing is waited for here that Spark does not wait for.{quick}"
     )
 
 
@@ -155,7 +161,7 @@ def _figures(run: Run, baseline: float, setting: Setting) -> dict[str, Any]:
     lost = degraded(run.throughput, baseline)
     return {
         "throughput by second": [round(value) for value in run.throughput],
-        "seconds": setting.seconds,
+        "seconds": setting.seconds * setting.rounds,
         "seconds degraded": {f"{level:.0%}": lost[level] for level in LEVELS},
         "records": round(run.total),
         "migrations landed": run.moved,

@@ -6,9 +6,10 @@ of a migration), be it that the plan has changed or that Spark ran it elsewhere.
 named by whoever made the `StatePartitions`, and hosts are whatever `target` turns into executors.
 """
 
+import contextlib
+import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +22,8 @@ __all__ = ["Limits", "Placing", "Plan", "States", "Target"]
 
 ATTEMPTS = 20
 """Times a migration is told again before it is dropped; one or two are normal."""
+LOADERS = 4
+"""States that are loaded at a time, at most."""
 LOADS = 3
 """Times a state is loaded ahead before the migration goes on without: loading ahead only saves time."""
 
@@ -74,8 +77,9 @@ class Plan(Protocol):
 class Limits:
     """How many migrations go on at a time.
 
-    per_host: towards one host, between their turn and their landing; loading a partition takes time from the batch that
-    needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there are.
+    per_host: towards one host, between their turn and their flip, so that many a batch: loading a partition takes time from
+    the batch that needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there
+    are.
     lazy: whether the new executor loads the state before the plan flips.
     """
 
@@ -122,7 +126,8 @@ class Placing:
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _UnderWay] = {}
         self._held: dict[TaskId, str] = {}
-        self._loader = ThreadPoolExecutor(thread_name_prefix="load-state")
+        self._loads: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
+        self._loaders: list[threading.Thread] = []
         self.landed: list[Migration] = []
         self.dropped: list[Migration] = []
         self.drifted = 0
@@ -206,8 +211,9 @@ class Placing:
                     self._flip(each)
 
     def close(self) -> None:
-        """Wait for what is being loaded."""
-        self._loader.shutdown(cancel_futures=True)
+        """Begin no further load. One under way is not waited for: where no executor is left it would never end."""
+        for _ in self._loaders:
+            self._loads.put(None)
 
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
@@ -265,7 +271,7 @@ class Placing:
         """Give their turn to as many migrations as the limits allow, the greatest benefit first, then the oldest."""
         count: dict[str, int] = {}
         for each in self._under_way.values():
-            if each.place is not None:
+            if each.place is not None and each.migration.state is not MigrationState.FLIPPED:
                 count[each.migration.host] = count.get(each.migration.host, 0) + 1
         waiting = [each for each in self._under_way.values() if each.place is None]
         # An executor that runs no task yet loads at leisure: no batch waits for it.
@@ -283,7 +289,8 @@ class Placing:
             if self.limits.lazy and each.loads < LOADS and each.migration.task in self._where:
                 each.loads, each.loading, each.loaded, each.keep = each.loads + 1, True, False, host in fresh
                 self._step(each, MigrationState.WARMING)
-                self._loader.submit(self._load, each)
+                self._loads.put(each)
+                self._more_loaders()
 
     def _waits(self, each: _UnderWay) -> bool:
         """Whether an executor that runs no task yet still loads others: the first to run would have it unload the rest."""
@@ -301,6 +308,19 @@ class Placing:
             # A batch that was planned already may have chosen its executors before it was told, or not.
             each.due = states.planned() + 1
             self._step(each, MigrationState.FLIPPED)
+
+    def _more_loaders(self) -> None:
+        if len(self._loaders) < LOADERS:
+            # A daemon, which a program that ends does not wait for.
+            loader = threading.Thread(target=self._load_all, name=f"load-state-{len(self._loaders)}", daemon=True)
+            self._loaders.append(loader)
+            loader.start()
+
+    def _load_all(self) -> None:
+        while (each := self._loads.get()) is not None:
+            # A query or session that ends meanwhile answers with an error; the migration goes on without, or ends with it.
+            with contextlib.suppress(Exception):
+                self._load(each)
 
     def _load(self, each: _UnderWay) -> None:
         """In a thread of its own: load the state, and flip where the new executor runs other tasks already."""

@@ -71,7 +71,7 @@ class StateOpener:
 
 
 def find_opener(spark: SparkSession, execution: Any, operator: int, partitions: int) -> StateOpener | None:
-    """What opens the state of `operator` of the query whose batch `execution` is; None where this Spark has no way to."""
+    """What opens the state of `operator` of the query whose ended batch `execution` is; None where there is no way."""
     jvm: Any = spark._jvm
     try:
         for node in _nodes(execution.executedPlan()):

@@ -102,13 +102,10 @@ class Follower:
         self.placing.limits = LIMITS[scheme]
 
     def close(self) -> None:
-        """Follow no longer, and stop the query between two batches where that is soon."""
+        """Follow no longer, and stop the query; a batch under way is broken off, as if it had never begun."""
         self._stopping.set()
         self._thread.join()
         self.placing.close()
-        until = time.monotonic() + 10
-        while self.query.isActive and self.query.status["isTriggerActive"] and time.monotonic() < until:
-            time.sleep(0.005)
         self.query.stop()
 
     def target(self, address: str) -> Location | None:

@@ -8,6 +8,7 @@ and may overwrite what it was told, which is why callers move right after a batc
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ __all__ = ["Location", "StatePartitions"]
 
 LOOK = 0.01
 """Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
+
+PATIENCE = 60.0
+"""Seconds that the end of a batch is waited for, to see how its operators open their state."""
 
 
 class StatePartitions:
@@ -92,13 +96,13 @@ class StatePartitions:
         execution = self._execution()
         if execution is None or execution.currentBatchId() < 1:
             return False
-        if not self._looked_for_opener:
+        if not self._looked_for_opener and self._has_ended(execution):
             self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
             self._looked_for_opener = True
         before = self._location(partition)
         if self._opener is None or before is None:
             return False
-        opening = _Opening(self._opener, execution, partition, at)
+        opening = _Opening(self._opener, self._execution() or execution, partition, at)
         opening.start()
         seen = False
         while True:
@@ -110,6 +114,21 @@ class StatePartitions:
             if not alive:
                 return seen and opening.done
             opening.join(LOOK)
+
+    def _has_ended(self, execution: Any) -> bool:
+        """Wait until the batch of `execution` has ended; False where it does not within a minute.
+
+        Its plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that
+        has not the settings of the query.
+        """
+        batch, until = int(execution.currentBatchId()), time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            wrapper = self._streams.get(self._query_id)
+            progress = None if wrapper is None else wrapper.lastProgress()
+            if progress is not None and int(progress.batchId()) >= batch:
+                return True
+            time.sleep(LOOK)
+        return False
 
     def _provider(self, partition: int, store: str) -> Any:
         key = (partition, store)
