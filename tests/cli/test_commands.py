@@ -298,6 +298,25 @@ def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -
     assert listed.count("infrastructure manager: west has room; every host is full") == 1, "told again"
 
 
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (None, "manager.yaml cannot be read: No such file"),
+        ("region: {name: east}", "manager.yaml:1: region.infrastructure: is missing"),
+        (
+            "infrastructure: {token_file: t, journal: j, regions: {e: }, applications: {a: }}",
+            "t cannot be read: No such file",
+        ),
+    ],
+)
+def test_a_manager_that_cannot_be_is_one_sentence(document: str | None, said: str) -> None:
+    if document is not None:
+        Path("manager.yaml").write_text(document)
+    result = call("manager", "manager.yaml")
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
     assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
 

@@ -35,7 +35,7 @@ from elastream.api.document_schema import (
 )
 from elastream.api.located import Loc, Located, read_yaml
 from elastream.api.user_code import Functions, near
-from elastream.model.cloud import Billing, HostType
+from elastream.model.cloud import HostType
 from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
@@ -305,9 +305,8 @@ def _setting(
 
 
 def _host_type(file: Located, name: str, keys: HostTypeKeys) -> HostType:
-    fields = keys.model_dump(exclude={"btu", "minimum"})
     with _located(file, ("host_types", name)):
-        return HostType(name, **fields, billing=Billing(keys.btu, keys.minimum))
+        return keys.built(name)
 
 
 def _relative(path: str, folder: Path) -> str:

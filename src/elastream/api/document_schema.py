@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from elastream.model import units
+from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.graph import Delivery, Form
 
@@ -227,6 +228,10 @@ class HostTypeKeys(Keys):
     region: str = "local"
     start: Duration = 60.0
     stop: Duration = 10.0
+
+    def built(self, name: str) -> HostType:
+        """The host type `name`; raises CloudError for what makes no sense."""
+        return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
 
 
 Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(_named)]

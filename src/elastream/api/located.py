@@ -96,8 +96,11 @@ class Located:
         return self.error(self.written(loc), sentence)
 
 
-def read_yaml(path: Path) -> Located:
-    """The mapping in the YAML file `path`; raises InputError for the file, DataflowError for its syntax."""
+def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
+    """The mapping in the YAML file `path`; raises InputError for the file, DataflowError for its syntax.
+
+    form: what a document should be, for the error where it is no mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -115,7 +118,7 @@ def read_yaml(path: Path) -> Located:
     except YAMLError as error:
         raise DataflowError(f"{path}: this is not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(data, Mapping):
-        raise DataflowError(f"{path}:1: a dataflow is a mapping with the keys 'dataflow' and 'operators'")
+        raise DataflowError(f"{path}:1: {form}")
     return Located(path, data)
 
 

@@ -4,16 +4,14 @@ A controller that died in the middle of an action cannot know whether it happene
 reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
 """
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from io import FileIO
 from pathlib import Path
 
+from elastream.control.lines import Lines
 from elastream.model.action import Action, Status, describe, from_json, to_json
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.errors import InputError
 
 __all__ = ["TRANSITIONS", "ActionLifecycleError", "ActionState", "Entry", "Journal"]
 
@@ -127,17 +125,11 @@ class Journal:
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
-        self.path = None if path is None else Path(path)
         self._entries: dict[int, Entry] = {}
-        self._file: FileIO | None = None
-        if self.path is not None:
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                if self.path.is_file():
-                    os.truncate(self.path, self._read(self.path))
-                self._file = self.path.open("ab", buffering=0)  # what failed must not be tried again at close
-            except OSError as error:
-                raise self._problem(error) from error
+        self._lines: Lines | None = None
+        if path is not None:
+            self._lines = Lines(path, "the journal")
+            self._take_over(self._lines)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -167,41 +159,28 @@ class Journal:
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        if self._file is not None:
-            self._file.close()
+        if self._lines is not None:
+            self._lines.close()
 
     def _write(self, entry: Entry, at: float) -> None:
-        if self._file is None:
+        if self._lines is None:
             return
         line = {"number": entry.number, "time": at, "state": entry.state.value, "by": entry.by, "reason": entry.reason}
-        try:
-            left = (json.dumps({**line, **to_json(entry.action)}, separators=(",", ":")) + "\n").encode()
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise self._problem(error) from error
+        self._lines.append({**line, **to_json(entry.action)})
 
-    def _read(self, path: Path) -> int:
-        """Take over the entries of an earlier controller; returns the length in bytes of the whole lines."""
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
+    def _take_over(self, lines: Lines) -> None:
+        """Take over the entries of an earlier controller."""
+        for number, fields in enumerate(lines.read(), start=1):
             try:
-                fields = json.loads(line)
                 at, state = float(fields.pop("time")), ActionState(fields.pop("state"))
                 key, by, reason = int(fields.pop("number")), str(fields.pop("by")), str(fields.pop("reason"))
                 known = self._entries.get(key) or Entry(key, from_json(fields), by)
                 self._entries[key] = replace(known, state=state, reason=reason, history=(*known.history, (at, state)))
             except (ValueError, TypeError, KeyError) as error:
-                raise InputError(f"{path}, line {number}: not an entry of a journal ({error})") from error
+                raise InputError(f"{lines.path}, line {number}: not an entry of a journal ({error})") from error
         for entry in self.unconcluded:
             if entry.state is not ActionState.INTERRUPTED:
                 at = entry.history[-1][0]
                 self._entries[entry.number] = entry.to(
                     ActionState.INTERRUPTED, at, "the controller ended before its outcome"
                 )
-        return whole
-
-    def _problem(self, error: OSError) -> EnvironmentProblem:
-        return EnvironmentProblem(f"the journal {self.path} cannot be written: {error.strerror or error}")

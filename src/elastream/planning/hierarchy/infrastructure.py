@@ -21,6 +21,8 @@ __all__ = [
     "Stance",
     "adopt",
     "decide",
+    "order_for",
+    "view_for",
 ]
 
 
@@ -169,6 +171,27 @@ def decide(
     return ledger.close()
 
 
+def order_for(
+    state: Infrastructure, region: str, refused: str = "", kept: Sequence[tuple[str, str, str]] = ()
+) -> RegionOrder:
+    """The order in force for `region`; one of term 0 without hosts where it was never heard of."""
+    ward = state.regions.get(region, Ward())
+    hosts = tuple((host, state.hosts[host].type) for host in ward.hosts)
+    return RegionOrder(region, ward.term, hosts, refused, tuple(kept), _leaving(state, ward), ward.number)
+
+
+def view_for(state: Infrastructure, application: str) -> View:
+    """The view in force of `application`; one of term 0 without hosts where it was never heard of."""
+    ward = state.applications.get(application, Ward())
+    return View(application, ward.term, ward.hosts, _leaving(state, ward), ward.number)
+
+
+def _leaving(state: Infrastructure, ward: Ward) -> tuple[str, ...]:
+    if not any(host in state.unsettled for host in ward.hosts):
+        return ()
+    return tuple(host for host in ward.hosts if state.hosts[host].stance is Stance.LEAVING)
+
+
 class _Ledger:
     """The records while a round lasts. Every change of a record bumps the term of whoever must hear of it, once a round."""
 
@@ -266,16 +289,13 @@ class _Ledger:
         for name, held in self.held.items():
             wards = self.applications if name[0] == "a" else self.regions
             wards[name[1:]] = replace(wards[name[1:]], hosts=tuple(held))
-        told: list[RegionOrder | View] = []
-        for name, ward in self.regions.items():
-            if ward.seen < ward.term or name in self.refused or name in self.kept:
-                hosts = tuple((host, self.hosts[host].type) for host in ward.hosts)
-                told.append(RegionOrder(name, ward.term, hosts, self.refused.get(name, ""), tuple(self.kept.get(name, ()))))
-        for name, ward in self.applications.items():
-            if ward.seen < ward.term:
-                leave = tuple(host for host in ward.hosts if self.hosts[host].stance is Stance.LEAVING)
-                told.append(View(name, ward.term, ward.hosts, leave))
         state = Infrastructure(self.hosts, frozenset(self.unsettled), self.regions, self.applications, self.next_number)
+        told: list[RegionOrder | View] = [
+            order_for(state, name, self.refused.get(name, ""), self.kept.get(name, ()))
+            for name, ward in self.regions.items()
+            if ward.seen < ward.term or name in self.refused or name in self.kept
+        ]
+        told += [view_for(state, name) for name, ward in self.applications.items() if ward.seen < ward.term]
         return state, tuple(told)
 
     def _add(self, region: str, kind: str) -> None:

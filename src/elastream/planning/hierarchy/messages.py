@@ -78,6 +78,8 @@ class RegionOrder:
 
     refused: why not all that was asked for is there; empty where it is. kept: (host, manager, reason) of hosts that it
     would have freed and may not, with the manager that refused. Both tell of this round only, and change nothing.
+
+    leaving: of the hosts, those whose applications are asked to leave them. heard: number of the last report that counts.
     """
 
     region: str
@@ -85,16 +87,22 @@ class RegionOrder:
     hosts: tuple[tuple[str, str], ...]
     refused: str = ""
     kept: tuple[tuple[str, str, str], ...] = ()
+    leaving: tuple[str, ...] = ()
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Infrastructure to application: hosts it may place on, and those of them that it is asked to leave and not to use."""
+    """Infrastructure to application: hosts it may place on, and those of them that it is asked to leave and not to use.
+
+    heard: number of the last holding that counts.
+    """
 
     application: str
     term: int
     hosts: tuple[str, ...]
     leave: tuple[str, ...] = ()
+    heard: int = 0
 
 
 @dataclass(frozen=True, slots=True)

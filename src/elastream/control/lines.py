@@ -1,0 +1,76 @@
+"""A file of JSON lines that outlives its process: a line is on disk before `append` returns.
+
+What the lines mean is whoever's file it is; here is only that a crash tears at most the last line, which is cut off.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from elastream.model.errors import EnvironmentProblem, InputError
+
+__all__ = ["Lines"]
+
+
+class Lines:
+    """`path`, made where it is not there; `what` it is, for error sentences ("the journal").
+
+    Raises EnvironmentProblem where it cannot be read or written.
+    """
+
+    def __init__(self, path: Path | str, what: str) -> None:
+        self.path = Path(path)
+        self.what = what
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._content = self.path.read_bytes() if self.path.is_file() else b""
+            if self._content:
+                whole = self._content.rfind(b"\n") + 1
+                self._content = self._content[:whole]
+                os.truncate(self.path, whole)
+            self._file: FileIO = self.path.open("ab", buffering=0)  # what failed must not be tried again at close
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole lines that were there when it was opened, once; InputError, naming the line, where one is no object."""
+        found = []
+        content, self._content = self._content, b""
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{self.path}, line {number}: this is no JSON ({error})") from error
+            if not isinstance(fields, dict):
+                raise InputError(f"{self.path}, line {number}: this is no JSON object")
+            found.append(fields)
+        return found
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Add a line and force it to disk."""
+        try:
+            write_whole(self._file, line(fields))
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._file.close()
+
+    def _problem(self, error: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"{self.what} {self.path} cannot be written: {error.strerror or error}")
+
+
+def line(fields: Mapping[str, Any]) -> bytes:
+    """The line that says `fields`."""
+    return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
+
+
+def write_whole(file: FileIO, content: bytes) -> None:
+    """Write all of `content` to an unbuffered file and force it to disk."""
+    while content:
+        content = content[file.write(content) :]
+    os.fsync(file.fileno())
