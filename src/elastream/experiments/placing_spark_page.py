@@ -43,13 +43,13 @@ driver between two stages, so that none is ever used above some four fifths."""
 
 CASES: Mapping[str, Query] = {
     "communication": Query("distinct", 2000, "count", sent=512),
-    "computation": Query("distinct", 2000, "count", steps=300, skew=1.0, sent=128),
+    "computation": Query("distinct", 2000, "count", steps=8000, skew=1.0, sent=128),
 }
 """Application by what limits it: what the first stage sends on, or harmonic numbers in it, as in the paper, section 5.3."""
 RUNNING, ALLOCATED = "words", "topk"
 BESIDE = (
-    Query(RUNNING, 1500, steps=300, skew=1.0, payload=128),
-    Query(ALLOCATED, 1500, steps=150, skew=1.0, payload=256),
+    Query(RUNNING, 1000, steps=8000, skew=1.0, payload=128),
+    Query(ALLOCATED, 1000, steps=4000, skew=1.0, payload=256),
 )
 """What runs already, and what is allocated beside it."""
 
