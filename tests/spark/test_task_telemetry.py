@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from elastream import Dataflow, HostType, Local, constant, parquet, records
 from elastream.model.action import MoveTask, TaskId
+from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Metric
 from elastream.spark.directory import RunDirectory
 from elastream.spark.driver_side import DriverSide
@@ -136,3 +137,10 @@ def test_nothing_is_told_twice(plant, chained):
     assert len(set(batches)) == 2
     assert all(load.ranks for load in first)
     assert all(load.batch > max(batches) for load in watch.poll(batches=2))
+
+
+def test_what_a_spark_does_not_have_is_told_in_one_sentence(plant, tmp_path):
+    source = tmp_path / "Asks.java"
+    source.write_text("public static String ask(Object context) { return ((org.apache.spark.Nowhere) context).it(); }")
+    with pytest.raises(EnvironmentProblem, match=r"^this Spark does not tell .*[^\n]*$"):
+        DriverSide(plant.spark, source)

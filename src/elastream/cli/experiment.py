@@ -100,11 +100,23 @@ def _nstorm() -> "Callable[..., Outcome]":
     return run_nstorm
 
 
+def _otd_spark() -> "Callable[..., Outcome]":
+    from elastream.experiments.placing_spark_page import run_otd_spark
+
+    return run_otd_spark
+
+
+def _elastic_allocator_spark() -> "Callable[..., Outcome]":
+    from elastream.experiments.placing_spark_page import run_elastic_allocator_spark
+
+    return run_elastic_allocator_spark
+
+
 PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
-    "otd": {"simulated": _otd},
-    "elastic-allocator": {"simulated": _elastic_allocator},
+    "otd": {"simulated": _otd, "spark": _otd_spark},
+    "elastic-allocator": {"simulated": _elastic_allocator, "spark": _elastic_allocator_spark},
     "nstorm": {"spark": _nstorm},
 }
 """What runs each experiment, by plant; imported when used."""

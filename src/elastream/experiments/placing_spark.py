@@ -40,14 +40,14 @@ __all__ = ["HOST", "LINK", "PARTITIONS", "Phase", "Query", "cluster", "network_k
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
 """Three of them are what two cores carry beside Spark's driver."""
-HOSTS, PARTITIONS = 3, 8
+HOSTS, PARTITIONS = 3, 6
 FAVOURITE = 0.9
 """Of what a partition sends, the part that goes to its partner; the rest goes to all alike."""
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
-LANDING = 40.0
-"""Seconds that moves are given to land."""
+LANDING, WARMING = 40.0, 60.0
+"""Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,15 +230,19 @@ def network_kind(plant: SparkPlant) -> str:
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
 
 
-def settle(plant: SparkPlant, policy: Policy, seconds: float, period: float = 2.0) -> int:
+def settle(plant: SparkPlant, policy: Policy, seconds: float, *, period: float = 2.0, one_by_one: bool = False) -> int:
     """Let `policy` move tasks for `seconds`, looking every `period`; the number of moves that landed.
 
-    Ends earlier where it asked for nothing in four looks in a row. Raises ElastreamError where a query fails.
+    one_by_one: ask again only once what was asked for has landed, because the use of hosts shows it no sooner.
+
+    Ends earlier where it asked for nothing in four looks in a row. Raises ElastreamError where a query fails, or nothing is
+    known of its tasks within WARMING.
     """
+    _await_measured(plant)
     before, until, quiet = len(plant.placing.landed), time.monotonic() + seconds, 0
     while time.monotonic() < until and quiet < 4:
         seen = _looked(plant)
-        if len(seen.tasks) and not np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any() and not plant.placing.wanted():
+        if _measured(seen) and not (one_by_one and plant.placing.wanted()):
             actions = policy.plan(seen)
             for action in actions:
                 plant.apply(action)
@@ -249,6 +253,18 @@ def settle(plant: SparkPlant, policy: Policy, seconds: float, period: float = 2.
         _looked(plant)
         time.sleep(0.5)
     return len(plant.placing.landed) - before
+
+
+def _await_measured(plant: SparkPlant) -> None:
+    until = time.monotonic() + WARMING
+    while not _measured(_looked(plant)):
+        if time.monotonic() > until:
+            raise ElastreamError(f"no batch of the queries was measured within {WARMING:g} s")
+        time.sleep(0.5)
+
+
+def _measured(seen: Observation) -> bool:
+    return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
 
 
 def phase(plant: SparkPlant, name: str, moves: int, seconds: float) -> Phase:

@@ -168,7 +168,7 @@ class SparkPlant:
         cost = landlord.cost() if landlord else total_cost(self.ledger, now)
         held = self._steward.held()
         self._tasks.poll()
-        executors = {name: executor for name in usable if (executor := self._hosts.executor(name)) is not None}
+        executors = {name: executor for name in leases if (executor := self._hosts.executor(name)) is not None}
         host_of = {executor.id: name for name, executor in executors.items()}
         links = self._tasks.links(host_of, tuple(executors), self._cluster.link_rate)
         frame = self._watch.hosts(leases, held, links, now)
