@@ -52,7 +52,7 @@ def stateful_stages(driver: DriverSide, execution: Any) -> tuple[StatefulStage, 
     answer = driver.ask("stateful", driver.context, execution)
     if not answer:
         return None
-    head, *rows = answer
+    rows = answer[1:]
     ages = sorted(int(row[3]) for row in rows)
     found = []
     for _, members in groupby(sorted(rows, key=lambda row: (int(row[0]), int(row[1]))), key=itemgetter(0)):
