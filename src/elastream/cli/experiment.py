@@ -33,7 +33,7 @@ Plant = Annotated[
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df or nstorm.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df, nstorm, otd or elastic-allocator.")],
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
@@ -82,6 +82,18 @@ def _e2df_spark() -> "Callable[..., Outcome]":
     return run_e2df_spark
 
 
+def _otd() -> "Callable[..., Outcome]":
+    from elastream.experiments.otd_page import run_otd
+
+    return run_otd
+
+
+def _elastic_allocator() -> "Callable[..., Outcome]":
+    from elastream.experiments.elastic_allocator_page import run_elastic_allocator
+
+    return run_elastic_allocator
+
+
 def _nstorm() -> "Callable[..., Outcome]":
     from elastream.experiments.nstorm_page import run_nstorm
 
@@ -91,6 +103,8 @@ def _nstorm() -> "Callable[..., Outcome]":
 PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
+    "otd": {"simulated": _otd},
+    "elastic-allocator": {"simulated": _elastic_allocator},
     "nstorm": {"spark": _nstorm},
 }
 """What runs each experiment, by plant; imported when used."""

@@ -14,7 +14,7 @@ from elastream.model.graph import Edge
 from elastream.model.observation import UNMEASURED, Exchange, Floats, Integers
 from elastream.simulation.stations import Station
 
-__all__ = ["Stream", "exchange_of", "rows_of"]
+__all__ = ["Stream", "crossing", "exchange_of", "rows_of"]
 
 
 class Stream(NamedTuple):
@@ -48,6 +48,20 @@ def exchange_of(streams: Sequence[Stream] | None, stations: Sequence[Station], a
     source, target, rate = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     here = (rate > 0) & ((source >= 0) | (target >= 0))
     return Exchange(source[here], target[here], rate[here], age=age)
+
+
+def crossing(exchange: Exchange, host: Integers, hosts: int) -> Floats:
+    """Bytes/s over the link of each host, both directions; NaN where unknown. What comes from nowhere comes over it."""
+    if not exchange.known:
+        return np.full(hosts, np.nan)
+    at = np.append(host, -1)
+    begin, end = at[exchange.source], at[exchange.target]
+    apart = begin != end
+    over = np.zeros(hosts)
+    for side in (begin, end):
+        there = apart & (side >= 0)
+        over += np.bincount(side[there], exchange.rate[there], hosts)
+    return over
 
 
 def _pairs(stream: Stream, rows: dict[str, Integers]) -> tuple[Integers, Integers, Floats]:

@@ -39,6 +39,12 @@ class Source:
         self.next = 0
         self.ready = NOTHING
         self.offered = 0.0
+        self.held = 0.0
+
+    @property
+    def emitted(self) -> float:
+        """Records given out and not held back before the first operator."""
+        return self.offered - self.held
 
     def until(self, end: float) -> Flow:
         """Records that arrive before `end` and were not given out yet."""
@@ -276,6 +282,8 @@ def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) ->
     """Sources and operators whose items travel in cohorts: those with more than `cohorts_above` a period at the peak."""
     if settings.travel is Travel.SINGLE:
         return frozenset()
+    if settings.travel is Travel.TASKS:
+        return frozenset(graph.by_name)
     composition = Composition.default(graph)
     selectivity = {name: each for name, (_, each) in alternate_costs(graph, settings, composition).items()}
     peaks = {name: load.busiest(settings.monitor) for name, load in loads.items()}

@@ -37,8 +37,9 @@ from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Event, Pool
 from elastream.simulation.result import Result, result_of
-from elastream.simulation.settings import Settings
+from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.stations import Station
+from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
 
 __all__ = ["SimulatedClock", "SimulatedPlant", "make_plant"]
@@ -419,7 +420,7 @@ def make_plant(
     loads: Mapping[str, Load] | None = None,
     seed: int = 0,
     settings: Settings | None = None,
-    hosts: int = 1,
+    hosts: int | Sequence[str] = 1,
     parallelism: Mapping[str, int] | None = None,
     max_hosts: int = 1_000_000,
     min_hosts: int = 1,
@@ -429,8 +430,9 @@ def make_plant(
     """A simulated plant for `layout`, at time 0 with `hosts` hosts of the first type running and all operators staffed.
 
     A layout with stages of several operators works in micro-batches as on Spark (`microbatch`); one with every operator
-    apart has a queue before each.
+    apart has a queue before each, or with `Travel.TASKS` one before each instance.
 
+    hosts: how many of the first type there are at the start, or the type of each.
     loads: by source, over the load that the source itself declares. parallelism: instances to start with, 1 where not
     given. seconds: where to cut a load that goes on for longer. Raises DataflowError for a source without a load,
     CloudError for host types none of which can hold an operator or first hosts too small for all of them, InputError
@@ -443,7 +445,8 @@ def make_plant(
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"there is a load for {min(unknown)!r}, which is no source of {layout.graph.name!r}")
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
-    network = (FusedNetwork if fused else Network)(layout, loads or {}, settings, seed, seconds)
+    kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else Network
+    network: Network | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
     for station in network.stations:
         operator = station.operator
         if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
@@ -456,8 +459,8 @@ def make_plant(
         frozenset(KINDS), network.scalable,
     )  # fmt: skip
     pool = Pool(types, len(network.stations), settings, seed)
-    for number in range(hosts):
-        pool.lease(f"h{number + 1}", next(iter(types.values())), 0.0, running=True)
+    for number, name in enumerate([next(iter(types))] * hosts if isinstance(hosts, int) else hosts):
+        pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
     plant = SimulatedPlant(context, network, pool, settings)
     plant.staff(parallelism or {})
     return plant

@@ -118,6 +118,8 @@ class Travel(StrEnum):
     """Each by itself, its start and finish exact. Work grows with items."""
     COHORTS = "cohorts"
     """As counts with an enqueue time, alone only where few come (`Settings.cohorts_above`). Work grows with time steps."""
+    TASKS = "tasks"
+    """As amounts, to a queue before each instance, whose host's cores and link all share that stand there (`tasks`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,11 @@ class Settings:
     by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
     operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, where it
     is not the one that the operator declares.
+
+    For `Travel.TASKS`: `shares`, weights by instance of an operator (its keys' part of the records), and `efforts`, times
+    its cost that a record is at each, or rows of either, each for `share_interval` seconds; all alike where not given.
+    `pending`: records of a source that may be under way at once, the others wait there (Storm's max.spout.pending).
+
     `batch_ratios`: what micro-batches lasted over what they should have, in the order seen; the batches of a simulation
     get one after the other, from one on that is chosen by chance.
     """
@@ -212,6 +219,10 @@ class Settings:
     messaging: Mapping[str, Messaging] = field(default_factory=dict)
     joins: frozenset[str] = frozenset()
     record_bytes: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
+    efforts: Mapping[str, Floats | Sequence[float]] = field(default_factory=dict)
+    share_interval: float = 60.0
+    pending: float = math.inf
     speed_trace: Floats | None = None
     speed_interval: float = 60.0
     batch_ratios: tuple[float, ...] = ()
@@ -219,7 +230,9 @@ class Settings:
     faults: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost"):
+        for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost",
+            "share_interval", "pending",
+        ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is {getattr(self, name):g}; it must be above 0")
         for name in ("start_cached", "variation", "latency", "message_overhead", "batch_overhead", "batch_interval",

@@ -25,12 +25,13 @@ from elastream.model.observation import (
     Sample,
     TaskFrame,
 )
-from elastream.simulation.exchanging import Stream, exchange_of
+from elastream.simulation.exchanging import Stream, crossing, exchange_of
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import Network
 from elastream.simulation.pool import Pool
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Flow, Station, Tally
+from elastream.simulation.tasks import TaskNetwork
 
 __all__ = ["Watch", "quantiles"]
 
@@ -63,6 +64,7 @@ class Watch:
         self.application: dict[Metric, float] = {}
         self.samples: deque[Sample] = deque(maxlen=settings.history + 1)
         self.offered = dict.fromkeys(network.sources, 0.0)
+        self.emitted = dict.fromkeys(network.sources, 0.0)
         self.committed = 0.0
         self.elsewhere: dict[int, float] = {}
         self.host_busy: Floats = np.zeros(0)
@@ -157,10 +159,12 @@ class Watch:
 
     def _take_sources(self, period: float) -> None:
         for name, source in self.network.sources.items():
-            came = source.offered - self.offered[name]
-            self.offered[name] = source.offered
-            for metric in (Metric.ARRIVAL_RATE, Metric.EMITTED_RATE):
-                self.columns[metric][self.rows[name]] = came / period
+            for metric, reach, last in (
+                (Metric.ARRIVAL_RATE, source.offered, self.offered),
+                (Metric.EMITTED_RATE, source.emitted, self.emitted),
+            ):
+                self.columns[metric][self.rows[name]] = (reach - last[name]) / period
+                last[name] = reach
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         network = self.network
@@ -210,6 +214,8 @@ class Watch:
         age = now - self.ticks * self.settings.monitor
         self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()
+        exchange = exchange_of(self.streams, self.network.stations, age)
+        tasks = self._task_frame()
         return Observation(
             time=now,
             context=self.context,
@@ -219,8 +225,8 @@ class Watch:
                 {metric: [value] for metric, value in {**self.application, Metric.COST: self.pool.cost(now)}.items()},
                 dict.fromkeys(self.application, age),
             ),
-            hosts=self._host_frame(hosts, now),
-            tasks=self._task_frame(),
+            hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
+            tasks=tasks,
             links=self._links(hosts),
             leases=leases,
             composition=composition,
@@ -228,7 +234,7 @@ class Watch:
             history=tuple(self.samples)[:-1],
             next_host=self.pool.next_number,
             batches=self._batches(),
-            exchange=exchange_of(self.streams, self.network.stations, age),
+            exchange=exchange,
         )
 
     def _batches(self) -> tuple[MicroBatch, ...]:
@@ -243,7 +249,7 @@ class Watch:
             self._leases = (self.pool.changes, leases, tuple(leases))
         return self._leases[1], self._leases[2]
 
-    def _host_frame(self, names: tuple[str, ...], now: float) -> Frame:
+    def _host_frame(self, names: tuple[str, ...], now: float, link: Floats) -> Frame:
         pool, active = self.pool, self.pool.active
         busy = np.zeros(len(pool))
         busy[: self.host_busy.size] = self.host_busy
@@ -256,8 +262,9 @@ class Watch:
                 Metric.MEMORY: pool.used_memory[active].copy(),
                 Metric.TASKS: pool.tasks[active].astype(np.float64),
                 Metric.SPEED: np.where(pool.up[active], pool.speeds(now)[active], np.nan),
+                Metric.BANDWIDTH: link,
             },
-            {Metric.CPU: now - self.ticks * self.settings.monitor},
+            dict.fromkeys((Metric.CPU, Metric.BANDWIDTH), now - self.ticks * self.settings.monitor),
         )
 
     def _task_frame(self) -> TaskFrame:
@@ -271,13 +278,13 @@ class Watch:
             for s, n in zip(stations, standing[2:], strict=True)
         ]
         usage = np.concatenate(busy)
-        return TaskFrame(
-            operator,
-            index,
-            host,
-            self.names,
-            {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory},
-        )
+        values = {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory}
+        if isinstance(self.network, TaskNetwork):
+            # Only there does each have a queue and a thread of its own.
+            cores = np.repeat([station.operator.cores for station in stations], standing[2:])
+            values[Metric.BUSY_CORES] = (usage * cores)[placed]
+            values[Metric.BACKLOG] = np.concatenate([station.crew.queued for station in stations])[placed]
+        return TaskFrame(operator, index, host, self.names, values)
 
     def _placements(self) -> tuple[Integers, Integers, Integers, Floats, NDArray[np.bool_]]:
         """Of every placed instance: row of its operator, its number, row of its host, memory; and which are placed."""

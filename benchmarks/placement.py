@@ -1,0 +1,148 @@
+"""Planning time of placement: OTD and Elastic Allocator's greedy matching for 50,000 tasks on 2,000 hosts.
+
+OTD is timed in cases 1 and 3, over an exchange with twenty partners a task; the matching with the time limit that a
+first pass over all pairs fits in. Seconds are of processor time, which one process has on a machine of its own; the wall
+clock is shown beside it. Besides, on small cases, what the greedy matching comes to is compared with the exact placement
+where the solver proves that one.
+
+python benchmarks/placement.py [--quick] [--json FILE]
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from _common import Report, main, progress
+
+from elastream.model.errors import InputError
+from elastream.model.observation import Exchange, Floats, Integers
+from elastream.planning.elastic_allocator import allocate
+from elastream.planning.exact import deviation, least_deviation
+from elastream.planning.otd import Case, Rules, Workers, otd_round
+
+TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
+BAR = 1.0
+SOURCE = "the project's bar"
+
+
+def exchanging(random: np.random.Generator, tasks: int) -> Exchange:
+    """Every task sends to `PARTNERS` others."""
+    source = np.repeat(np.arange(tasks), PARTNERS)
+    return Exchange(source, random.integers(0, tasks, source.size), random.exponential(1e4, source.size))
+
+
+def timed(rounds: int, plan: Callable[[int], object]) -> tuple[float, float]:
+    """Median seconds of processor and of clock of `plan(round)`; a round before them loads what is compiled."""
+    cpu, wall = [], []
+    for number in range(rounds + 1):
+        began, began_wall = time.process_time(), time.perf_counter()
+        plan(number)
+        if number:
+            cpu.append(time.process_time() - began)
+            wall.append(time.perf_counter() - began_wall)
+    return statistics.median(cpu), statistics.median(wall)
+
+
+def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, float]:
+    """A round in which every host is at low load, or one in a hundred is full."""
+    random = np.random.default_rng(1)
+    exchange = exchanging(random, tasks)
+    place: Integers = random.integers(0, hosts, tasks)
+    load = random.exponential(0.02, tasks)
+    used = random.uniform(0.2, 0.69, hosts)
+    if case is Case.BALANCE:
+        used[:: max(2, hosts // 20)] = 0.99
+    workers = Workers(np.arange(hosts), used, np.full(hosts, np.nan), np.ones(hosts, dtype=np.bool_))
+
+    def plan(number: int) -> None:
+        pair = otd_round(workers, place, load, exchange, Rules())
+        assert pair.case is case
+        assert pair.task >= 0
+        place[pair.task] = pair.worker
+
+    cpu, wall = timed(rounds, plan)
+    return {"tasks": tasks, "hosts": hosts, "pairs that exchange": len(exchange), "seconds": cpu, "wall seconds": wall}
+
+
+def measure_matching(rounds: int, tasks: int, hosts: int) -> dict[str, float]:
+    """All tasks placed anew on hosts of two sizes that hold something already."""
+    random = np.random.default_rng(2)
+    sizes = random.choice([1.0, 2.0], (hosts, 1)) * np.ones((hosts, 2))
+    base = random.uniform(0.0, 0.2, (hosts, 2)) * sizes
+    needs = [
+        (each := random.gamma(2.0, 1.0, (tasks, 2))) * (0.45 * sizes.sum(axis=0) / each.sum(axis=0))
+        for _ in range(rounds + 1)
+    ]
+    found = []
+    cpu, wall = timed(rounds, lambda n: found.append(allocate(needs[n], base, sizes, trials=tasks * hosts)))
+    held = base.copy()
+    np.add.at(held, found[-1].place, needs[-1])
+    at_random = base.copy()
+    np.add.at(at_random, random.integers(0, hosts, tasks), needs[-1])
+    return {
+        "tasks": tasks,
+        "hosts": hosts,
+        "placed as best as could be": found[-1].rest,
+        "deviation": deviation(held, sizes),
+        "deviation, random": deviation(at_random, sizes),
+        "seconds": cpu,
+        "wall seconds": wall,
+    }
+
+
+def against_exact(cases: int) -> dict[str, float]:
+    """Worst ratio of the greedy matching's deviation to the exact one, over small cases where that is proven."""
+    random = np.random.default_rng(3)
+    ratios = []
+    for _ in range(cases):
+        hosts, tasks = int(random.integers(2, 5)), int(random.integers(4, 10))
+        needs = random.uniform(0.02, 0.25, (tasks, 2)) * hosts / tasks * 4
+        base, sizes = random.uniform(0.0, 0.3, (hosts, 2)), np.ones((hosts, 2))
+        try:
+            best = least_deviation(needs, base, sizes, seconds=5.0)
+        except InputError:
+            continue  # there is not room for all
+        if best.optimal:
+            ratios.append(_even(allocate(needs, base, sizes).place, needs, base) / best.value)
+    return {"cases": cases, "proven": len(ratios), "worst ratio": max(ratios), "median ratio": statistics.median(ratios)}
+
+
+def _even(place: Integers, needs: Floats, base: Floats) -> float:
+    held = base.copy()
+    np.add.at(held, place, needs)
+    return deviation(held, np.ones(base.shape))
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    """All three, and the bars."""
+    report = Report()
+    rounds = 3 if arguments.quick else 7
+    tasks, hosts = TASKS, HOSTS
+    rows = {
+        "OTD, case 1": measure_otd(Case.BALANCE, rounds, tasks, hosts),
+        "OTD, case 3": measure_otd(Case.COMMUNICATION, rounds, tasks, hosts),
+        "greedy matching": measure_matching(rounds, tasks, hosts),
+    }
+    for name, row in rows.items():
+        progress(f"{name}: {row['seconds']:.3f} s of CPU ({row['wall seconds']:.3f} by the clock)")
+        report.at_most(f"{name}, {tasks:,} tasks on {hosts:,} hosts, s of CPU", row["seconds"], BAR, SOURCE)
+    exact = against_exact(10 if arguments.quick else 40)
+    report.at_most("greedy matching over the exact placement, worst of small cases", exact["worst ratio"], 1.05, SOURCE)
+    report.figures = {**rows, "small cases": exact}
+    return report
+
+
+def line(report: Report) -> str:
+    """The result in a line."""
+    seconds = ", ".join(f"{name} {row['seconds']:.2f} s" for name, row in report.figures.items() if "seconds" in row)
+    exact = report.figures["small cases"]
+    return (
+        f"{TASKS:,} tasks on {HOSTS:,} hosts: {seconds}; greedy over exact at worst {exact['worst ratio']:.3f} "
+        f"in {exact['proven']} proven cases"
+    )
+
+
+if __name__ == "__main__":
+    main("placement", __doc__.splitlines()[0], measure, line)

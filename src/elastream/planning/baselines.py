@@ -1,0 +1,62 @@
+"""Placements that know nothing of loads: what policies of placement are compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.model.action import Action, MoveTask
+from elastream.model.observation import Integers, Observation
+from elastream.planning.elastic_allocator import movable
+
+__all__ = ["Even", "Random"]
+
+
+@dataclass(frozen=True)
+class Even:
+    """Storm's even scheduler: the tasks of `operators` (all by default), one after the other, over the hosts in turn."""
+
+    operators: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "even"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Moves of what is not where its turn puts it."""
+        rows = movable(observation, self.operators)
+        hosts = len(observation.usable)
+        return _moves(observation, rows, np.arange(rows.size) % max(1, hosts), "its turn")
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again."""
+
+    seed: int = 0
+    operators: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "random"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Moves of what is not where it was drawn to be."""
+        rows = movable(observation, self.operators)
+        hosts = len(observation.usable)
+        drawn = np.random.default_rng(self.seed).integers(0, max(1, hosts), rows.size)
+        return _moves(observation, rows, drawn, "by chance")
+
+
+def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:
+    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, of those that are elsewhere."""
+    tasks, hosts, usable = observation.tasks, observation.hosts.ids, observation.usable
+    if not usable:
+        return []
+    return [
+        MoveTask(tasks.tasks[row], usable[host], why=why)
+        for row, host in zip(rows.tolist(), wanted.tolist(), strict=True)
+        if hosts[tasks.host[row]] != usable[host]
+    ]

@@ -1,0 +1,51 @@
+"""Observations of tasks on hosts that tests of placement policies share."""
+
+import numpy as np
+
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.observation import UNMEASURED, Context, Exchange, Frame, Metric, Observation, TaskFrame
+from elastream.model.stages import lay_out
+
+HOST = HostType("host", cores=1.0, bandwidth=1000.0)
+GRAPH = Graph(
+    "two",
+    (
+        Operator("source", Kind.SOURCE),
+        Operator("a", alternates=(Alternate("a"),)),
+        Operator("b", alternates=(Alternate("b"),)),
+        Operator("sink", Kind.SINK, cores=0.0),
+    ),
+    (Edge("source", "a"), Edge("a", "b"), Edge("b", "sink")),
+)
+"""Operators by row: source, a, b, sink."""
+
+
+def seen(
+    place, cpu, *, busy=None, backlog=None, exchange=UNMEASURED, states=None, types=None, operator=None, time=5.0
+) -> Observation:
+    """Tasks at `place`, hosts used as `cpu` says; all tasks are of `a` where `operator` does not say otherwise."""
+    hosts = [f"h{n + 1}" for n in range(len(cpu))]
+    states = states or [HostState.RUNNING] * len(cpu)
+    types = types or [HOST] * len(cpu)
+    leases = {
+        name: Lease(name, kind, 0.0, state, ((0.0, state),)) for name, kind, state in zip(hosts, types, states, strict=True)
+    }
+    operator = [1] * len(place) if operator is None else operator
+    values = {Metric.BUSY_CORES: busy, Metric.BACKLOG: backlog}
+    index = [list(operator[:row]).count(each) for row, each in enumerate(operator)]
+    return Observation(
+        time=time,
+        context=Context(lay_out(GRAPH, fused=False), {HOST.name: HOST}),
+        operators=Frame(tuple(GRAPH.by_name)),
+        hosts=Frame(hosts, {Metric.CPU: cpu}),
+        tasks=TaskFrame(operator, index, place, tuple(GRAPH.by_name), {m: v for m, v in values.items() if v is not None}),
+        leases=leases,
+        exchange=exchange,
+    )
+
+
+def pairs(*entries) -> Exchange:
+    """An exchange from (source, target, bytes/s)."""
+    source, target, rate = zip(*entries, strict=True)
+    return Exchange(np.array(source), np.array(target), np.array(rate, dtype=float))
