@@ -106,15 +106,13 @@ class StatePartitions:
             return None if self._looked_for_opener and self._opener is None else False
         opening = _Opening(self._opener, self._execution() or execution, partition, at)
         opening.start()
-        seen = False
         while True:
             alive = opening.is_alive()
-            if self._location(partition) == at:
-                seen = True
-                if keep and before != at:
-                    self.move(partition, before)
+            if keep and before != at and self._location(partition) == at:
+                self.move(partition, before)
             if not alive:
-                return seen and opening.done
+                # Its report may have been overwritten by the next batch's before anyone looked: that it ran is what counts.
+                return opening.done
             opening.join(LOOK)
 
     def _has_ended(self, execution: Any) -> bool:
