@@ -19,8 +19,10 @@ demo: setup
 demo-manufacturing: setup
 	$(BIN)/elastream run examples/manufacturing.py
 
+# Tests without Spark share the cores file by file; those with Spark have the machine to themselves, one after the other.
 test: setup check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile
+	$(BIN)/python -m pytest -m "(spark or kafka) and not slow"
 
 check: setup
 	$(BIN)/ruff check .
@@ -29,11 +31,11 @@ check: setup
 	$(BIN)/mypy --strict -p elastream.model -p elastream.planning -p elastream.control -p elastream.workload
 	$(BIN)/lint-imports
 
-test-all: setup check
-	$(BIN)/python -m pytest -m ""
+test-all: test
+	$(BIN)/python -m pytest -m slow
 
 unit: setup
-	$(BIN)/python -m pytest -m "not spark and not kafka"
+	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile
 
 docs: setup
 	$(BIN)/mkdocs build --strict

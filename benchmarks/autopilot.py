@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from _common import Report, interleaved, local_session, main, progress
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.state import GroupStateTimeout
 
 from elastream import Autopilot, HostType, Local
 from elastream.model.action import Action, MoveTask
@@ -138,7 +136,7 @@ def measure_cost(report: Report, quick: bool) -> None:
         running = idle_queries(spark, root, queries, partitions)
         wait_for_batches(running, 2, 900)
         apart: list[float] = []
-        looks: list[float] = []
+        looks: list[dict[str, float]] = []
 
         def without() -> float:
             before = cpu_of(this) + cpu_of(jvm)
@@ -153,13 +151,15 @@ def measure_cost(report: Report, quick: bool) -> None:
                 # Its first looks read the plans and load classes; what counts is what goes on for days.
                 time.sleep(2 * PERIOD)
                 own = [each.native_id for each in threading.enumerate() if each.name.startswith("elastream")]
+                looked = pilot.plant.looks
                 served, spent = gateway_threads(jvm), sum(cpu_of(this, each) for each in own)
                 value = without()
                 now = gateway_threads(jvm)
                 mine = sum(cpu_of(this, each) for each in own) - spent
                 theirs = sum(now[each] - served.get(each, 0.0) for each in now)
-                apart.append((mine + theirs) / seconds)
-                looks.append(pilot.plant.look_seconds)
+                number = pilot.plant.looks - looked
+                looks.append({"looks": number, "Python's CPU": mine, "the JVM's": theirs, "s": pilot.plant.look_seconds})
+                apart.append((mine + theirs) / number)
                 assert len(pilot.plant.observe().tasks) == queries * partitions, "not every partition was seen"
                 return value
 
@@ -174,34 +174,55 @@ def measure_cost(report: Report, quick: bool) -> None:
         "partitions each": partitions,
         "cores of driver and JVM": sides.figures("with", "without"),
         "extra, by difference": {"median": statistics.median(extra), "runs": extra},
-        "own threads, Python's and the JVM's that answer them": {"median": statistics.median(apart), "runs": apart},
-        "seconds a look": looks,
+        "CPU seconds a look, of Python's threads and the JVM's that answer them": statistics.median(apart),
+        "looks": looks,
         "load": "real queries with batches once a minute, the newest of which every look reads anew",
         "CPU seconds of a plan, 8 hosts, simulated": planning,
     }
     name = f"cores that Autopilot takes at a {PERIOD:g} s period, {queries} queries x {partitions} partitions"
-    report.at_most(name, statistics.median(apart) + planning / PERIOD, 0.05, SOURCE)
+    # On a busy machine it looks less often than it is asked to; the figure is for a look every period all the same.
+    report.at_most(name, (statistics.median(apart) + planning) / PERIOD, 0.05, SOURCE)
 
 
 # -- growth ------------------------------------------------------------------------------------------------------------
 
 HOST = HostType("half", cores=0.5, slots=1, memory=1000.0)
 GROWN, KEYS, STATES = 4, 64, 16
+BATCH = 2.5
+"""Seconds that a batch on one executor is to take. Spark's default for spark.locality.wait is 3 s: tasks of a stage that
+lasts longer go elsewhere, their state with them, and Spark alone is then less uneven than with shorter ones."""
+
+WARM = 12
+"""Batches in which an executor of half a core compiles what it runs: the first take twice as long as later ones."""
 
 
-def spin(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
-    """Work a key in Python, in proportion to its records."""
-    records = sum(len(frame) for frame in frames)
-    value = state.get[0] if state.exists else 0
-    for number in range(25_000 * records):
-        value = (value * 31 + number) % 1_000_003
-    state.update((value,))
-    yield pd.DataFrame({"k": [key[0]], "n": [value]})
+def start_work(spark: SparkSession, root: Path, steps: int) -> StreamingQuery:
+    """A count of each key, and then, in the same tasks, `steps` steps of arithmetic a key: CPU in the executor's JVM."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
+    counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+    worked = counts.selectExpr("k", f"aggregate(sequence(1L, {steps}L), count, (a, x) -> (a * 31 + x) % 1000003) as n")
+    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime="100 milliseconds")
+    return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
+
+
+def steps_for(spark: SparkSession, root: Path) -> int:
+    """Steps a key that make a batch last BATCH on one executor, on the line through two that were tried."""
+    tried = {}
+    for steps in (20_000, 80_000):
+        query = start_work(spark, root, steps)
+        wait_for_batches([query], WARM, 300)
+        tried[steps] = median_batch(query, 5)
+        query.stop()
+    (few, short), (many, long) = tried.items()
+    each = max(1e-9, (long - short) / (many - few))
+    steps = int(min(max((BATCH - short) / each + few, few), 20 * many))
+    progress(f"seconds a batch by steps a key: {tried}; {steps} steps are taken")
+    return steps
 
 
 @contextmanager
-def grown_query(root: Path, ports: range) -> Iterator[tuple[SparkSession, LocalCluster, StreamingQuery]]:
-    """A CPU-bound stateful query on one executor of half a core, in a session as a user would have it."""
+def session_on_one_host(root: Path, ports: range) -> Iterator[tuple[SparkSession, LocalCluster]]:
+    """A session with one executor of half a core."""
     cluster = LocalCluster(Local(HOST, max_hosts=GROWN), root / "cluster", ports)
     master = cluster.start()
     spark = None
@@ -214,17 +235,10 @@ def grown_query(root: Path, ports: range) -> Iterator[tuple[SparkSession, LocalC
             state_partitions=STATES,
             small=True,
         )
-        spark = open_session(master, "growth", cluster.folder, settings)
-        rows = (
-            spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20 * KEYS).option("numPartitions", 2).load()
-        )
-        query = (
-            rows.withColumn("k", F.col("value") % KEYS).groupBy("k")
-            .applyInPandasWithState(spin, "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
-            .writeStream.outputMode("update").format("noop").option("checkpointLocation", str(root / "checkpoint"))
-            .trigger(processingTime="500 milliseconds").start()
-        )  # fmt: skip
-        yield spark, cluster, query
+        # Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does.
+        spark = open_session(master, "growth", cluster.folder, {**settings, "spark.locality.wait": "3s"})
+        wait_until(lambda: executors(spark) == 1, 120)
+        yield spark, cluster
     finally:
         cluster.close()
         if spark is not None:
@@ -240,14 +254,16 @@ def median_batch(query: StreamingQuery, batches: int, limit: float = 300.0) -> f
     )
 
 
-def grow(watched: bool, quick: bool) -> dict[str, float]:
-    """Seconds of a batch before and after one executor has grown to four."""
+def grow(watched: bool, steps: int | None, quick: bool) -> dict[str, float]:
+    """Seconds of a batch before and after one executor has grown to four. steps: None lets it find out how many."""
     root = Path(tempfile.mkdtemp(prefix="autopilot-growth-"))
     try:
-        with grown_query(root, range(25020, 25022)) as (spark, cluster, query):
-            wait_for_batches([query], 3, 300)
+        with session_on_one_host(root, range(25020, 25022)) as (spark, cluster):
             cluster.confine("h1", HOST.cores)
-            before = median_batch(query, 3)
+            steps = steps or steps_for(spark, root)
+            query = start_work(spark, root, steps)
+            wait_for_batches([query], WARM, 300)
+            before = median_batch(query, 5)
             pilot = Autopilot(spark, period=2.0).watch(query) if watched else None
             for number in range(2, GROWN + 1):
                 cluster.lease(f"h{number}", HOST)
@@ -255,15 +271,16 @@ def grow(watched: bool, quick: bool) -> dict[str, float]:
             for number in range(2, GROWN + 1):
                 cluster.confine(f"h{number}", HOST.cores)
             grown = time.monotonic()
-            settled = query.lastProgress["batchId"] + (8 if quick else 12)
-            wait_until(lambda: query.lastProgress["batchId"] >= settled, 400)
-            after = median_batch(query, 5 if quick else 9)
+            settled = query.lastProgress["batchId"] + (15 if quick else 30)
+            wait_until(lambda: query.lastProgress["batchId"] >= settled, 300)
+            after = median_batch(query, 9 if quick else 15)
             moved = 0.0
             if pilot is not None:
                 moved = float(len(pilot.plant.placing.landed))
                 pilot.stop()
             assert query.isActive, query.exception()
-            return {"before": before, "after": after, "moves": moved, "seconds to settle": time.monotonic() - grown}
+            seconds = time.monotonic() - grown
+            return {"steps": steps, "before": before, "after": after, "moves": moved, "seconds measured": seconds}
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -286,8 +303,11 @@ def measure_growth(report: Report, quick: bool) -> None:
     """Spark alone and Autopilot, in turn."""
     runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
 
+    steps: list[int] = []
+
     def side(watched: bool) -> float:
-        runs[watched].append(grow(watched, quick))
+        runs[watched].append(grow(watched, steps[0] if steps else None, quick))
+        steps.append(int(runs[watched][-1]["steps"]))
         progress(f"{'Autopilot' if watched else 'Spark alone'}: {runs[watched][-1]}")
         return runs[watched][-1]["after"]
 

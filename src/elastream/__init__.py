@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from elastream.planning.queue_threshold import QueueThreshold
     from elastream.planning.static import Static
     from elastream.planning.threshold import Threshold
-    from elastream.spark.confinement import Link
     from elastream.spark.local import Local
+    from elastream.spark.network import Link
+    from elastream.spark.pool import Pool
     from elastream.spark.sinks import latest
     from elastream.workload import constant, ramp, random_walk, sine, steps, trace
 
@@ -43,8 +44,9 @@ _HOMES = {
     "elastream.planning.queue_threshold": ("QueueThreshold",),
     "elastream.planning.static": ("Static",),
     "elastream.planning.threshold": ("Threshold",),
-    "elastream.spark.confinement": ("Link",),
     "elastream.spark.local": ("Local",),
+    "elastream.spark.network": ("Link",),
+    "elastream.spark.pool": ("Pool",),
     "elastream.spark.sinks": ("latest",),
     "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
 }

@@ -17,8 +17,8 @@ from elastream.model.errors import DataflowError, ElastreamError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph
 from elastream.planning.threshold import Threshold
-from elastream.spark.confinement import Link
 from elastream.spark.local import Local
+from elastream.spark.network import Link
 from elastream.workload import ramp
 
 GOOD = """\
@@ -464,6 +464,24 @@ def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
     head = GOOD.partition("policy:")[0]
     _, cloud = settings_of(head + "policy: threshold\ncloud: {local: {network: {delay: 20ms}}}\n")
     assert cloud == Local(network=Link(delay="20ms"))
+
+
+def test_host_types_and_the_latency_between_their_regions_are_written_as_in_python(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    text = """\
+policy: threshold
+cloud:
+  local:
+    host_types: [edge-box, vm]
+    latency: {edge: {cloud: 40ms}}
+host_types:
+  edge-box: {cores: 0.5, memory: 1GB, region: edge}
+  vm: {cores: 1, memory: 2GB, region: cloud}
+"""
+    _, cloud = settings_of(head + text)
+    assert isinstance(cloud, Local)
+    assert [(type.name, type.region) for type in cloud.types] == [("edge-box", "edge"), ("vm", "cloud")]
+    assert cloud.delays["cloud", "edge"] == 0.04
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ def test_a_region_manager_is_read(written, tmp_path) -> None:
         (REGION, "cores: 1", "cores: 0", "host type 'small' has no core"),
         (REGION, "token_file: token", "token_file: nowhere", "nowhere cannot be read: No such file"),
         (REGION, "directory: hosts/east", "", "hosts"),
+        (REGION, "spare: 2", "replica_cores: 2", "region.replica_cores: no host type has 2 cores for a replica"),
         (REGION, REGION, "{}", "one of the keys 'infrastructure' and 'region'"),
         (REGION, REGION, "- a", "1: a manager's document is a mapping"),
     ],
@@ -101,3 +102,16 @@ def test_a_token_that_can_be_guessed_is_refused(written, tmp_path) -> None:
     (tmp_path / "token").write_text("secret")
     with pytest.raises(ElastreamError, match="must have at least 16 characters"):
         load_manager(path)
+
+
+def test_what_the_documentation_shows_is_in_order(written) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/managers.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
+    assert [type(load_manager(written(block))) for block in blocks] == [InfrastructureSetting, RegionSetting]
+
+
+def test_the_smallest_type_that_is_large_enough_for_a_replica_is_asked_for(written) -> None:
+    text = REGION.replace("small: {cores: 1,", "large: {cores: 4, price: 1}, medium: {cores: 2}, small: {cores: 1,")
+    setting = load_manager(written(text.replace("spare: 2", "replica_cores: 2")))
+    assert isinstance(setting, RegionSetting)
+    assert {kind.name for kind in setting.types} == {"large", "medium"}

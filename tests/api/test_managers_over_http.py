@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import logging
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,9 @@ import httpx
 import pytest
 import uvicorn
 
-from elastream.api.managers import InfrastructureLink, follow, infrastructure_app
+from elastream.api.managers import InfrastructureLink, follow, infrastructure_app, serve
 from elastream.control.host_directory import HostDirectory
+from elastream.control.lines import JournalProblem
 from elastream.control.nodes import ApplicationNode, InfrastructureNode, RegionNode
 from elastream.control.state_log import StateLog
 from elastream.model.cloud import HostType
@@ -25,9 +28,13 @@ from elastream.planning.hierarchy.messages import Holding, RegionReport
 from elastream.planning.hierarchy.regions import RegionRules
 
 TOKEN = "a token of the tests"
-PORTS = iter(range(21010, 21100))
 LIMIT = 60.0
 """Seconds that anything may take before a test gives up; none is judged by how long it took."""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
 
 
 def until(what, seen=lambda: "") -> None:
@@ -40,7 +47,7 @@ def until(what, seen=lambda: "") -> None:
 @contextlib.contextmanager
 def served(node, period: float = 3600.0, token: str = TOKEN):
     """The node at a real port, in a thread; gives its address."""
-    config = uvicorn.Config(infrastructure_app(node, token, period), port=next(PORTS), log_level="error")
+    config = uvicorn.Config(infrastructure_app(node, token, period), port=free_port(), log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -130,6 +137,40 @@ def test_nobody_there_something_else_there_and_a_wrong_token_are_told_apart(serv
         link.tell(report)
 
 
+class FullDisk(InfrastructureNode):
+    """Its journal cannot be written."""
+
+    def round(self, now: float) -> None:
+        raise EnvironmentProblem("the journal infrastructure.journal cannot be written: No space left on device")
+
+
+def test_a_server_whose_journal_cannot_be_written_ends_with_that_sentence() -> None:
+    node = FullDisk(InfrastructureRules(), StateLog(None, "infrastructure manager"))
+    with pytest.raises(EnvironmentProblem, match="No space left on device"):
+        serve(node, TOKEN, "127.0.0.1", free_port(), 0.01)
+
+
+def test_a_region_whose_journal_cannot_be_written_ends_and_says_nothing(tmp_path) -> None:
+    log = StateLog(tmp_path / "j", "east")
+    node = RegionNode("east", RegionRules(), [HostType("small", cores=1.0)], HostDirectory(tmp_path / "east"), log)
+    said = []
+    silent = httpx.MockTransport(lambda request: said.append(request) or httpx.Response(500))
+    log._lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - closed by the log
+    with (
+        pytest.raises(JournalProblem, match="No space left"),
+        InfrastructureLink("http://x", TOKEN, transport=silent) as link,
+    ):
+        follow(node, link, 1.0, stopped=lambda seconds: True)
+    assert said == []
+    log.close()
+
+
+def test_an_address_that_is_not_to_be_had_is_one_sentence(server) -> None:
+    _, url = server
+    with pytest.raises(EnvironmentProblem, match="is not to be had: Address already in use"):
+        serve(manager(), TOKEN, "127.0.0.1", int(url.rpartition(":")[2]), 1.0)
+
+
 class Route:
     """A way to the infrastructure manager that can be cut, lose answers, and say everything again, once more and later."""
 
@@ -173,7 +214,7 @@ class Route:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", next(PORTS)), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -224,13 +265,20 @@ def test_a_region_with_a_wrong_token_ends_and_one_that_met_its_manager_before_go
     with InfrastructureLink(url, "another token") as link, pytest.raises(InputError, match="refuses: the token"):
         follow(region("one"), link, 1.0, stopped=lambda seconds: True)
     rounds = iter([False, False, True])
-    answers = iter(
-        [httpx.Response(200, json={"region": "east", "term": 0, "hosts": []})]
-        + [httpx.Response(409, json={"error": "no"})] * 2
-    )
+    first = {
+        "region": "east",
+        "term": 0,
+        "hosts": [],
+        "refused": "west has room",
+        "kept": [["h1", "application manager of a", "late"]],
+    }
+    answers = iter([httpx.Response(200, json=first)] + [httpx.Response(409, json={"error": "no"})] * 2)
     other = httpx.MockTransport(lambda request: next(answers))
+    caplog.set_level(logging.INFO, "elastream.managers")
     with InfrastructureLink("http://x", TOKEN, transport=other) as link:
         follow(region("two"), link, 1.0, stopped=lambda seconds: next(rounds))
+    assert "no more hosts in east: infrastructure manager: west has room" in caplog.text
+    assert "h1 stays: application manager of a: late" in caplog.text
     assert caplog.text.count("refuses: no; region east goes on with its last grants") == 2
 
 
@@ -265,7 +313,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        port = next(PORTS)
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         (folder / "token").write_text(TOKEN)
         self.write("infrastructure", {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from elastream.cli.app import app
 
 SOUND = """
-from elastream import Dataflow, HostType, Local, Threshold, collect, constant, run, text_files
+from elastream import Dataflow, HostType, Local, Pool, Threshold, collect, constant, run, text_files
 
 flow = Dataflow("words")
 lines = flow.source(text_files({path!r}), load=constant("1/s", "1s"), name="lines")
@@ -73,6 +73,9 @@ def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tu
         ("Local(HostType('void', cores=0, memory=2000))", ("'void'", "no core")),
         ("Local(host_type='enormous')", ("'enormous'", "small")),
         ("Local(), ports=range(7077, 7078)", ("ports", "two")),
+        ("Pool('http://127.0.0.1:9', 'words')", ("no pool at http://127.0.0.1:9",)),
+        ("Pool('nowhere', 'words')", ("nowhere",)),
+        ("Pool('http://127.0.0.1:9', 'words', priority=0)", ("'words'", "priority 0")),
     ],
 )
 def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> None:

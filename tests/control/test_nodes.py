@@ -7,21 +7,22 @@ during and after each write and each call of their provider. Besides, what singl
 import math
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from elastream.control.nodes import ApplicationNode, HostStatus, InfrastructureNode, RegionNode
+from elastream.control.nodes import ApplicationNode, HostStatus, InfrastructureNode, RegionNode, RegionState
 from elastream.control.state_log import StateLog
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, InputError
-from elastream.planning.hierarchy.applications import ApplicationRules
+from elastream.planning.hierarchy.applications import Application, ApplicationRules
 from elastream.planning.hierarchy.infrastructure import InfrastructureRules
 from elastream.planning.hierarchy.messages import Holding, Message, RegionOrder, RegionReport, View
-from elastream.planning.hierarchy.regions import RegionRules
+from elastream.planning.hierarchy.regions import Region, RegionRules
 
 REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
 SMALL = HostType("small", cores=1.0, slots=1)
@@ -101,6 +102,7 @@ class DurableManagers(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None))
         self.now = 0.0
         self.clouds = {name: Cloud(self.check_release) for name in REGIONS}
+        self.spare = dict.fromkeys(REGIONS, 3)
         self.nodes: dict[str, InfrastructureNode | RegionNode | ApplicationNode] = {}
         for name in ("manager", *REGIONS, *APPLICATIONS):
             self.start(name)
@@ -127,7 +129,8 @@ class DurableManagers(RuleBasedStateMachine):
         if name == "manager":
             self.nodes[name] = InfrastructureNode(INFRASTRUCTURE, log)
         elif name in REGIONS:
-            self.nodes[name] = RegionNode(name, REGION, [SMALL], self.clouds[name], log)
+            rules = replace(REGION, spare=self.spare[name])
+            self.nodes[name] = RegionNode(name, rules, [SMALL], self.clouds[name], log)
         else:
             self.nodes[name] = ApplicationNode(name, APPLICATION, log)
 
@@ -171,10 +174,10 @@ class DurableManagers(RuleBasedStateMachine):
     def a_region_acts(self, name: str) -> None:
         self.do(name, lambda node: node.act())
 
-    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans())
-    def an_application_says_what_it_holds(self, name: str, critical: bool) -> None:
+    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans(), spare=st.integers(0, 3))
+    def an_application_says_what_it_holds(self, name: str, critical: bool, spare: int = 1) -> None:
         occupied = {host for who, host in self.running if who == name}
-        said = self.do(name, lambda node: node.holding(self.now, occupied, critical))
+        said = self.do(name, lambda node: node.holding(self.now, occupied, critical, (("east", spare),)))
         self.network += [said] if said else []
 
     @precondition(lambda self: self.network)
@@ -202,18 +205,25 @@ class DurableManagers(RuleBasedStateMachine):
     def the_infrastructure_manager_decides(self) -> None:
         self.do("manager", lambda node: node.round(self.now))
 
-    @rule()
-    def all_is_well_for_a_round(self) -> None:
-        """Everybody reports, hears and acts: so that runs get somewhere."""
+    @rule(name=st.sampled_from(REGIONS), spare=st.integers(0, 3))
+    def a_region_is_to_keep_more_or_less_spare(self, name: str, spare: int) -> None:
+        """A restart with another document; so that it asks for hosts, for releases and for drains."""
+        self.spare[name] = spare
+        self.nodes[name].rules = replace(REGION, spare=spare)
+
+    @rule(acts=st.booleans(), critical=st.booleans())
+    def all_is_well_for_a_round(self, acts: bool = True, critical: bool = False) -> None:
+        """Everybody reports and hears: so that runs get somewhere."""
         for name in (*REGIONS, *APPLICATIONS, *REGIONS, *APPLICATIONS):
             kind = self.a_region_reports if name in REGIONS else self.an_application_says_what_it_holds
             count = len(self.network)
-            kind(name) if name in REGIONS else kind(name, False)
+            kind(name) if name in REGIONS else kind(name, critical)
             for message in self.network[count:]:
                 answer = self.do("manager", lambda node, message=message: node.hear(message))
                 if answer and name in REGIONS:
                     self.do(name, lambda node, answer=answer: node.hear(answer, self.now))
-                    self.a_region_acts(name)
+                    if acts:
+                        self.a_region_acts(name)
                 elif answer:
                     self.do(name, lambda node, answer=answer: node.hear(answer))
             self.the_infrastructure_manager_decides()
@@ -317,6 +327,40 @@ def without_order(state):
 
 DurableManagers.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 TestDurableManagers = DurableManagers.TestCase
+
+
+names = st.sampled_from(["h1", "h2", "h3", "h4"])
+some, counts, times = st.lists(names, unique=True).map(tuple), st.integers(0, 99), st.floats(0, 1e9)
+applications_ = st.builds(
+    Application, st.just("a"), counts, counts, some, some.map(frozenset), some.map(frozenset), times | st.just(math.inf),
+    times, st.dictionaries(names, times),
+)  # fmt: skip
+region_states = st.builds(
+    RegionState,
+    st.builds(Region, st.just("east"), counts, counts, st.dictionaries(names, times)),
+    st.dictionaries(names, st.just("small")), some, names | st.just(""), some, some.map(frozenset),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(applications_, region_states)
+def test_all_that_a_node_remembers_is_found_again(application: Application, region: RegionState) -> None:
+    folder = Path(tempfile.mkdtemp())
+    for kind, state in ((ApplicationNode, application), (RegionNode, region)):
+        for start in (True, False):
+            log = StateLog(folder / kind.__name__, "m")
+            if kind is ApplicationNode:
+                node = ApplicationNode("a", APPLICATION, log)
+                found = node.application
+            else:
+                node = RegionNode("east", REGION, [SMALL], Cloud(), log)
+                found = node.state
+            if start:
+                (node.become if kind is ApplicationNode else node._become)(state)
+            else:
+                assert without_order(found) == without_order(state)
+            log.close()
+    shutil.rmtree(folder)
 
 
 # -- single nodes ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conformance.fake_plant import word_count
@@ -104,6 +104,16 @@ def test_an_operator_is_left_alone_while_what_one_of_its_tasks_takes_is_not_know
     assert {move.task.operator for move in balance_by_load(observation)} == {"words"}
 
 
+def test_a_difference_within_what_its_samples_disagree_moves_nothing():
+    place, busy = [0, 0, 1, 1], [0.5, 0.3, 0.2, 0.2]
+    for error, moved in ((0.01, True), (0.1, False), (math.nan, True)):
+        observation = observe(place, [1, 1], busy)
+        tasks = observation.tasks
+        values = {Metric.BUSY_CORES: busy, Metric.BUSY_CORES_ERROR: [error] * 4}
+        noisy = replace(observation, tasks=TaskFrame(tasks.operator, tasks.index, tasks.host, NAMES, values))
+        assert bool(balance_by_load(noisy)) is moved
+
+
 def test_what_is_idle_stays_where_it_is():
     observation = observe([0] * 4, [1, 1], busy=[0.004] * 4)
     assert balance_by_load(observation, worth=0.02) == []
@@ -169,6 +179,7 @@ def test_loads_that_are_measured_with_noise_end_as_near_and_are_then_left_alone(
         )
     )
 )
+@example(([(0, 5e-324)], [0.5, 2.0], set()))  # a load that vanishes where a faster host takes it
 def test_moves_by_load_take_weight_off_the_fullest_host_and_are_all_that_is_needed(case):
     tasks, cores, draining = case
     place, busy = [host for host, _ in tasks], [load for _, load in tasks]

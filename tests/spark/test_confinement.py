@@ -1,13 +1,10 @@
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.errors import CloudError
-from elastream.spark.confinement import PERIOD, CgroupV1, CgroupV2, Link, Network, find_cgroups, mounted_cgroups, quota
+from elastream.spark.confinement import PERIOD, CgroupV1, CgroupV2, find_cgroups, mounted_cgroups, quota
 
 V1_MOUNTS = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -117,77 +114,3 @@ class TestWhatIsWritten:
         assert quota(cores) >= 1000
         if cores >= 0.01:
             assert quota(cores) / PERIOD == pytest.approx(cores, abs=1 / PERIOD)
-
-
-class TestLink:
-    def test_a_rate_and_a_delay_are_read_in_the_units_people_write(self):
-        link = Link(rate="100mbit", delay="5ms")
-        assert (link.bits_per_second, link.delay_microseconds) == (100_000_000, 5000)
-        assert str(link) == "100 Mbit/s and 5 ms one way"
-
-    @pytest.mark.parametrize(
-        ("wrong", "said"),
-        [
-            ({"rate": "fast"}, "'fast'"),
-            ({"rate": "100 parsec"}, "parsec"),
-            ({"rate": "0mbit"}, "above 0"),
-            ({"delay": "-5ms"}, "negative"),
-            ({}, "limits nothing"),
-        ],
-        ids=["no number", "no unit of rate", "no rate at all", "negative delay", "nothing given"],
-    )
-    def test_a_link_that_makes_no_sense_is_refused_in_one_sentence(self, wrong, said):
-        with pytest.raises(CloudError, match=said):
-            Link(**wrong)
-
-    def test_a_delay_is_given_to_netem_together_with_the_rate(self):
-        said = Network(7).discipline(Link(rate="10mbit", delay="5ms"))
-        assert said == ["netem", "delay", "5000us", "rate", "10000000bit"]
-
-    def test_without_netem_the_rate_is_held_by_a_bucket_that_takes_offloaded_packets_whole(self):
-        said = Network(7, netem=False).discipline(Link(rate="10mbit", delay="5ms"))
-        assert said[:3] == ["tbf", "rate", "10000000bit"]
-        assert int(said[said.index("burst") + 1]) >= 65536
-
-    def test_without_netem_a_delay_alone_limits_nothing(self):
-        assert Network(7, netem=False).discipline(Link(delay="5ms")) == []
-
-    @given(st.integers(1, 254), st.integers(2, 254))
-    def test_device_names_fit_the_kernels_fifteen_characters(self, number, index):
-        network = Network(number)
-        assert len(network.bridge) <= 15
-        assert len(network.device(index)) <= 15
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-class TestNetworkNamespaces:
-    def test_a_namespace_has_a_limited_link_of_its_own_and_leaves_nothing(self):
-        try:
-            network = Network(253).open()
-        except OSError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-        try:
-            network.add(10, Link(rate="10mbit"))
-            inside = subprocess.run([*network.inside(10), "ip", "address"], capture_output=True, text=True, check=True)
-            assert "198.18.253.10/24" in inside.stdout
-            shaped = subprocess.run([*network.inside(10), "tc", "qdisc"], capture_output=True, text=True, check=True)
-            assert "10Mbit" in shaped.stdout
-        finally:
-            network.remove(10)
-            network.close()
-        left = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
-        assert "elastream253" not in left
-        assert network.device(10) not in left
-        assert not Path("/run/netns", network.namespace(10)).exists()
-
-    def test_what_a_killed_supervisor_left_under_the_same_number_is_no_obstacle(self):
-        try:
-            Network(252).open().add(10, Link(rate="10mbit"))
-        except OSError as error:
-            pytest.skip(f"network namespaces cannot be made here: {error}")
-        again = Network(252).open()
-        try:
-            again.add(10, Link(rate="10mbit"))
-        finally:
-            again.remove(10)
-            again.close()

@@ -29,16 +29,28 @@ def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+EDGE = HostType("here", cores=0.5, memory=1000, region="edge")
+CLOUD = HostType("there", cores=0.5, memory=1000, region="cloud")
+
+
 class TestLocal:
+    def test_regions_are_those_of_the_types_and_the_first_is_where_the_driver_stands(self):
+        assert Local(host_types=[EDGE, CLOUD]).regions == ("edge", "cloud")
+        assert Local(host_types=[EDGE, CLOUD], driver_region="office").regions == ("office", "edge", "cloud")
+
+    def test_a_latency_holds_in_both_directions(self):
+        local = Local(host_types=[EDGE, CLOUD], latency={"edge": {"cloud": "40ms"}})
+        assert local.delays == {("edge", "cloud"): 0.04, ("cloud", "edge"): 0.04}
+
     def test_a_small_host_runs_one_task_on_half_a_core(self):
-        assert Local().type == BY_DEFAULT
+        assert Local().types == (BY_DEFAULT,)
         assert (BY_DEFAULT.slots, BY_DEFAULT.cores, BY_DEFAULT.price) == (1, 0.5, 1.0)
 
     def test_the_executors_heap_leaves_room_for_python_on_the_same_host(self):
         assert executor_memory(BY_DEFAULT) * 2**20 == pytest.approx(700e6, rel=0.01)
 
     def test_cores_each_replaces_the_cores_of_the_type_and_nothing_else(self):
-        quarter = Local(cores_each=0.25).type
+        (quarter,) = Local(cores_each=0.25).types
         assert quarter.cores == 0.25
         assert (quarter.name, quarter.slots, quarter.memory) == (BY_DEFAULT.name, BY_DEFAULT.slots, BY_DEFAULT.memory)
 
@@ -52,8 +64,29 @@ class TestLocal:
             ({"max_hosts": 1000}, "addresses for 200"),
             ({"cores_each": 0}, "'small' has no core"),
             ({"host_type": HostType("tiny", cores=1, memory=300)}, "'tiny' has 300 MB: an executor needs 674 MB"),
+            ({"host_type": "small", "host_types": ["small"]}, "host_type and host_types exclude each other"),
+            ({"host_types": [EDGE, EDGE]}, "two host types have one name: here, here"),
+            ({"latency": {"local": {"moon": "1s"}}}, "no host type stands in the region 'moon'; regions: local"),
+            ({"host_types": [EDGE], "latency": {"edge": {"edge": "1s"}}}, "'edge' cannot be away from itself"),
+            (
+                {"host_types": [EDGE, CLOUD], "latency": {"edge": {"cloud": "far"}}},
+                "latency from 'edge' to 'cloud': .*'far'",
+            ),
         ],
-        ids=["unknown type", "no host", "no host needed", "fewer than needed", "too many", "no core", "no memory"],
+        ids=[
+            "unknown type",
+            "no host",
+            "no host needed",
+            "fewer than needed",
+            "too many",
+            "no core",
+            "no memory",
+            "one type and several",
+            "two types of a name",
+            "latency to nowhere",
+            "latency to itself",
+            "no latency",
+        ],
     )
     def test_a_cloud_that_makes_no_sense_is_refused_in_one_sentence(self, wrong, said):
         with pytest.raises(CloudError, match=said):

@@ -25,7 +25,7 @@ class Engine:
     batch: int = -1
     told: list[tuple[int, str]] = field(default_factory=list)
     loaded: list[tuple[int, str]] = field(default_factory=list)
-    loads: bool = True
+    loads: bool | None = True
     overwrites: bool = False
 
     def where(self):
@@ -327,3 +327,15 @@ def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path
     bench.placing.attach("count", bench.engine)
     bench.batch(3)
     assert bench.on("h2") == {0}
+
+
+def test_a_kind_of_state_that_cannot_be_loaded_ahead_is_tried_once(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.loads = None
+    bench.placing.want(task(0), "h2")
+    bench.batch(2)
+    assert bench.on("h2") == {0}
+    bench.placing.want(task(1), "h2")
+    bench.batch()
+    assert bench.on("h2") == {0, 1}
+    assert bench.engine.loaded == [(0, "h2")]

@@ -163,7 +163,7 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
 
 
 def test_a_host_that_the_provider_has_no_room_for_waits_and_may_be_given_back(plant, monkeypatch):
-    monkeypatch.setattr(plant.cluster, "room", lambda starting: starting < 1)
+    monkeypatch.setattr(plant.cluster, "room", lambda waiting, starting: [] if starting else list(waiting)[:1])
     plant.apply(LeaseHost("h4", "tiny"))
     plant.apply(LeaseHost("h5", "tiny"))
     seen = plant.observe()

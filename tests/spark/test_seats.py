@@ -7,6 +7,7 @@ import pytest
 
 from elastream.control.clock import FakeClock
 from elastream.model.cloud import HostState, HostType
+from elastream.model.errors import CloudError
 from elastream.spark import seats as module
 from elastream.spark.seats import Seats
 
@@ -20,6 +21,8 @@ class Cluster:
     there: dict = field(default_factory=dict)
     totals: list = field(default_factory=list)
     killed: list = field(default_factory=list)
+
+    context = None
 
     def ask(self, method, *_):
         assert method == "executors"
@@ -174,3 +177,72 @@ def test_letting_go_ends_every_lease_and_no_executor(seats, cluster):
     seats.close()
     assert not any(lease.active for lease in seats.leases.values())
     assert cluster.killed == []
+
+
+class Provider:
+    """Hosts at addresses by name; `full` lets them wait, `broken` refuses."""
+
+    full = broken = False
+
+    def __init__(self):
+        self.there, self.ended = [], []
+
+    def room(self, waiting, starting):
+        return () if self.full else tuple(waiting)
+
+    def lease(self, host, kind):
+        if self.broken:
+            raise CloudError("nothing to be had")
+        self.there.append(host)
+
+    def address(self, host):
+        return f"10.1.0.{host[1:]}"
+
+    def alive(self, host):
+        return True
+
+    def terminate(self, host):
+        self.ended.append(host)
+
+
+@pytest.fixture
+def leased(cluster, clock, seats):
+    found = Seats(cluster.session, cluster, clock.now, provider=Provider(), kind=TYPE)
+    found.look()
+    return found
+
+
+def test_a_leased_host_is_the_executor_at_its_address_and_is_ended_with_it(leased, cluster):
+    leased.lease("h3")
+    assert state(leased, "h3") is HostState.STARTING
+    cluster.there["2"] = ("10.1.0.9", 2, 0, False)
+    cluster.there["3"] = ("10.1.0.3", 2, 0, False)
+    leased.look()
+    assert (leased.host_of()["3"], leased.host_of()["2"]) == ("h3", "h4")
+    leased.release("h3")
+    for batch in (1, 3):
+        leased.step({"q": batch}, holds=lambda host: False)
+    assert leased._provider.ended == ["h3"]
+    assert (cluster.killed, cluster.totals) == ([], [])
+
+
+def test_a_host_waits_while_the_provider_has_no_room(leased):
+    leased._provider.full = True
+    leased.lease("h3")
+    leased.step({}, holds=lambda host: False)
+    assert state(leased, "h3") is HostState.REQUESTED
+    leased._provider.full = False
+    leased.step({}, holds=lambda host: False)
+    assert state(leased, "h3") is HostState.STARTING
+
+
+def test_a_host_that_the_provider_refuses_is_lost_and_says_why_to_who_asked(leased):
+    leased._provider.broken = True
+    with pytest.raises(CloudError, match="nothing to be had"):
+        leased.lease("h3")
+    assert state(leased, "h3") is HostState.LOST
+    leased._provider.full = True
+    leased.lease("h4")
+    leased._provider.full = False
+    leased.step({}, holds=lambda host: False)
+    assert state(leased, "h4") is HostState.LOST

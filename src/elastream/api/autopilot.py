@@ -188,7 +188,7 @@ class Autopilot:
     def _kind(self, slots: int) -> HostType:
         """The host type that is leased: as given, the provider's, or an executor as this session has them."""
         local = getattr(self._cloud, "local", None)
-        kind = self._type or getattr(local, "type", None)
+        kind = self._type or next(iter(getattr(local, "types", ())), None)
         return kind or HostType("executor", cores=slots or 1, slots=slots or 1, price=0.0, billing=Billing(1.0), start=15.0)
 
     def _steer(self, plant: AttachedPlant) -> None:

@@ -58,11 +58,11 @@ POLICIES: Mapping[str, str] = {
 }
 """Policies by the name that a document calls them, as `module:class`; imported when used."""
 
-CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local"}
+CLOUDS: Mapping[str, str] = {"local": "elastream.spark.local:Local", "pool": "elastream.spark.pool:Pool"}
 """Providers of hosts, likewise."""
 
 PARTS: Mapping[str, str] = {
-    "network": "elastream.spark.confinement:Link",
+    "network": "elastream.spark.network:Link",
     "weights": "elastream.planning.btu:DownscalingWeights",
 }
 """Parameters that are a mapping in a document and an object of their own in Python."""
@@ -301,6 +301,8 @@ def _setting(
     given = {parameter: _plain(value) for parameter, value in parameters.items()}
     if (named := str(given.get("host_type"))) in host_types:
         given["host_type"] = host_types[named]
+    if isinstance(several := given.get("host_types"), list):
+        given["host_types"] = tuple(host_types.get(str(each), each) for each in several)
     return Setting(name, given, registry[name], place, file)
 
 

@@ -94,6 +94,7 @@ class InfrastructureKeys(Keys):
     journal: str
     period: Positive = 60.0
     patience: Positive = 120.0
+    silence: Positive = 180.0
     regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped), Field(min_length=1)]
     applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_mapped), Field(min_length=1)]
     prefer: Names = Field(default_factory=list)
@@ -137,6 +138,7 @@ class RegionKeys(Keys):
     spare: int = Field(5, ge=0)
     low: float = Field(0.1, ge=0, le=1)
     settle: Positive = 60.0
+    replica_cores: float = Field(0.0, ge=0)
     host_types: Annotated[dict[str, HostTypeKeys], Field(min_length=1)]
     hosts: HostsKeys
 
@@ -189,6 +191,7 @@ def _infrastructure(file: Located, keys: InfrastructureKeys, folder: Path) -> In
         keys.min_hosts,
         {name: each.priority for name, each in keys.applications.items()},
         keys.consolidate_below,
+        keys.silence,
     )
     return InfrastructureSetting(
         host,
@@ -209,6 +212,9 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
             types.append(each.model_copy(update={"region": keys.name}).built(name))
         except ElastreamError as error:
             raise file.error(("region", "host_types", name), str(error)) from None
+    enough = tuple(kind for kind in types if kind.cores >= keys.replica_cores)
+    if not enough:
+        raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
     return RegionSetting(
         keys.name,
         keys.infrastructure,
@@ -216,7 +222,7 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
         folder / keys.journal,
         keys.period,
         RegionRules(keys.spare, keys.low, keys.settle),
-        tuple(types),
+        enough,
         folder / keys.hosts.directory,
     )
 

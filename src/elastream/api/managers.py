@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import httpx
 from pydantic import TypeAdapter
 
+from elastream.control.lines import JournalProblem
 from elastream.control.nodes import InfrastructureNode, RegionNode
 from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError
 from elastream.planning.hierarchy.messages import Holding, RegionOrder, RegionReport, View
@@ -206,15 +207,23 @@ def follow(
     """Run a region manager: report, take the order, do it, wait, until `stopped(seconds to wait)` says so.
 
     As long as the infrastructure manager cannot be heard, the region goes on with its last grants, and says so once. One
-    that refuses the very first report ends it (InputError): something is set up wrongly. Later it is a warning each time.
+    that refuses the very first report ends it (InputError): something is set up wrongly. Later it is a warning each time. A
+    journal that cannot be written ends it (JournalProblem).
     """
     silent, met = "", False
     while True:
         try:
-            node.hear(link.tell(node.report(clock())), clock())
+            order = link.tell(node.report(clock()))
+            node.hear(order, clock())
+            for sentence in _refusals(order):
+                LOG.info("%s", sentence)
+            if order.term and (strays := node.strays()):
+                LOG.warning("leased, and on no order: %s", ", ".join(strays))
             if silent:
                 LOG.warning("the infrastructure manager at %s is heard again", link.url)
             silent, met = "", True
+        except JournalProblem:
+            raise
         except EnvironmentProblem as problem:
             if not silent:
                 LOG.warning("%s; region %s goes on with its last grants", problem, node.state.region.name)
@@ -225,7 +234,11 @@ def follow(
             LOG.warning("%s; region %s goes on with its last grants", problem, node.state.region.name)
         for sentence in node.act():
             LOG.warning("%s; it is tried again", sentence)
-        if node.state.region.term and (strays := node.strays()):
-            LOG.warning("leased, and on no order: %s", ", ".join(strays))
         if stopped(period):
             return
+
+
+def _refusals(order: RegionOrder) -> list[str]:
+    """What its region asked for in vain, and who refused it."""
+    said = [f"no more hosts in {order.region}: infrastructure manager: {order.refused}"] if order.refused else []
+    return said + [f"{host} stays: {manager}: {why}" for host, manager, why in order.kept]

@@ -23,11 +23,10 @@ from elastream.model.plant import Policy
 from elastream.model.units import duration
 from elastream.spark.corpus import replayed
 from elastream.spark.directory import RunDirectory
-from elastream.spark.local import Local
 from elastream.spark.plant import SparkPlant
 from elastream.spark.session import StateStore
 from elastream.spark.sources import CORPUS, check_source
-from elastream.spark.starting import pace_of, start_plant
+from elastream.spark.starting import Cloud, pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
 
@@ -62,7 +61,7 @@ def run(
     flow: Dataflow | Graph,
     *,
     policy: Policy,
-    cloud: Local,
+    cloud: Cloud,
     target_latency: float | str | None = None,
     state_partitions: int | None = None,
     state_store: StateStore = "memory",

@@ -32,7 +32,7 @@ class Declared:
     @property
     def types(self) -> "tuple[HostType, ...]":
         """Host types to lease: those declared, else the cloud's own."""
-        return self.host_types or (() if self.cloud is None else (self.cloud.type,))
+        return self.host_types or (() if self.cloud is None else self.cloud.types)
 
 
 def declared(file: Path) -> Declared:

@@ -12,13 +12,17 @@ from typing import Any
 
 from elastream.model.errors import EnvironmentProblem, InputError
 
-__all__ = ["Lines"]
+__all__ = ["JournalProblem", "Lines"]
+
+
+class JournalProblem(EnvironmentProblem):
+    """What was to be on disk is not: it must be neither said nor done."""
 
 
 class Lines:
     """`path`, made where it is not there; `what` it is, for error sentences ("the journal").
 
-    Raises EnvironmentProblem where it cannot be read or written.
+    Raises JournalProblem where it cannot be read or written.
     """
 
     def __init__(self, path: Path | str, what: str) -> None:
@@ -60,8 +64,8 @@ class Lines:
         """Close the file; may be called twice."""
         self._file.close()
 
-    def _problem(self, error: OSError) -> EnvironmentProblem:
-        return EnvironmentProblem(f"{self.what} {self.path} cannot be written: {error.strerror or error}")
+    def _problem(self, error: OSError) -> JournalProblem:
+        return JournalProblem(f"{self.what} {self.path} cannot be written: {error.strerror or error}")
 
 
 def line(fields: Mapping[str, Any]) -> bytes:

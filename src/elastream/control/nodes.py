@@ -166,6 +166,7 @@ class RegionNode:
             drain=tuple(names[row] for row in np.flatnonzero(found.drain).tolist()),
             utilisation=None if math.isnan(found.utilisation[0]) else float(found.utilisation[0]),
             idlest=names[int(found.idlest[0])] if found.idlest[0] >= 0 else "",
+            empty=tuple(names[row] for row in np.flatnonzero(found.empty).tolist()),
         )
         self._become(replace(self.state, region=region))
         return said

@@ -12,8 +12,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from elastream.control.lines import Lines, line, write_whole
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.control.lines import JournalProblem, Lines, line, write_whole
+from elastream.model.errors import InputError
 
 __all__ = ["StateLog"]
 
@@ -24,7 +24,7 @@ LONGEST = 10_000
 class StateLog:
     """Tables of values by key, for `manager`, in the file `path`; None: in memory only.
 
-    Values are what JSON knows, or dataclasses and mappings of it. Raises EnvironmentProblem where the file cannot be
+    Values are what JSON knows, or dataclasses and mappings of it. Raises JournalProblem where the file cannot be
     written or another process has it, InputError where it is damaged other than by a torn last line or is another
     manager's.
     """
@@ -105,7 +105,7 @@ class StateLog:
             os.fsync(folder)
             os.close(folder)
         except OSError as error:
-            raise EnvironmentProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+            raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
         self._lines.close()
         self._lines = Lines(path, "the journal")
         self._count = 2
@@ -130,10 +130,10 @@ def _locked(path: Path, manager: str) -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(path.name + ".lock").open("wb")
     except OSError as error:
-        raise EnvironmentProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+        raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise EnvironmentProblem(f"another process runs the {manager} with the journal {path}") from None
+        raise JournalProblem(f"another process runs the {manager} with the journal {path}") from None
     return file

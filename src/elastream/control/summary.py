@@ -53,8 +53,9 @@ class Summary:
 def summarise(recording: Recording) -> Summary:
     """Sum up a run.
 
-    `records`, `batches`, `latency_p50` and `latency_p99` are taken from the facts of its ending where the plant counted
-    them itself. Otherwise records are the throughput summed over the monitoring periods, and quantiles are those of the
+    `records`, `batches`, `latency_p50`, `latency_p99` and the cost are taken from the facts of its ending where the plant
+    counted them itself, or a pool told it what is owed.
+    Otherwise records are the throughput summed over the monitoring periods, and quantiles are those of the
     mixture of all periods, each weighted by its records and taken as linear between its own 0, median and 99th percentile.
     """
     ending, end = recording.ending, recording.end
@@ -77,7 +78,7 @@ def summarise(recording: Recording) -> Summary:
         latency_p99=fact("latency_p99", mixture_quantile(0.99, served, p50, p99)),
         within_target=_share_within(p99, recording.header.target_latency, widths),
         host_seconds=math.fsum(lease.seconds(end) for lease in recording.hosts),
-        cost=total_cost(recording.hosts, end),
+        cost=fact("owed", total_cost(recording.hosts, end)),
         leases=len(recording.hosts),
         releases=ended.count(HostState.RELEASED),
         lost=ended.count(HostState.LOST),

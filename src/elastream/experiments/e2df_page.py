@@ -123,6 +123,7 @@ def verdict(varied: Sequence[Variation]) -> str:
     if not _missed(bars(given)):
         return ""
     static = sum(STATIC.values())
+    named = static - STATIC["source"]
     savings = sorted(1 - each.runs[-1].replicas / static for each in varied[:2])
     low = utilisation_at_peak("count", given[0].case.assumptions)
     band = " and ".join(f"{value:.0%}" for value in savings)
@@ -132,7 +133,11 @@ def verdict(varied: Sequence[Variation]) -> str:
         f"keep all of them at the peak (counters used at {low:.0%}); the most is what brings a replica to the scale-out "
         f"threshold. At these ends the saving in replicas is {band}: nowhere between them can it be "
         f"{FEWER_REPLICAS:.0%}. The paper's {FEWER_REPLICAS:.0%} means that its static provision was larger than these "
-        "thresholds ask for even at the peak. Hosts are replicas and the five spare ones, so they follow."
+        "thresholds ask for even at the peak. Hosts are replicas and the five spare ones, so they follow. "
+        f"How the paper counts matters too: it names {named} of its {static} replicas, the source's is the one left over. "
+        f"Without it the saving is {1 - (given[-1].replicas - STATIC['source']) / named:.1%}; hosts counted only while "
+        f"they are up are {1 - given[-1].running / given[0].running:.1%} fewer. "
+        "The bars are about all replicas, and hosts as they are paid."
     )
 
 

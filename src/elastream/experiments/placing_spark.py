@@ -28,10 +28,10 @@ from elastream.model.stages import Layout, Segment
 from elastream.planning.exact import deviation
 from elastream.spark.compile import RunningSegment
 from elastream.spark.composition import CompositionCodec
-from elastream.spark.confinement import Link
 from elastream.spark.directory import RunDirectory
 from elastream.spark.local import Local
 from elastream.spark.meter import Meter
+from elastream.spark.network import Link
 from elastream.spark.plant import SparkPlant
 from elastream.spark.starting import start_plant
 

@@ -98,7 +98,7 @@ TRANSITIONS: Mapping[HostState, frozenset[HostState]] = {
     HostState.REQUESTED: frozenset(
         {
             HostState.STARTING,  # the provider accepted the request
-            HostState.RELEASED,  # the plan changed before the provider answered
+            HostState.RELEASED,  # the plan changed before the provider answered, or nobody expects an answer any more
             HostState.LOST,  # the provider refused, or the request timed out
         }
     ),

@@ -64,6 +64,8 @@ class Metric(StrEnum):
     """Of an operator: busy core-seconds per second over what its instances were given. Of a task: the same for it alone."""
     BUSY_CORES = "busy_cores"
     """Core-seconds per second spent."""
+    BUSY_CORES_ERROR = "busy_cores_error"
+    """Standard error of the same, where it is an estimate from samples: noise that no decision should rest on."""
     PARALLELISM = "parallelism"
     """Instances of an operator, or tasks of its stage."""
     SCALINGS = "scalings"

@@ -18,6 +18,10 @@ __all__ = ["balance", "balance_by_load", "imbalance"]
 
 PREFERENCE = 0.002
 """Of the highest load, what an exchange of two tasks must be better by than a move of one, and any step than none."""
+IDLE = 1e-9
+"""Busy cores of an operator that are none at all."""
+SURE = 2.0
+"""Standard errors beyond which a difference is taken for one: 1 in 20 is not."""
 ENOUGH = 0.01
 """Of the mean load, what the fullest host may have above it: the moves that are left would gain less than they cost."""
 
@@ -45,25 +49,29 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
     of another host, whichever brings the two of them lowest, for as long as that lowers the highest load a core.
 
     An operator is left alone while the load of one of its tasks is unknown, and while all its moves together would lower
-    its highest load a core by less than the fraction `gain` of what it is, or by less than `worth` busy cores per core: the
-    first keeps noise from moving anything, the second keeps what is idle where it is.
+    its highest load a core by less than the fraction `gain` of what it is, by less than `worth` busy cores per core, or by
+    less than SURE standard errors of that load, where BUSY_CORES_ERROR is known: what is idle stays where it is, and noise
+    moves nothing.
     """
     moves: list[tuple[float, MoveTask]] = []
     spread = _Spread(observation)
     busy = observation.tasks.column(Metric.BUSY_CORES)
+    errors = observation.tasks.column(Metric.BUSY_CORES_ERROR)
     for rows in spread.operators:
         weights = busy[rows]
-        if np.isnan(weights).any() or not weights.sum() > 0:
+        if np.isnan(weights).any() or not weights.sum() > IDLE:
             continue
         place, cores = spread.place[rows], spread.cores
-        before = float((np.bincount(place, weights, len(cores)) / cores).max())
-        least = max(weights.sum() / cores.sum(), weights.max() / cores.max())
-        if before - least <= max(gain * before, worth):
+        a_core = np.bincount(place, weights, len(cores)) / cores
+        fullest, before = int(np.argmax(a_core)), float(a_core.max())
+        noise = SURE * np.sqrt(np.nansum(errors[rows[place == fullest]] ** 2)) / cores[fullest]
+        needed = max(gain * before, worth, float(noise))
+        if before - max(weights.sum() / cores.sum(), weights.max() / cores.max()) <= needed:
             continue
         steps, after = _level(place, weights, cores)
-        if before - after <= max(gain * before, worth):
+        if before - after <= needed:
             continue
-        why = f"the fullest host has {before / after:.2f} times the load that it can have"
+        why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]
     return [move for _, move in sorted(moves, key=lambda pair: -pair[0])]
 

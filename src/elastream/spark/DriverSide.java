@@ -2,15 +2,37 @@
 // as everything below. Compiled by driver_side.py with the compiler that Spark itself generates code with (Janino), which
 // knows no lambdas and no inference: hence the plain loops and the casts. Reads only, except that nothing here is kept.
 
-/** Stateful operators of a planned execution: "group operator partitions planId name root store,store" a line, by tabs. */
-public static String stateful(Object execution) {
+/**
+ * Stateful operators of a query, by the plan of its last batch: "group operator partitions planId name root store,store" a
+ * line, by tabs, behind a line "planned"; nothing where that is not known yet.
+ */
+public static String stateful(Object context, Object execution) {
     StringBuilder out = new StringBuilder();
-    if (execution == null) return "";
-    org.apache.spark.sql.execution.QueryExecution planned = (org.apache.spark.sql.execution.QueryExecution) execution;
-    // Asked for earlier, the plan would be made here, on a thread of ours, with this thread's settings.
-    if (!planned.tracker().phases().contains("planning")) return "";
-    visit(planned.executedPlan(), new int[] {0, 0}, 0, out);
+    org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
+        (org.apache.spark.sql.execution.streaming.runtime.StreamExecution) execution;
+    org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last = query.lastExecution();
+    if (last == null || !planned((org.apache.spark.SparkContext) context, query, last)) return "";
+    visit(last.executedPlan(), new int[] {0, 0}, 0, out.append("planned\n"));
     return out.toString();
+}
+
+/** Whether the batch of `last` has its plan. Asked for earlier, it would be made here, with the settings of this thread. */
+private static boolean planned(
+    org.apache.spark.SparkContext spark,
+    org.apache.spark.sql.execution.streaming.runtime.StreamExecution query,
+    org.apache.spark.sql.execution.streaming.runtime.IncrementalExecution last) {
+    long batch = last.currentBatchId();
+    if (query.lastProgress() != null && batch <= query.lastProgress().batchId()) return true;
+    if (!last.tracker().phases().contains("planning")) return false;
+    // A batch that follows another at once has never ended when it is looked at: its jobs show that it is past planning.
+    int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
+    for (int i = 0; i < jobs.length; i++) {
+        try {
+            scala.Option said = spark.statusStore().job(jobs[i]).description();
+            if (said.isDefined() && ((String) said.get()).endsWith("batch = " + batch)) return true;
+        } catch (java.util.NoSuchElementException gone) { }
+    }
+    return false;
 }
 
 private static void visit(org.apache.spark.sql.execution.SparkPlan plan, int[] groups, int group, StringBuilder out) {

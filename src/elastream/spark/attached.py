@@ -113,7 +113,7 @@ class AttachedPlant:
         self._history: list[Sample] = []
         self._last: Observation | None = None
         self._not_before = 0.0
-        self.look_seconds = 0.0
+        self.looks, self.look_seconds = 0, 0.0
         self._session_gone = False
         self._closing = threading.Event()
         self._started = self._clock.now()
@@ -184,7 +184,7 @@ class AttachedPlant:
                 raise
             self._session_gone = True
             return self._empty(now) if self._last is None else self._seen_again(self._last, now)
-        self.look_seconds = time.monotonic() - began
+        self.looks, self.look_seconds = self.looks + 1, time.monotonic() - began
         self._not_before = now + self.look_seconds / COST
         self._last = observation
         return observation
@@ -428,7 +428,7 @@ class AttachedPlant:
         cores = sum(leases[name].type.cores * self._seats.use(name) for name in working)
         loads = {name: query.loads(stage, wall) for query in live for stage, name in query.placed()}
         self._weights = {
-            TaskId(name, p): each for name, row in loads.items() for p, each in enumerate(row.tolist()) if each > 0
+            TaskId(name, p): each for name, row in loads.items() for p, each in enumerate(row.busy.tolist()) if each > 0
         }
         operators = operator_frame(context.graph, live, loads, wall, cores)
         count = Counter(held.values())

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from elastream.model.action import TaskId
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Floats, Frame, Metric, TaskFrame
+from elastream.model.observation import Frame, Metric, TaskFrame
 from elastream.model.stages import Layout, lay_out
-from elastream.spark.watched import WatchedQuery
+from elastream.spark.watched import Loads, WatchedQuery
 
 __all__ = ["application_frame", "layout_of", "operator_frame", "task_frame"]
 
@@ -36,7 +36,7 @@ def layout_of(queries: tuple[tuple[str, tuple[str, ...]], ...]) -> Layout:
     return lay_out(Graph("queries", tuple(operators), tuple(edges)))
 
 
-def task_frame(graph: Graph, held: Mapping[TaskId, str], hosts: Sequence[str], loads: Mapping[str, Floats]) -> TaskFrame:
+def task_frame(graph: Graph, held: Mapping[TaskId, str], hosts: Sequence[str], loads: Mapping[str, Loads]) -> TaskFrame:
     """Every task whose host is one of `hosts`, with what it takes by `loads`."""
     names = tuple(graph.by_name)
     operators, rows = {name: row for row, name in enumerate(names)}, {name: row for row, name in enumerate(hosts)}
@@ -46,12 +46,15 @@ def task_frame(graph: Graph, held: Mapping[TaskId, str], hosts: Sequence[str], l
         [task.index for task, _ in placed],
         [row for _, row in placed],
         names,
-        {Metric.BUSY_CORES: [loads[task.operator][task.index] for task, _ in placed]},
+        {
+            Metric.BUSY_CORES: [loads[task.operator].busy[task.index] for task, _ in placed],
+            Metric.BUSY_CORES_ERROR: [loads[task.operator].error[task.index] for task, _ in placed],
+        },
     )
 
 
 def operator_frame(
-    graph: Graph, live: Sequence[WatchedQuery], loads: Mapping[str, Floats], wall: float, cores: float
+    graph: Graph, live: Sequence[WatchedQuery], loads: Mapping[str, Loads], wall: float, cores: float
 ) -> Frame:
     """A row per operator. What the executors did that no stage with state is charged with is the sources'."""
     names = tuple(graph.by_name)
@@ -59,7 +62,7 @@ def operator_frame(
         metric: {} for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BACKLOG, Metric.BUSY_CORES)
     }
     parallelism: dict[str, float] = {}
-    per_stage = {name: float(each.sum()) for name, each in loads.items()}
+    per_stage = {name: float(each.busy.sum()) for name, each in loads.items()}
     charged = sum(load for load in per_stage.values() if load == load)
     for query in live:
         # A source that holds nothing back passes on what arrives; one that does says what it is behind, or nothing.

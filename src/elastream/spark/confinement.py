@@ -1,71 +1,23 @@
-"""Holds a host to what it was leased with: CPU by control groups, its link by a network namespace.
+"""Holds a host to the cores that it was leased with, by a control group.
 
-Knows the two generations of control groups and the commands `ip` and `tc`, and nothing of Spark. Which of them this
-machine allows is found by trying; where one is missing a sentence says so and the host goes on without it. Runs inside
-the supervisor, so it imports nothing heavy.
+Knows the two generations of control groups, and nothing of Spark. Which of them this machine allows is found by trying;
+where there is none a sentence says so and the host goes on without it. Runs inside the supervisor, so it imports nothing
+heavy.
 """
 
 import contextlib
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from elastream.model.errors import CloudError, ElastreamError
-from elastream.model.units import bytes_per_second, duration
-
-__all__ = ["CgroupV1", "CgroupV2", "Cgroups", "Link", "Network", "find_cgroups", "mounted_cgroups", "quota"]
+__all__ = ["CgroupV1", "CgroupV2", "Cgroups", "find_cgroups", "kill", "mounted_cgroups", "quota"]
 
 PERIOD = 100_000
 """Microseconds of a quota's accounting period: the kernel's default, under which containers run elsewhere too."""
-
-# The range that RFC 2544 sets aside for benchmarks: it collides with no network that a machine is really on.
-SUBNET = "198.18"
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What joins a host to the others: `rate` such as `"100mbit"` or None, one-way `delay` such as `"5ms"` or None.
-
-    Raises CloudError for a text that is neither, for a rate of zero and for a link that limits nothing.
-    """
-
-    rate: str | float | None = None
-    delay: str | float | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            rate = None if self.rate is None else bytes_per_second(self.rate)
-            if self.delay is not None:
-                duration(self.delay)
-        except ElastreamError as error:
-            raise CloudError(f"a link of a host: {error}") from None
-        if rate == 0:
-            raise CloudError("a link of a host has a rate of 0: it must be above 0")
-        if self.rate is None and self.delay is None:
-            raise CloudError("a link of a host limits nothing: give it a rate, a delay or both")
-
-    @property
-    def bits_per_second(self) -> int | None:
-        """The rate, whole bits a second."""
-        return None if self.rate is None else max(1, round(8 * bytes_per_second(self.rate)))
-
-    @property
-    def delay_microseconds(self) -> int | None:
-        """The one-way delay."""
-        return None if self.delay is None else round(1e6 * duration(self.delay))
-
-    def __str__(self) -> str:
-        return " and ".join(
-            ([f"{self.bits_per_second / 1e6:g} Mbit/s"] if self.bits_per_second else [])
-            + ([f"{self.delay_microseconds / 1e3:g} ms one way"] if self.delay_microseconds is not None else [])
-        )
-
 
 STARTING_WEIGHT = 0.1
 """Share of a machine that is short of CPU which a host without a quota gets against one with: a host that starts may take
@@ -293,105 +245,3 @@ def kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A bridge on this machine and, per host, a network namespace joined to it by a pair of virtual Ethernet devices.
-
-    `number` (1 to 254) sets the bridge's name and its addresses 198.18.number.0/24. `netem`: whether the kernel can
-    delay packets. Namespaces see only the bridge, no route leads out of it.
-    """
-
-    number: int
-    netem: bool = True
-
-    @property
-    def bridge(self) -> str:
-        """Name of the bridge device."""
-        return f"elastream{self.number}"
-
-    def address(self, index: int) -> str:
-        """Address of host number `index`; 1 is the machine itself, where master and driver listen."""
-        return f"{SUBNET}.{self.number}.{index}"
-
-    def namespace(self, index: int) -> str:
-        """Name of the namespace of host number `index`."""
-        return f"{self.bridge}-{index}"
-
-    def device(self, index: int) -> str:
-        """Name of this machine's end of the link of host number `index`; the other end is `eth0` in the namespace."""
-        return f"es{self.number}-{index}"
-
-    def open(self) -> "Network":
-        """Make the bridge and find out what it can do; raises OSError saying what could not be done."""
-        for command in ("ip", "tc", "nsenter"):
-            if shutil.which(command) is None:
-                raise OSError(f"the command {command} is missing")
-        # What bears this name is left from a supervisor that was killed: numbers are claimed before they are used.
-        self.close()
-        for left in Path("/run/netns").glob(f"{self.bridge}-*"):
-            _run("ip", "netns", "delete", left.name)
-        _run("ip", "link", "add", self.bridge, "type", "bridge")
-        try:
-            _run("ip", "address", "add", f"{self.address(1)}/24", "dev", self.bridge)
-            _run("ip", "link", "set", self.bridge, "up")
-            _run("ip", "netns", "add", self.namespace(1))
-            _run("ip", "netns", "delete", self.namespace(1))
-        except OSError:
-            self.close()
-            raise
-        try:
-            _run("tc", "qdisc", "add", "dev", self.bridge, "root", "netem", "delay", "1us")
-            _run("tc", "qdisc", "delete", "dev", self.bridge, "root")
-        except OSError:
-            return Network(self.number, netem=False)
-        return self
-
-    def close(self) -> None:
-        """Remove the bridge."""
-        with contextlib.suppress(OSError):
-            _run("ip", "link", "delete", self.bridge)
-
-    def add(self, index: int, link: Link) -> None:
-        """Make the namespace of host number `index`, limited by `link` in both directions; raises OSError."""
-        name, device = self.namespace(index), self.device(index)
-        _run("ip", "netns", "add", name)
-        # The kernel takes a namespace that was deleted apart in its own time: the outer end of its link may still be there.
-        with contextlib.suppress(OSError):
-            _run("ip", "link", "delete", device)
-        _run("ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", name)
-        _run("ip", "link", "set", device, "master", self.bridge, "up")
-        _run("ip", "-n", name, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
-        for inner in ("eth0", "lo"):
-            _run("ip", "-n", name, "link", "set", inner, "up")
-        if discipline := self.discipline(link):
-            _run("tc", "qdisc", "add", "dev", device, "root", *discipline)
-            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *discipline)
-
-    def remove(self, index: int) -> None:
-        """Remove the namespace, and with it both ends of its link."""
-        with contextlib.suppress(OSError):
-            _run("ip", "netns", "delete", self.namespace(index))
-
-    def inside(self, index: int) -> list[str]:
-        """What to put before a command to run it in the namespace; it becomes the command, with the same process id."""
-        return ["nsenter", f"--net=/run/netns/{self.namespace(index)}"]
-
-    def discipline(self, link: Link) -> list[str]:
-        """The queueing discipline of `link` in tc's words: netem where there is one, for the rate alone a token bucket."""
-        rate, delay = link.bits_per_second, link.delay_microseconds
-        if delay is not None and self.netem:
-            return ["netem", "delay", f"{delay}us"] + (["rate", f"{rate}bit"] if rate else [])
-        if rate is None:
-            return []
-        # The bucket must hold the largest packet that segmentation offload hands down (64 KiB), and what falls due between
-        # two ticks of a 250 Hz clock.
-        return ["tbf", "rate", f"{rate}bit", "burst", f"{max(2 * 65536, rate // 8 // 250)}", "latency", "50ms"]
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-        raise OSError(f"{' '.join(command)}: {said}")

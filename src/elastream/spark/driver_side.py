@@ -23,11 +23,12 @@ class DriverSide:
     """The methods of `DriverSide.java` in the JVM of one session, each as lines of tab-separated fields.
 
     source: another file of methods; what each reads of Spark's insides is probed by itself. Raises EnvironmentProblem where
-    this Spark lacks what they read.
+    this Spark lacks what they read. context: the session's SparkContext, which most of them ask.
     """
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java") -> None:
         jvm: Any = spark.sparkContext._jvm
+        self.context: Any = spark.sparkContext._jsc.sc()
         try:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
             compiler.setParentClassLoader(spark._jsparkSession.getClass().getClassLoader())

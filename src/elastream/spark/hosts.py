@@ -4,7 +4,7 @@ What moves a host along (states and edges are `elastream.model.cloud.TRANSITIONS
 
     REQUESTED -> STARTING   the provider had room and has spawned it
     REQUESTED -> LOST       the provider refused
-    REQUESTED -> RELEASED   asked to before the provider had room
+    REQUESTED -> RELEASED   asked to before the provider had room; or given up, as there was none for ROOM_LIMIT
     STARTING  -> RUNNING    its executor registered and is warm
     STARTING  -> LOST       it died, or did not come up within START_LIMIT
     RUNNING   -> DRAINING   asked to: its state partitions are moved to other hosts
@@ -24,7 +24,7 @@ because a cold executor would make a batch slow.
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,10 +38,13 @@ from elastream.model.errors import ElastreamError
 from elastream.spark.executors import Executor, Executors
 from elastream.spark.warmup import warm_up
 
-__all__ = ["Hosts", "Provider", "fence"]
+__all__ = ["Hosts", "Landlord", "Provider", "fence"]
 
 START_LIMIT = 90.0
 """Seconds a host may take to register an executor before it is given up as lost; a cold laptop needs about 15."""
+ROOM_LIMIT = 30.0
+"""Seconds for which nothing started although a host was asked for, after which that is given up while others do the work: a
+policy that waits for a host which cannot come would neither ask anew nor let another go."""
 SETTLING_BATCHES = 3
 """Batches after which a host that takes tasks is held to its quota: in its first ones it still compiles what it runs."""
 GRACE_BATCHES = 2
@@ -55,8 +58,8 @@ IDLE_LIMIT = 3.0
 class Provider(Protocol):
     """Where hosts come from; `elastream.spark.local.LocalCluster` is one."""
 
-    def room(self, starting: int) -> bool:
-        """Whether one host more may be asked for now, while `starting` hosts are on their way up."""
+    def room(self, waiting: Mapping[str, HostType], starting: int) -> Collection[str]:
+        """Which of the hosts that wait - these, and no others - may be asked for now, while `starting` hosts come up."""
         ...
 
     def lease(self, host: str, type: HostType) -> None:
@@ -88,6 +91,26 @@ class Provider(Protocol):
         ...
 
 
+class Landlord(Protocol):
+    """Who owns the hosts where the provider does not: a pool that several applications share."""
+
+    def wanted_back(self) -> Collection[str]:
+        """Hosts that are to be given back, whatever the policy makes of it."""
+        ...
+
+    def keep(self, host: str) -> None:
+        """A host that is wanted back will not be given: nothing else could do its work."""
+        ...
+
+    def critical(self, now: bool) -> None:
+        """Whether the application misses its service level."""
+        ...
+
+    def cost(self) -> float:
+        """Money that the application owes so far."""
+        ...
+
+
 @dataclass
 class _Seen:
     """What the steward remembers of one host beside its lease."""
@@ -99,6 +122,7 @@ class _Seen:
     waiting_since: float = 0.0
     fenced_batch: int = 0
     milestones: dict[str, float] = field(default_factory=dict)
+    refused: Exception = field(default_factory=Exception)
 
 
 class Hosts:
@@ -117,6 +141,7 @@ class Hosts:
         self._leases: dict[str, Lease] = {}
         self._seen: dict[str, _Seen] = {}
         self._by_address: dict[str, Executor] = {}
+        self._last_start = 0.0
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -152,13 +177,18 @@ class Hosts:
         with self._lock:
             self._seen[host] = _Seen(milestones={"lease": self._clock()})
             self._leases[host] = Lease(host, type, self._clock())
-            self._spawn(host)
+            self._spawn_where_there_is_room()
+            if self._leases[host].state is HostState.LOST:
+                raise self._seen[host].refused
 
-    def adopt(self, host: str, type: HostType, since: float) -> None:
-        """Take over a host that the provider spawned at `since`, before there was a session."""
+    def adopt(self, host: str, type: HostType, since: float, *, spawned: bool) -> None:
+        """Take over a host that was asked for at `since`, before there was a session, and may have been spawned then."""
         with self._lock:
-            self._seen[host] = _Seen(milestones={"lease": since, "spawned": since})
-            self._leases[host] = Lease(host, type, since).to(HostState.STARTING, self._clock())
+            self._seen[host] = _Seen(milestones={"lease": since})
+            self._leases[host] = Lease(host, type, since)
+            if spawned:
+                self._seen[host].milestones["spawned"] = since
+                self._to(host, HostState.STARTING)
 
     def drain(self, host: str) -> None:
         """RUNNING to DRAINING."""
@@ -178,15 +208,17 @@ class Hosts:
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         """Move every host along. batch: the newest committed one; idle: none is under way; holds: whether one has state."""
         self._by_address = dict(self._executors.by_address())
+        self._spawn_where_there_is_room()
         for name, lease in self.leases.items():
             if not lease.active:
                 continue
             if lease.state is HostState.REQUESTED:
-                with contextlib.suppress(ElastreamError, OSError):  # it is LOST then, which says it
-                    self._spawn(name)
+                if self.usable and self._clock() - max(lease.since, self._last_start) > ROOM_LIMIT:
+                    self._to(name, HostState.RELEASED)
             elif lease.state is HostState.RELEASING:
                 self._step_releasing(name, batch, idle, holds)
             elif lease.state is HostState.STARTING:
+                self._last_start = self._clock()
                 self._step_starting(name, lease, batch)
             elif not self._provider.alive(name):
                 self._lose(name)
@@ -201,20 +233,20 @@ class Hosts:
                 for state in (HostState.RELEASING, HostState.RELEASED):
                     self._to(name, state)
 
-    def _spawn(self, name: str) -> None:
-        """Ask the provider for a requested host where it has room."""
+    def _spawn_where_there_is_room(self) -> None:
+        """Ask the provider for requested hosts where it has room. One that it refuses is LOST, and `refused` says why."""
         with self._lock:
-            lease = self._leases[name]
+            waiting = {n: each.type for n, each in self._leases.items() if each.state is HostState.REQUESTED}
             starting = sum(each.state is HostState.STARTING for each in self._leases.values())
-            if lease.state is not HostState.REQUESTED or not self._provider.room(starting):
-                return
-            try:
-                self._provider.lease(name, lease.type)
-            except BaseException:
-                self._to(name, HostState.LOST)
-                raise
-            self._seen[name].milestones["spawned"] = self._clock()
-            self._to(name, HostState.STARTING)
+            for name in self._provider.room(waiting, starting):
+                try:
+                    self._provider.lease(name, waiting[name])
+                except (ElastreamError, OSError) as error:
+                    self._seen[name].refused = error
+                    self._to(name, HostState.LOST)
+                else:
+                    self._seen[name].milestones["spawned"] = self._clock()
+                    self._to(name, HostState.STARTING)
 
     def _confine(self, name: str, lease: Lease, batch: int) -> None:
         seen = self._seen[name]

@@ -16,17 +16,19 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, EnvironmentProblem
-from elastream.spark.confinement import Link
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
+from elastream.model.units import duration
+from elastream.spark.hosts import Landlord
 from elastream.spark.jvm import daemon_command, daemon_environment, find_java
+from elastream.spark.network import Link
 from elastream.spark.supervisor import Connection
 
 __all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory"]
@@ -45,6 +47,8 @@ MOST_HOSTS = 200
 """Addresses 127.0.x.10 to .209."""
 LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
+MOST_REGIONS = 16
+"""More would be more network devices than a machine should have for the sake of a test."""
 MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
 CORES_TO_START = 2
@@ -64,39 +68,88 @@ class Local:
     """Hosts that are processes on this machine: `Local(host_type="small", max_hosts=6)`.
 
     host_type: a name in `HOST_TYPES`, or a `HostType` (its `slots` are tasks at once, its `cores` a CPU quota, its `memory`
-    is divided between the executor's heap and everything else). min_hosts, max_hosts: how many may be leased at a time.
-    cores_each: a CPU quota instead of the type's. network: a link for each host (needs root; hosts then see only each
-    other, the master and the driver).
+    is divided between the executor's heap and everything else). host_types: more than one; the first is that of the first
+    hosts, and they may stand in several regions. min_hosts, max_hosts: how many may be leased at a time. cores_each: a CPU
+    quota instead of the types'. network: a link for each host (needs root; hosts then see only each other, the master and
+    the driver). latency: one way, between regions: `{"edge": {"cloud": "40ms"}}` holds in both directions (needs root).
+    driver_region: where driver and master stand, by default with the first host type.
 
-    Raises CloudError for an unknown type, for numbers of hosts that make no sense and for a host too small for an executor.
+    Raises CloudError for an unknown type, for numbers of hosts that make no sense, for a host too small for an executor and
+    for a latency to or from where nothing can stand.
     """
 
-    host_type: HostType | str = "small"
+    host_type: HostType | str | None = None
     max_hosts: int = 6
     min_hosts: int = 1
     cores_each: float | None = None
     network: Link | None = None
+    host_types: Sequence[HostType | str] = ()
+    latency: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
+    driver_region: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.host_type, str) and self.host_type not in HOST_TYPES:
-            raise CloudError(f"no host type is called {self.host_type!r} here; known: {', '.join(HOST_TYPES)}")
+        if self.host_type is not None and self.host_types:
+            raise CloudError("host_type and host_types exclude each other: give one type, or all of them")
+        for named in self._named:
+            if isinstance(named, str) and named not in HOST_TYPES:
+                raise CloudError(f"no host type is called {named!r} here; known: {', '.join(HOST_TYPES)}")
         if self.min_hosts < 1:
             raise CloudError(f"min_hosts is {self.min_hosts}: a dataflow needs at least one host")
         if self.max_hosts < self.min_hosts:
             raise CloudError(f"max_hosts is {self.max_hosts}, fewer than min_hosts, which is {self.min_hosts}")
         if self.max_hosts > MOST_HOSTS:
             raise CloudError(f"max_hosts is {self.max_hosts}: one machine has addresses for {MOST_HOSTS}")
-        if executor_memory(self.type) < LEAST_HEAP:
-            least = LEAST_HEAP * 2**20 / HEAP_SHARE / 1e6
-            raise CloudError(f"host type {self.type.name!r} has {self.type.memory:g} MB: an executor needs {least:.0f} MB")
+        for type in self.types:
+            if executor_memory(type) < LEAST_HEAP:
+                least = LEAST_HEAP * 2**20 / HEAP_SHARE / 1e6
+                raise CloudError(f"host type {type.name!r} has {type.memory:g} MB: an executor needs {least:.0f} MB")
+        if len({type.name for type in self.types}) < len(self.types):
+            raise CloudError(f"two host types have one name: {', '.join(type.name for type in self.types)}")
+        if len(self.regions) > MOST_REGIONS:
+            raise CloudError(f"{len(self.regions)} regions: one machine can keep {MOST_REGIONS} apart")
+        for source, target, _ in self._latencies():
+            for region in (source, target):
+                if region not in self.regions:
+                    known = ", ".join(self.regions)
+                    raise CloudError(f"latency: no host type stands in the region {region!r}; regions: {known}")
+            if source == target:
+                raise CloudError(f"latency: {source!r} cannot be away from itself")
 
     @property
-    def type(self) -> HostType:
-        """The host type that is leased, with `cores_each` in it."""
-        named = HOST_TYPES[self.host_type] if isinstance(self.host_type, str) else self.host_type
-        if self.cores_each is None:
-            return named
-        return replace(named, cores=self.cores_each)
+    def _named(self) -> Sequence[HostType | str]:
+        return self.host_types or (SMALL.name if self.host_type is None else self.host_type,)
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """The host types that are leased, with `cores_each` in them; the first is that of the first hosts."""
+        named = (HOST_TYPES[each] if isinstance(each, str) else each for each in self._named)
+        return tuple(each if self.cores_each is None else replace(each, cores=self.cores_each) for each in named)
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Where hosts may stand, beginning with the driver's region."""
+        stand = [type.region for type in self.types]
+        return tuple(dict.fromkeys([self.driver_region or stand[0], *stand]))
+
+    @property
+    def delays(self) -> Mapping[tuple[str, str], float]:
+        """Seconds one way by (from, to), in both directions; raises CloudError where a latency is no duration."""
+        found = {}
+        for source, target, seconds in self._latencies():
+            found[source, target] = found[target, source] = seconds
+        return found
+
+    def cluster(self, folder: Path, ports: range | None = None) -> "LocalCluster":
+        """The processes behind it, not started yet."""
+        return LocalCluster(self, folder, ports)
+
+    def _latencies(self) -> Iterator[tuple[str, str, float]]:
+        for source, targets in self.latency.items():
+            for target, written in targets.items():
+                try:
+                    yield source, target, duration(written)
+                except ElastreamError as error:
+                    raise CloudError(f"latency from {source!r} to {target!r}: {error}") from None
 
 
 class LocalCluster:
@@ -106,6 +159,9 @@ class LocalCluster:
     `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
     raise CloudError.
     """
+
+    landlord: Landlord | None = None
+    """Who owns the hosts; None where the cluster does itself."""
 
     def __init__(self, local: Local, folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:
@@ -148,26 +204,25 @@ class LocalCluster:
 
     @property
     def executor_memory_mb(self) -> int:
-        """What `spark.executor.memory` should be, in mebibytes (Spark's `m`)."""
-        return executor_memory(self.local.type)
+        """What `spark.executor.memory` should be, in mebibytes (Spark's `m`): what the least of the host types has."""
+        return min(map(executor_memory, self.local.types))
 
     @property
     def confinement(self) -> str:
         """One sentence on how hosts are held to their cores and links, or why they are not."""
         return self._confinement
 
+    def room(self, waiting: Mapping[str, HostType], starting: int) -> Sequence[str]:
+        """The hosts that can be started now: those that end still count, and only so many start at a time."""
+        at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
+        free = self.local.max_hosts - len(self._running()) if waiting and at_once > 0 else 0
+        return list(waiting)[: max(0, min(at_once, free))]
+
     @property
     def link_rate(self) -> float:
         """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
         bits = self.local.network.bits_per_second if self.local.network and self._linked else None
         return math.nan if bits is None else bits / 8
-
-    def room(self, starting: int) -> bool:
-        """Whether a host more can be started now: those that end still count, and only so many start at a time."""
-        return (
-            starting < max(1, len(os.sched_getaffinity(0)) // CORES_TO_START)
-            and len(self._running()) < self.local.max_hosts
-        )
 
     def lease(self, host: str, type: HostType | None = None) -> None:
         """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
@@ -178,7 +233,7 @@ class LocalCluster:
             return
         if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
             raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
-        type = type or self.local.type
+        type = type or self.local.types[0]
         running = self._running()
         if len(running) >= self.local.max_hosts:
             raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
@@ -202,6 +257,7 @@ class LocalCluster:
             log=str(self.log(host)),
             scratch=[str(scratch)],
             index=number,
+            region=self.local.regions.index(type.region),
         )
 
     def _running(self) -> Set[str]:
@@ -216,6 +272,10 @@ class LocalCluster:
     def address(self, host: str) -> str:
         """The host's own address: what executors on it are called by."""
         return f"{self.driver_address.rpartition('.')[0]}.{self._number_of(host)}"
+
+    def namespace(self, host: str) -> Path | None:
+        """The file of the host's network namespace; None where hosts share this machine's own network."""
+        return Path(f"/run/netns/{self._namespaces}-{self._number_of(host)}") if self._namespaces else None
 
     def log(self, host: str) -> Path:
         """What the host's worker writes; `master` for the master."""
@@ -313,10 +373,13 @@ class LocalCluster:
     def _open_supervisor(self) -> None:
         self._supervisor = Connection(self.folder / "supervisor.log")
         link = asdict(self.local.network) if self.local.network else None
-        about = self._ask("open", run=self.run, number=self._number, link=link)
+        at = {region: number for number, region in enumerate(self.local.regions)}
+        delays = [(at[source], at[target], seconds) for (source, target), seconds in self.local.delays.items()]
+        about = self._ask("open", run=self.run, number=self._number, link=link, regions=len(at), delays=delays)
         self._linked = bool(about["address"])
         self._address: str = about["address"] or f"127.0.{self._number}.1"
         self._confinement: str = about["confinement"]
+        self._namespaces: str | None = about["namespaces"]
 
     def _start_master(self) -> None:
         self._port, self._page_port = self._free_ports()

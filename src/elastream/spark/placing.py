@@ -51,8 +51,11 @@ class States(Protocol):
         """The newest batch that was planned; -1 before the first."""
         ...
 
-    def load(self, partition: int, at: Location, *, keep: bool) -> bool:
-        """Load its state at `at`, and keep it where it is if asked to; whether that was done, after as long as it takes."""
+    def load(self, partition: int, at: Location, *, keep: bool) -> bool | None:
+        """Load its state at `at`, and keep it where it is if asked to; whether that was done, after as long as it takes.
+
+        None where state of this kind cannot be loaded ahead.
+        """
         ...
 
 
@@ -126,6 +129,7 @@ class Placing:
         self._where: dict[TaskId, Location] = {}
         self._under_way: dict[TaskId, _UnderWay] = {}
         self._held: dict[TaskId, str] = {}
+        self._cold: set[str] = set()
         self._loads: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
         self._loaders: list[threading.Thread] = []
         self.landed: list[Migration] = []
@@ -286,7 +290,8 @@ class Placing:
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
-            if self.limits.lazy and each.loads < LOADS and each.migration.task in self._where:
+            known = each.migration.task in self._where and each.migration.task.operator not in self._cold
+            if self.limits.lazy and known and each.loads < LOADS:
                 each.loads, each.loading, each.loaded, each.keep = each.loads + 1, True, False, host in fresh
                 self._step(each, MigrationState.WARMING)
                 self._loads.put(each)
@@ -326,12 +331,14 @@ class Placing:
         """In a thread of its own: load the state, and flip where the new executor runs other tasks already."""
         task, place = each.migration.task, each.place
         assert place is not None
-        loaded = False
+        loaded: bool | None = False
         try:
             loaded = self._states[task.operator].load(task.index, place, keep=each.keep)
+            if loaded is None:
+                self._cold.add(task.operator)
         finally:
             with self._lock:
-                each.loaded, each.loading = loaded, False
+                each.loaded, each.loading = bool(loaded), False
                 if loaded and not each.keep and self._under_way.get(task) is each:
                     # The executor has reported by itself that it holds it; to wait would be to let it unload it again.
                     self._step(each, MigrationState.WARM)

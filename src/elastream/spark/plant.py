@@ -33,10 +33,11 @@ from elastream.model.action import (
 )
 from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.observation import Composition, Context, Metric, Observation, Sample
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
 from elastream.spark.host_watch import HostWatch
 from elastream.spark.hosts import Hosts
+from elastream.spark.link_watch import LinkWatch
 from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.run_clock import RunClock
@@ -48,6 +49,8 @@ __all__ = ["SparkPlant"]
 
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
+ANYWHERE = "local"
+"""The region of an action whose policy leaves it to the host type."""
 NAN = float("nan")
 
 
@@ -78,8 +81,9 @@ class SparkPlant:
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._watch = HostWatch(cluster)
+        self._links = LinkWatch(cluster)
         self._tasks = TaskTelemetry(spark, running)
-        self._steward = Steward(running, hosts, placing, clock.now)
+        self._steward = Steward(running, hosts, placing, clock.now, cluster.landlord)
         self._steward.start()
 
     @property
@@ -160,7 +164,8 @@ class SparkPlant:
         leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
         usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
         cores = sum(leases[name].type.cores for name in usable)
-        cost = total_cost(self.ledger, now)
+        landlord = self._cluster.landlord
+        cost = landlord.cost() if landlord else total_cost(self.ledger, now)
         held = self._steward.held()
         self._tasks.poll()
         executors = {name: executor for name in usable if (executor := self._hosts.executor(name)) is not None}
@@ -171,14 +176,17 @@ class SparkPlant:
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
+        application = self._telemetry.application(wall, cost)
+        if landlord and self._context.target_latency is not None:
+            landlord.critical(_misses(application, self._context.target_latency))
         observation = Observation(
             time=now,
             context=self._context,
             operators=operators,
-            application=self._telemetry.application(wall, cost),
+            application=application,
             hosts=frame,
             tasks=tasks,
-            links=links,
+            links=self._links.onto(links, leases, now),
             exchange=self._tasks.exchange(tasks, wall),
             leases=leases,
             composition=self._composition,
@@ -208,6 +216,7 @@ class SparkPlant:
         for each in self._running:
             _quietly(each.query.stop)
         _quietly(self._telemetry.poll)
+        self._links.close()
         self._hosts.close()
         # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
         self._cluster.close()
@@ -221,6 +230,7 @@ class SparkPlant:
             "longest batch": self._telemetry.longest,
             "moves": len(self._placing.landed),
             "query runs": len(self._run_ids),
+            **({"owed": self._cluster.landlord.cost()} if self._cluster.landlord else {}),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
@@ -245,8 +255,8 @@ class SparkPlant:
                 return self._set_parallelism(action, operator, instances)
             case MoveTask(task, host):
                 return self._move(action, task, host)
-            case LeaseHost(host, kind):
-                return self._lease(action, host, kind)
+            case LeaseHost(host, kind, region):
+                return self._lease(action, host, kind, region)
             case RenewHost(host):
                 return self._expect(action, host, *(state for state in HostState if state not in _GONE)) or Outcome(
                     action, Status.DONE
@@ -304,7 +314,7 @@ class SparkPlant:
         self._placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
-    def _lease(self, action: Action, host: str, kind: str) -> Outcome:
+    def _lease(self, action: Action, host: str, kind: str, region: str) -> Outcome:
         known = self._hosts.leases.get(host)
         if known is not None:
             if known.active:
@@ -312,6 +322,9 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"host {host!r} was leased before and is {known.state}; take a new name")
         if kind not in self._context.host_types:
             return Outcome(action, Status.REFUSED, f"there is no host type {kind!r}")
+        stands = self._context.host_types[kind].region
+        if region not in (stands, ANYWHERE):
+            return Outcome(action, Status.REFUSED, f"hosts of type {kind!r} stand in {stands!r}, not in {region!r}")
         if sum(lease.active for lease in self._hosts.leases.values()) >= self._context.max_hosts:
             return Outcome(action, Status.REFUSED, f"all {self._context.max_hosts} hosts are leased")
         self._hosts.lease(host, self._context.host_types[kind])
@@ -346,11 +359,8 @@ class SparkPlant:
             return Outcome(action, Status.DONE)
         if refusal := self._expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
             return refusal
-        others = [name for name in self._hosts.usable if name != host]
-        if not others:
+        if not self._steward.release(host):
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
-        self._steward.empty(host, others)
-        self._hosts.release(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _state(self, host: str) -> HostState | None:
@@ -383,6 +393,11 @@ class SparkPlant:
 
 
 _GONE = (HostState.RELEASED, HostState.LOST)
+
+
+def _misses(application: Frame, target: float) -> bool:
+    """Whether the mean response time is above the target, as application managers see it; unknown is not critical."""
+    return any(application.value(name, Metric.LATENCY) > target for name in application.ids)
 
 
 def _quietly(stop: Any) -> None:

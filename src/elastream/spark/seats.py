@@ -13,6 +13,7 @@ provider it is a machine of the provider's with the one executor that Spark star
     any other -> LOST                  it is gone without being asked
 """
 
+import contextlib
 import re
 import threading
 from collections import deque
@@ -23,6 +24,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType, Lease
+from elastream.model.errors import ElastreamError
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, START_LIMIT, Provider, fence
 from elastream.spark.state_partitions import Location
@@ -123,8 +125,7 @@ class Seats:
 
     def look(self) -> None:
         """See which executors there are."""
-        context: Any = self._spark.sparkContext._jsc
-        rows = self._driver.ask("executors", context.sc())
+        rows = self._driver.ask("executors", self._driver.context)
         with self._lock:
             known = {seat.executor: name for name, seat in self._seats.items() if self._leases[name].active}
             there = set()
@@ -174,8 +175,9 @@ class Seats:
         for name, lease in self.leases.items():
             seat = self._seats[name]
             if lease.state is HostState.REQUESTED and self._provider is not None:
-                self._spawn(name)
-            if lease.state in (HostState.REQUESTED, HostState.STARTING):
+                with contextlib.suppress(ElastreamError, OSError):  # it is LOST then, which says it
+                    self._spawn(name)
+            if self._leases[name].state in (HostState.REQUESTED, HostState.STARTING):
                 if self._clock() - lease.since > max(START_LIMIT, 3 * lease.type.start):
                     self._lose(name)
             elif lease.state is HostState.RELEASING:
@@ -264,9 +266,14 @@ class Seats:
     def _spawn(self, name: str) -> None:
         lease, provider = self._leases[name], self._provider
         starting = sum(each.state is HostState.STARTING for each in self._leases.values())
-        if provider is None or lease.state is not HostState.REQUESTED or not provider.room(starting):
+        waiting = {n: each.type for n, each in self._leases.items() if each.state is HostState.REQUESTED}
+        if provider is None or name not in waiting or name not in provider.room(waiting, starting):
             return
-        provider.lease(name, lease.type)
+        try:
+            provider.lease(name, lease.type)
+        except BaseException:
+            self._to(name, HostState.LOST)
+            raise
         self._to(name, HostState.STARTING)
 
     def _address(self, name: str) -> str:

@@ -70,19 +70,23 @@ def settings_for(
     *,
     driver_address: str,
     executor_memory: float,
-    executor_cores: int,
+    executor_cores: int | None,
     state_partitions: int,
     state_store: StateStore = "memory",
     small: bool = False,
 ) -> Mapping[str, str]:
-    """Spark settings of an elastic session; `executor_memory` in mebibytes."""
+    """Spark settings of an elastic session; `executor_memory` in mebibytes.
+
+    executor_cores: None where hosts differ in slots; the one executor of each host then takes all of its own.
+    """
+    cores = {} if executor_cores is None else {"spark.executor.cores": str(executor_cores)}
     return {
         "spark.executor.extraJavaOptions": SMALL_JVM if small else "",
         "spark.driver.host": driver_address,
         "spark.driver.bindAddress": driver_address,
         "spark.driver.memory": "1g",
         "spark.executor.memory": f"{executor_memory:.0f}m",
-        "spark.executor.cores": str(executor_cores),
+        **cores,
         "spark.decommission.enabled": "true",
         # Shuffle files of one micro-batch are worthless to the next; waiting for their migration would only keep a host.
         "spark.storage.decommission.enabled": "false",

@@ -3,13 +3,14 @@
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from elastream.model.action import KINDS
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, HostType
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
@@ -20,7 +21,7 @@ from elastream.spark.compile import RunningSegment, led_by_edges, start_queries
 from elastream.spark.directory import RunDirectory
 from elastream.spark.hosts import Hosts
 from elastream.spark.kafka import kafka_settings
-from elastream.spark.local import Local, LocalCluster
+from elastream.spark.local import LocalCluster
 from elastream.spark.placing import Placing
 from elastream.spark.plant import SparkPlant
 from elastream.spark.run_clock import RunClock
@@ -28,7 +29,7 @@ from elastream.spark.session import StateStore, open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 from elastream.spark.steward import STEP
 
-__all__ = ["Start", "pace_of", "start_plant"]
+__all__ = ["Cloud", "Start", "pace_of", "start_plant"]
 
 Start: TypeAlias = Callable[..., Sequence[RunningSegment]]
 """What starts the queries of a layout, called as `start_queries` is."""
@@ -43,9 +44,22 @@ DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
 
 
+class Cloud(Protocol):
+    """Where hosts come from, as users write it: `elastream.Local` or `elastream.Pool`."""
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """What can be leased."""
+        ...
+
+    def cluster(self, folder: Path, ports: range | None) -> LocalCluster:
+        """The cluster behind it, not started yet; its files go into `folder`."""
+        ...
+
+
 def start_plant(
     graph: Graph,
-    cloud: Local,
+    cloud: Cloud,
     directory: RunDirectory,
     *,
     target_latency: float | None = None,
@@ -74,31 +88,35 @@ def start_plant(
                 f"dataflow {graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one query, "
                 "whose latencies could not be told apart: put a durable edge behind all but one of them"
             )
-    partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * cloud.max_hosts * cloud.type.slots)
     clock = RunClock()
-    cluster = LocalCluster(cloud, directory.cluster, ports)
-    spark = None
+    cluster = spark = None
     try:
+        cluster = cloud.cluster(directory.cluster, ports)
+        local = cluster.local
+        slots = {type.slots for type in local.types}
+        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * local.max_hosts * max(slots))
         master = cluster.start()
-        first = [f"h{number}" for number in range(1, max(1, cloud.min_hosts) + 1)]
+        first = {f"h{number}": local.types[0] for number in range(1, max(1, local.min_hosts) + 1)}
         since = clock.now()
-        for host in first:
-            cluster.lease(host, cloud.type)
+        # A host takes as long to start as a session: those that there is room for start meanwhile.
+        early = cluster.room(first, 0)
+        for host in early:
+            cluster.lease(host, first[host])
         wanted = settings_for(
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,
-            executor_cores=cloud.type.slots,
+            executor_cores=slots.pop() if len(slots) == 1 else None,
             state_partitions=partitions,
             state_store=state_store,
-            small=cloud.type.cores < 1,
+            small=any(type.cores < 1 for type in local.types),
         )
         spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
         hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
-        for host in first:
-            hosts.adopt(host, cloud.type, since)
-        _await_first(hosts, cluster, first)
+        for host, type in first.items():
+            hosts.adopt(host, type, since, spawned=host in early)
+        _await_first(hosts, cluster, tuple(first))
         leaders = {*graph.loads, *led_by_edges(layout)}
-        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * cloud.type.slots))
+        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * local.types[0].slots))
         pace = batch_seconds or pace_of(target_latency)
         running = start(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
@@ -110,17 +128,18 @@ def start_plant(
             for number, name in enumerate(reversed(each.keyed))
         }
     except BaseException:
-        cluster.close()
+        if cluster is not None:
+            cluster.close()
         if spark is not None:
             with contextlib.suppress(Py4JError, PySparkException, OSError):
                 spark.stop()
         raise
     context = Context(
         layout,
-        {cloud.type.name: cloud.type},
+        {type.name: type for type in local.types},
         target_latency,
-        max_hosts=cloud.max_hosts,
-        min_hosts=cloud.min_hosts,
+        max_hosts=local.max_hosts,
+        min_hosts=local.min_hosts,
         capabilities=frozenset(KINDS),
         scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )

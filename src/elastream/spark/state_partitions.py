@@ -86,8 +86,10 @@ class StatePartitions:
         """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
         self._root = before._root
 
-    def load(self, partition: int, at: Location, *, keep: bool) -> bool:
+    def load(self, partition: int, at: Location, *, keep: bool) -> bool | None:
         """Load the state of `partition` at `at`, so that a batch finds it there; whether that was done, after it was.
+
+        None where no state of this operator can be loaded so.
 
         The executor that loads it reports that it holds it now, and batches go there from then on. keep: put that right
         each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
@@ -101,7 +103,7 @@ class StatePartitions:
             self._looked_for_opener = True
         before = self._location(partition)
         if self._opener is None or before is None:
-            return False
+            return None if self._looked_for_opener and self._opener is None else False
         opening = _Opening(self._opener, self._execution() or execution, partition, at)
         opening.start()
         seen = False

@@ -47,13 +47,12 @@ class StatefulStage:
 def stateful_stages(driver: DriverSide, execution: Any) -> tuple[StatefulStage, ...] | None:
     """The stages of the query behind `execution` (Spark's StreamExecution) that hold state, upstream first.
 
-    None where it is not known yet: no batch has been planned.
+    None where it is not known yet: no batch has its plan.
     """
-    planned = execution.lastExecution()
-    rows = [] if planned is None else driver.ask("stateful", planned)
-    if not rows:
-        # A query without state says as much as one without a plan; its batches tell the two apart.
-        return () if execution.lastProgress() is not None and planned is not None else None
+    answer = driver.ask("stateful", driver.context, execution)
+    if not answer:
+        return None
+    head, *rows = answer
     ages = sorted(int(row[3]) for row in rows)
     found = []
     for _, members in groupby(sorted(rows, key=lambda row: (int(row[0]), int(row[1]))), key=itemgetter(0)):
@@ -109,9 +108,9 @@ class StageState:
         last = self._execution.lastExecution()
         return -1 if last is None else int(last.currentBatchId())
 
-    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool:
+    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool | None:
         """State is not loaded ahead here: the batch behind a move loads it."""
-        return False
+        return None
 
 
 def _word(kind: str) -> str:

@@ -15,7 +15,7 @@ from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import ElastreamError
 from elastream.spark.compile import RunningSegment
-from elastream.spark.hosts import Hosts
+from elastream.spark.hosts import Hosts, Landlord
 from elastream.spark.placing import Placing
 from elastream.spark.rounds import Rounds
 from elastream.spark.state_partitions import Location
@@ -35,8 +35,14 @@ class Steward:
     """Steps hosts and moves along from `start` until `stop`."""
 
     def __init__(
-        self, running: Sequence[RunningSegment], hosts: Hosts, placing: Placing, clock: Callable[[], float]
+        self,
+        running: Sequence[RunningSegment],
+        hosts: Hosts,
+        placing: Placing,
+        clock: Callable[[], float],
+        landlord: Landlord | None = None,
     ) -> None:
+        self._landlord = landlord
         self._running, self._hosts, self._placing, self._clock = tuple(running), hosts, placing, clock
         self._ended = [-1] * len(self._running)
         self._rounds = Rounds(len(self._running))
@@ -70,6 +76,14 @@ class Steward:
                 load[target] += 1 / cores[target]
                 self._placing.want(task, target)
 
+    def release(self, host: str) -> bool:
+        """Send a host on its way out, what it holds to the others; False where there is no other that takes tasks."""
+        others = [name for name in self._hosts.usable if name != host]
+        if others:
+            self.empty(host, others)
+            self._hosts.release(host)
+        return bool(others)
+
     def _step_along(self) -> None:
         next_look = next_plan = 0.0
         while not self._stopping.wait(STEP):
@@ -81,6 +95,7 @@ class Steward:
                 if self._clock() >= next_look:
                     idle = [_idle(each.query) for each in self._running]
                     self._rounds.look(self._ended, idle)
+                    self._give_back()
                     self._keep_emptying()
                     self._hosts.step(batch=self._rounds.count, idle=all(idle), holds=self._holds)
                     next_look = self._clock() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
@@ -96,6 +111,13 @@ class Steward:
             if batch != before and each.keyed:
                 self._placing.batch_ended(each.keyed, batch, self._target)
         self._ended = ended
+
+    def _give_back(self) -> None:
+        """Whoever owns the hosts has the last word on who may use them, whatever the policy makes of it."""
+        for host in self._landlord.wanted_back() if self._landlord else ():
+            staying = self._hosts.leases[host].state in (HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
+            if self._landlord and staying and not self.release(host):
+                self._landlord.keep(host)
 
     def _keep_emptying(self) -> None:
         """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""

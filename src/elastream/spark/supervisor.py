@@ -22,13 +22,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.confinement import Cgroups, Link, Network, find_cgroups, kill
+from elastream.spark.confinement import Cgroups, find_cgroups, kill
+from elastream.spark.network import Link, Network
 
 __all__ = ["TAG", "Connection", "Supervisor", "main", "tagged"]
 
@@ -74,18 +76,35 @@ class Child:
 
 
 class Supervisor:
-    """The state behind the requests; `run` names this cluster in tags and control groups."""
+    """The state behind the requests; `run` names this cluster in tags and control groups.
 
-    def __init__(self, run: str, network: Network | None = None, link: Link | None = None) -> None:
+    network: where hosts are to have one of their own. link: what limits it. delays: seconds from one region to another, by
+    their numbers; empty where there is but one.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        network: Network | None = None,
+        link: Link | None = None,
+        delays: Mapping[tuple[int, int], float] = MappingProxyType({}),
+    ) -> None:
         self.run, self.children, self.link = run, dict[str, Child](), link
+        self.wire: subprocess.Popen[str] | None = None
+        self.apart = bool(delays)
         self.cgroups: Cgroups | None
         self.cgroups, self.why_no_cgroups = find_cgroups(f"elastream-{run}")
         self.network, self.why_no_network = None, ""
         if network is not None:
             try:
                 self.network = network.open()
+                if delays:
+                    self.wire = self.network.join(delays)
             except OSError as error:
                 self.why_no_network = str(error)
+                if self.network is not None:
+                    self.network.close()
+                    self.network = None
 
     # Requests: each takes and returns what JSON can carry.
 
@@ -94,6 +113,7 @@ class Supervisor:
         return {
             "confinement": self.confinement(),
             "address": self.network.address(1) if self.network else None,
+            "namespaces": self.network.bridge if self.network else None,
         }
 
     def confinement(self) -> str:
@@ -112,24 +132,37 @@ class Supervisor:
                 said += "; its network is a namespace of its own, without the delay, as this kernel has no netem"
         elif self.link:
             said += f"; the network is not limited: {self.why_no_network}"
+        if self.apart:
+            said += (
+                "; regions are as far apart as was asked for"
+                if self.wire
+                else (f"; regions are not apart, all hosts share this machine's own network: {self.why_no_network}")
+            )
         return said
 
     def spawn(
-        self, name: str, command: list[str], environment: dict[str, str], log: str, scratch: list[str], index: int | None
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str],
+        log: str,
+        scratch: list[str],
+        index: int | None,
+        region: int = 0,
     ) -> None:
         """Start `command` as `name`, its output into the file `log`; `scratch` are folders to delete when it is gone.
 
-        `index`: number of the host, which is then confined and, where there is a network, put into its namespace; None for
-        the master.
+        `index`: number of the host, which is then confined and, where there is a network, put into its namespace, in the
+        region of that number; None for the master.
         """
         child = self.children[name] = Child(name, 0, scratch=scratch)
         try:
             if index is not None and self.cgroups:
                 child.group = f"elastream-{self.run}-{name}"
                 self.cgroups.create(child.group)
-            if index is not None and self.network and self.link:
+            if index is not None and self.network:
                 child.namespace = index
-                self.network.add(index, self.link)
+                self.network.add(index, self.link, region)
                 command = [*self.network.inside(index), *command]
             with open(log, "ab") as out:
                 child.pid = self._start(child, command, environment, out.fileno())
@@ -273,8 +306,19 @@ class Supervisor:
         while any(not child.gone for child in self.children.values()):
             self.tick()
             time.sleep(BUSY_TICK / 5)
+        if self.wire:
+            self.wire.kill()
         if self.network:
             self.network.close()
+
+
+def _opened(
+    run: str, number: int, link: Mapping[str, Any] | None, regions: int = 1, delays: Sequence[tuple[int, int, float]] = ()
+) -> Supervisor:
+    """A supervisor as the driver asks for it; delays: (from, to, seconds)."""
+    network = Network(number, regions=regions) if link or delays else None
+    apart = {(source, target): seconds for source, target, seconds in delays}
+    return Supervisor(run, network, Link(**link) if link else None, apart)
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -380,8 +424,7 @@ def main(descriptor: int) -> None:
         nonlocal supervisor
         wanted = request.pop("do")
         if wanted == "open":
-            network = Network(request["number"]) if request["link"] else None
-            supervisor = Supervisor(request["run"], network, Link(**request["link"]) if request["link"] else None)
+            supervisor = _opened(**request)
             return supervisor.about()
         return getattr(supervisor, wanted)(**request)
 

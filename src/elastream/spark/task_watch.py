@@ -22,7 +22,6 @@ class TaskLoads(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
-        self.context: Any = spark.sparkContext._jsc.sc()
 
 
 class TaskWatch:

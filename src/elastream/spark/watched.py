@@ -7,7 +7,7 @@ from the same checkpoint; each run starts with nothing known. What was not seen 
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -21,14 +21,16 @@ from elastream.spark.stateful import StageState, StatefulStage, stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
 from elastream.spark.traffic import Traffic
 
-__all__ = ["WatchedBatch", "WatchedQuery"]
+__all__ = ["Loads", "WatchedBatch", "WatchedQuery"]
 
 NAN = float("nan")
 REMEMBERED = 20
 """Batches that rates and intervals are taken over."""
-SAMPLES, LEAST_SAMPLES = 5, 2
+SAMPLES, LEAST_SAMPLES = 7, 3
 """Batches whose tasks tell what a partition takes, by their median, and the fewest that tell anything: a task that has just
 moved, or that a garbage collection met, is one of them."""
+MEDIAN_ERROR = 1.25
+"""Standard error of a median over that of a mean, of normal samples: the root of pi / 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class WatchedBatch:
     def end(self) -> float:
         """When it was committed."""
         return self.start + self.seconds
+
+
+class Loads(NamedTuple):
+    """Busy cores of each partition of a stage, and the standard error of that, NaN where unknown."""
+
+    busy: Floats
+    error: Floats
 
 
 class WatchedQuery:
@@ -159,12 +168,19 @@ class WatchedQuery:
             return NAN
         return self.interval(now) + max(batch.seconds for batch in list(self.batches)[-SAMPLES:])
 
-    def loads(self, stage: StatefulStage, now: float) -> Floats:
-        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told."""
+    def loads(self, stage: StatefulStage, now: float) -> Loads:
+        """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told: medians with standard errors.
+
+        The error is what the batches' own disagreement makes of it. It is large after a move, when the first batch was a
+        cold one, and small in the long run.
+        """
         samples = self._loads.get(stage.name, ())
         if len(samples) < LEAST_SAMPLES:
-            return np.full(stage.partitions, NAN)
-        return np.asarray(np.median(np.stack(list(samples)), axis=0) / self.interval(now), dtype=np.float64)
+            unknown = np.full(stage.partitions, NAN)
+            return Loads(unknown, unknown)
+        told = np.stack(list(samples)) / self.interval(now)
+        error = MEDIAN_ERROR * told.std(axis=0, ddof=1) / np.sqrt(len(told))
+        return Loads(np.asarray(np.median(told, axis=0), dtype=np.float64), np.asarray(error, dtype=np.float64))
 
     def placed(self) -> Iterable[tuple[StatefulStage, str]]:
         """Per stage with state: itself, and the name of its tasks."""

@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastream.model.cloud import LifecycleError
+from elastream.planning.hierarchy import applications, regions
+from elastream.planning.hierarchy.applications import Application, ApplicationRules
 from elastream.planning.hierarchy.infrastructure import (
     TRANSITIONS,
     HostRecord,
@@ -15,8 +19,11 @@ from elastream.planning.hierarchy.infrastructure import (
     _Ledger,
     adopt,
     decide,
+    order_for,
+    view_for,
 )
 from elastream.planning.hierarchy.messages import Holding, RegionOrder, RegionReport, View
+from elastream.planning.hierarchy.regions import Region, RegionRules
 
 RULES = InfrastructureRules(patience=100.0)
 
@@ -87,6 +94,24 @@ def test_a_region_is_refused_with_the_reason(rules: InfrastructureRules, reason:
 def test_a_preferred_region_that_is_full_stands_in_nobodys_way() -> None:
     rules = InfrastructureRules(prefer=("west",), regions={"west": RegionFacts(capacity=0)})
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
+
+
+def test_a_preferred_region_that_is_not_heard_or_may_not_grow_itself_stands_in_nobodys_way() -> None:
+    rules = replace(RULES, prefer=("west",), regions={"west": RegionFacts(price=2.0)}, silence=50.0)
+    state, told = decide(rules, start(), 10.0, [asks("west", add=()), asks(add=("small",))])
+    assert refusals(told) == {"east": "west is preferred and has room"}
+    late = [asks(add=("small",), number=2)]
+    assert refusals(decide(rules, state, 60.0, late)[1]) == {"east": "west is preferred and has room"}
+    assert refusals(decide(rules, state, 61.0, late)[1]) == {}
+    assert refusals(decide(replace(rules, max_price=1.0), state, 60.0, late)[1]) == {}
+
+
+def test_a_host_that_is_coming_in_a_region_not_heard_is_not_waited_for() -> None:
+    state = start(**dict.fromkeys(THREE, viewed()), h4=HostRecord("west", "small"))
+    said = [Holding("a", 1, 1, THREE, spare=(("east", 2),)), Holding("b", 1, 1, ())]
+    report = asks(up=THREE, empty=("h2",))
+    assert views(decide(RULES, state, 100.0, [report, *said])[1]) == {}
+    assert views(decide(RULES, state, 1000.0, [report, *said])[1]) == {"a": (THREE, ("h2",))}
 
 
 def test_the_preferred_region_itself_may_grow() -> None:
@@ -180,3 +205,102 @@ def test_a_host_goes_only_where_the_table_lets_it() -> None:
     with pytest.raises(LifecycleError, match="'h1' of a cannot go from viewed to ordered"):
         ledger._set("h1", Stance.ORDERED)
     assert all(stance in TRANSITIONS for stance in Stance)
+
+
+# -- an application without room beside one that has it --------------------------------------------------------------------
+
+THREE = ("h1", "h2", "h3")
+
+
+def beside(a: int, b: int, **rules: object) -> tuple[Infrastructure, tuple[RegionOrder | View, ...]]:
+    """After a round in which a has three hosts and `a` slots to spare, and b one host, in use, and `b` elsewhere."""
+    said = [
+        Holding("a", 1, 1, THREE, spare=(("east", a),)),
+        Holding("b", 1, 1, ("h4",), spare=(("east", 0), ("west", b))),
+    ]
+    state = start(**dict.fromkeys(THREE, viewed()), h4=viewed(owner="b"))
+    return decide(replace(RULES, **rules), state, 0.0, [asks(up=(*THREE, "h4"), empty=("h2", "h3")), *said])
+
+
+def test_an_empty_host_is_left_for_an_application_that_has_no_room() -> None:
+    state, told = beside(2, 0)
+    assert views(told) == {"a": (THREE, ("h3",))}
+    assert order_for(state, "east").leaving == (), "it does not go: the region still counts it"
+    state, told = decide(RULES, state, 60.0, [Holding("a", 2, 2, ("h1", "h2"))])
+    assert views(told) == {"a": (("h1", "h2"), ()), "b": (("h4", "h3"), ())}
+    assert orders(told) == {}, "nothing is leased or released for it"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "rules"),
+    [
+        (1, 0, {}),  # it would have no more than the other then
+        (2, 1, {}),  # the other has room
+        (3, 0, {"priorities": {"a": 4.0}}),  # three for four are less than one for one
+    ],
+)
+def test_no_host_is_left_where_that_would_not_be_fair(a: int, b: int, rules: dict[str, object]) -> None:
+    assert views(beside(a, b, **rules)[1]) == {}
+
+
+def test_who_holds_nothing_at_all_gets_the_last_empty_host_whatever_the_priorities() -> None:
+    said = [Holding("a", 1, 1, THREE, spare=(("east", 1),)), Holding("b", 1, 1, ())]
+    rules = replace(RULES, priorities={"a": 9.0})
+    _, told = decide(rules, start(**dict.fromkeys(THREE, viewed())), 0.0, [asks(up=THREE, empty=("h3",)), *said])
+    assert views(told) == {"a": (THREE, ("h3",))}
+
+
+def test_one_host_at_a_time_is_left_and_one_that_is_coming_is_waited_for() -> None:
+    state, _ = beside(2, 0)
+    said = [Holding("a", 2, 1, THREE, spare=(("east", 2),)), Holding("b", 2, 1, ("h4",))]
+    again = asks(up=(*THREE, "h4"), empty=("h2", "h3"), number=2)
+    state, told = decide(RULES, state, 60.0, [again, *said])
+    assert views(told) == {"a": (THREE, ("h3",))}
+    coming = start(**dict.fromkeys(THREE, viewed()), h4=HostRecord("east", "small"))
+    said = [Holding("a", 1, 1, THREE, spare=(("east", 2),)), Holding("b", 1, 1, ())]
+    assert views(decide(RULES, coming, 0.0, [asks(up=THREE, coming=("h4",), empty=("h2",)), *said])[1]) == {}
+
+
+def test_a_host_that_is_not_left_for_its_heir_in_time_stays_and_no_region_is_told_of_it() -> None:
+    state, _ = beside(2, 0)
+    state, told = decide(RULES, state, 100.0, [])
+    assert (state.hosts["h3"].stance, state.hosts["h3"].owner, state.hosts["h3"].heir) == (Stance.VIEWED, "a", "")
+    assert views(told) == {"a": (THREE, ())}
+    assert orders(told) == {}
+
+
+def test_a_free_host_may_go_to_an_application_that_has_none_in_its_region() -> None:
+    state = start(h1=HostRecord("east", "small", Stance.FREE))
+    said = [Holding("a", 1, 1, (), spare=(("east", 1),)), Holding("b", 1, 1, ())]
+    assert set(views(decide(RULES, state, 0.0, said)[1])) == {"b"}
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4), st.floats(0.2, 5))
+def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, int]], weight: float) -> None:
+    """On `most` hosts of one slot, all a's at first: both come to one, whatever they wanted, once one leaves some."""
+    rules = replace(RULES, max_hosts=most, min_hosts=0, priorities={"a": weight})
+    records = {f"h{k}": viewed() for k in range(1, most + 1)}
+    manager, region = adopt(records, ("east",), ("a", "b"), most + 1), Region("east", 1, 0, dict.fromkeys(records, 0.0))
+    held = {"a": Application("a", 1, 0, tuple(records)), "b": Application("b", 1)}
+    placed: dict[str, set[str]] = {"a": set(), "b": set()}
+    for number, want in enumerate(want for want in [*wants, (most, 1), (1, most)] for _ in range(8)):
+        now = 60.0 * number
+        for (name, mine), many in zip(placed.items(), want, strict=True):
+            room = sorted(set(held[name].hosts) - held[name].leave - mine)
+            placed[name] = {*sorted(mine)[:many], *room[: max(0, many - len(mine))]}
+        busy = placed["a"] | placed["b"]
+        empty = tuple(host for host in region.hosts if host not in busy)
+        add = ("small",) * max(0, 2 - len(empty))
+        region, said = regions.report(RegionRules(), region, now, dict.fromkeys(region.hosts, True), add=add, empty=empty)
+        holdings = []
+        for name, each in held.items():
+            spare = (("east", len(set(each.hosts) - placed[name])),) if each.hosts else ()
+            occupied = frozenset(placed[name])
+            held[name], holding = applications.answer(ApplicationRules(), each, now, occupied, False, spare)
+            holdings.append(holding)
+        manager, _ = decide(rules, manager, now, [said, *holdings])
+        region, *_ = regions.hear(region, order_for(manager, "east"), now)
+        held = {name: applications.hear(each, view_for(manager, name)) for name, each in held.items()}
+    assert placed["a"]
+    assert placed["b"]

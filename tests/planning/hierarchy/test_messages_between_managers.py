@@ -29,7 +29,7 @@ messages = st.one_of(
     st.builds(ScaleOut, names, names, counts, names),
     st.builds(ScaleIn, names, names, counts, counts),
     st.builds(Verdict, names, names, counts, names),
-    st.builds(RegionReport, names, counts, counts, many, many, many, many, many, use, names),
+    st.builds(RegionReport, names, counts, counts, many, many, many, many, many, use, names, many),
     st.builds(RegionOrder, names, counts, pairs, names, triples, many, counts),
     st.builds(View, names, counts, many, many, counts),
     st.builds(Holding, names, counts, counts, many, many, spare),

@@ -62,15 +62,15 @@ class Protocol(RuleBasedStateMachine):
         leased = {host: up for host, up in self.leased.items() if host not in self.dead}
         self.regions[name], said = regions.report(
             REGION_RULES, region, self.now, leased, add=("small",) * add,
-            release=data.draw(some), drain=data.draw(some), utilisation=0.5,
+            release=data.draw(some), drain=data.draw(some), utilisation=0.5, empty=data.draw(some),
         )  # fmt: skip
         self.network.append(said)
 
-    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans())
-    def application_answers(self, name: str, critical: bool) -> None:
+    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans(), spare=st.integers(0, 3))
+    def application_answers(self, name: str, critical: bool, spare: int) -> None:
         occupied = frozenset(host for who, host in self.running if who == name)
         self.applications[name], said = applications.answer(
-            APPLICATION_RULES, self.applications[name], self.now, occupied, critical
+            APPLICATION_RULES, self.applications[name], self.now, occupied, critical, (("east", spare),)
         )
         self.network.append(said)
 

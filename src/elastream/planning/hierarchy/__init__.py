@@ -3,7 +3,8 @@
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
 Lo Presti, 2018), sections 3 and 4. All is pure: a manager is a function from (its state, what it sees, what it was told) to
 (its state, what it says). How the four sit together in one process is `rounds`; how a plan of theirs becomes actions is
-`elastream.planning.e2df`.
+`elastream.planning.e2df`; how they sit in processes of their own, and what of their state must be on disk when, is
+`elastream.control.nodes`.
 
 Who says what to whom
 ---------------------
@@ -32,6 +33,7 @@ The life of a host, as the infrastructure manager keeps it
     VIEWED    LEAVING   its region (empty, or hardly used) or consolidation wants it gone: its application is asked, and
                         withholds it from placement from that moment
     LEAVING   VIEWED    its application refuses (it is critical), or the patience is over: cancelled, nothing has changed
+    LEAVING   VIEWED    it was empty beside an application without room: its application has let go of it, the other has it
     LEAVING   -         its application has let go of it: it is struck off its region's order, which releases it
     FREE      -         the same, for a host that is in no view
     any       -         its region has lost it

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from elastream.model.cloud import LifecycleError
+from elastream.planning.hierarchy.granting import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.messages import Holding, RegionOrder, RegionReport, View
 
 __all__ = [
@@ -39,7 +40,7 @@ TRANSITIONS: Mapping[Stance, frozenset[Stance]] = {
     Stance.ORDERED: frozenset({Stance.FREE}),  # its region reports it up
     Stance.FREE: frozenset({Stance.VIEWED}),  # an application gets it
     Stance.VIEWED: frozenset({Stance.LEAVING, Stance.FREE}),  # its application is asked to leave; it gave it back unasked
-    Stance.LEAVING: frozenset({Stance.VIEWED}),  # cancelled
+    Stance.LEAVING: frozenset({Stance.VIEWED}),  # cancelled, or left for its heir
 }
 """Besides, any host may be struck off: lost, or, from FREE and LEAVING, given back."""
 
@@ -48,7 +49,8 @@ TRANSITIONS: Mapping[Stance, frozenset[Stance]] = {
 class HostRecord:
     """A host. owner: the application that may place on it, if any. term: of the view or order that last changed this.
 
-    until: when an application that is asked to leave must have done so, else inf.
+    until: when an application that is asked to leave must have done so, else inf. heir: the application that gets it then;
+    empty: nobody, it goes back.
     """
 
     region: str
@@ -57,62 +59,26 @@ class HostRecord:
     owner: str = ""
     term: int = 0
     until: float = math.inf
+    heir: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class RegionFacts:
-    """What the infrastructure manager knows of a region: price of a host (per second), latency to it (s), hosts it has."""
-
-    price: float = 0.0
-    latency: float = 0.0
-    capacity: float = math.inf
-
-
-@dataclass(frozen=True)
-class InfrastructureRules:
-    """What is granted.
-
-    patience: seconds after which a host that was not left is available again. prefer: regions that grow before all
-    others. regions: facts by name. max_price, max_latency: regions beyond are refused. max_hosts, min_hosts: of all
-    regions together. priorities: weight of an application, 1 where not given. consolidate_below: mean utilisation of a
-    region at or below which its least used host is to be left, beyond what the region itself proposes; None: never.
-    """
-
-    patience: float = 120.0
-    prefer: tuple[str, ...] = ()
-    regions: Mapping[str, RegionFacts] = field(default_factory=dict)
-    max_price: float = math.inf
-    max_latency: float = math.inf
-    max_hosts: float = math.inf
-    min_hosts: int = 1
-    priorities: Mapping[str, float] = field(default_factory=dict)
-    consolidate_below: float | None = None
-
-    def refusal(self, region: str, sizes: Mapping[str, int]) -> str:
-        """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may."""
-        facts = self.regions.get(region, RegionFacts())
-        if facts.price > self.max_price:
-            return f"a host in {region} costs {facts.price:g} a second, more than {self.max_price:g}"
-        if facts.latency > self.max_latency:
-            return f"{region} is {facts.latency:g} s away, more than {self.max_latency:g} s"
-        if sizes.get(region, 0) >= facts.capacity:
-            return f"{region} has all {facts.capacity:g} hosts that it can have"
-        for better in self.prefer:
-            if better == region:
-                break
-            if sizes.get(better, 0) < self.regions.get(better, RegionFacts()).capacity:
-                return f"{better} is preferred and has room"
-        return ""
+    @property
+    def goes(self) -> bool:
+        """Whether it is to be given back."""
+        return self.stance is Stance.LEAVING and not self.heir
 
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """A region or an application as the infrastructure manager keeps it: the last term told, heard back, and its hosts."""
+    """A region or an application as the infrastructure manager keeps it: the last term told, heard back, and its hosts.
+
+    heard: when a message of it was last news.
+    """
 
     term: int = 0
     seen: int = 0
     number: int = 0
     hosts: tuple[str, ...] = ()
+    heard: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -159,7 +125,9 @@ def decide(
     the latest term about a host says nothing about it, and a report that had not seen the last order asks for nothing. Who
     has not been heard to have seen its latest order or view is told again.
     """
+    heard = tuple(heard)
     ledger = _Ledger(rules, state, now)
+    ledger.speaking = {message.region for message in heard if isinstance(message, RegionReport)}
     spare: dict[str, Sequence[tuple[str, int]]] = {}
     for message in heard:
         if isinstance(message, RegionReport):
@@ -168,6 +136,7 @@ def decide(
             spare[message.application] = message.spare
     ledger.cancel_overdue()
     ledger.assign_free(spare)
+    ledger.make_room(spare)
     return ledger.close()
 
 
@@ -177,7 +146,8 @@ def order_for(
     """The order in force for `region`; one of term 0 without hosts where it was never heard of."""
     ward = state.regions.get(region, Ward())
     hosts = tuple((host, state.hosts[host].type) for host in ward.hosts)
-    return RegionOrder(region, ward.term, hosts, refused, tuple(kept), _leaving(state, ward), ward.number)
+    going = tuple(host for host in _leaving(state, ward) if state.hosts[host].goes)
+    return RegionOrder(region, ward.term, hosts, refused, tuple(kept), going, ward.number)
 
 
 def view_for(state: Infrastructure, application: str) -> View:
@@ -210,9 +180,11 @@ class _Ledger:
         for host in self.unsettled:
             if self.hosts[host].stance is Stance.ORDERED:
                 self.ordered.setdefault(self.hosts[host].region, set()).add(host)
-        self.staying = self.total - sum(self.hosts[host].stance is Stance.LEAVING for host in self.unsettled)
+        self.staying = self.total - sum(self.hosts[host].goes for host in self.unsettled)
         self.refused: dict[str, str] = {}
         self.kept: dict[str, list[tuple[str, str, str]]] = {}
+        self.empty: list[str] = []
+        self.speaking: set[str] = set()
         self._bumped: set[tuple[str, str]] = set()
 
     def hear_region(self, report: RegionReport) -> None:
@@ -220,7 +192,8 @@ class _Ledger:
         ward = self.regions.setdefault(report.region, Ward())
         if report.number <= ward.number:
             return
-        self.regions[report.region] = ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen))
+        ward = replace(ward, number=report.number, seen=max(ward.seen, report.seen), heard=self.now)
+        self.regions[report.region] = ward
         for host in self.ordered.pop(report.region, frozenset()).intersection(report.up):
             self._set(host, Stance.FREE)
         if report.seen < ward.term:
@@ -232,6 +205,7 @@ class _Ledger:
                     self._strike(host)
         for kind in report.add:
             self._add(report.region, kind)
+        self.empty += report.empty
         for host in (*report.release, *report.drain):
             self._free(host)
         below = self.rules.consolidate_below
@@ -243,7 +217,8 @@ class _Ledger:
         ward = self.applications.setdefault(holding.application, Ward())
         if holding.number <= ward.number:
             return False
-        self.applications[holding.application] = replace(ward, number=holding.number, seen=max(ward.seen, holding.seen))
+        seen = max(ward.seen, holding.seen)
+        self.applications[holding.application] = replace(ward, number=holding.number, seen=seen, heard=self.now)
         for host in holding.refused:
             record = self.hosts.get(host)
             if record is not None and record.owner == holding.application and record.term <= holding.seen:
@@ -254,7 +229,9 @@ class _Ledger:
             for host in tuple(self.held.get("a" + holding.application, ward.hosts)):
                 record = self.hosts[host]
                 if host not in held and record.term <= holding.seen:
-                    if record.stance is Stance.LEAVING:
+                    if record.heir:
+                        self._set(host, Stance.VIEWED, owner=record.heir)
+                    elif record.stance is Stance.LEAVING:
                         self._strike(host)
                     else:
                         self._set(host, Stance.FREE, owner="")
@@ -267,22 +244,65 @@ class _Ledger:
             self._cancel(host, "infrastructure manager", late)
 
     def assign_free(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-        """Give each free host to the application with the least spare slots in its region, for its priority."""
-        weight = self.rules.priorities
+        """Give each free host to the application with the least spare slots in its region, for its priority.
+
+        What an application without hosts in that region has to spare is all that it has elsewhere.
+        """
         free = [host for host in self.unsettled if self.hosts[host].stance is Stance.FREE]
-        found: dict[str, dict[str, float]] = {self.hosts[host].region: {} for host in free}
-        for application, slots in spare.items() if free else ():
+        if not free:
+            return
+        everywhere = {name: float(sum(number for _, number in slots)) for name, slots in spare.items()}
+        found = {self.hosts[host].region: dict(everywhere) for host in free}
+        for application, slots in spare.items():
             for region, number in slots:
                 if region in found:
                     found[region][application] = number
         for host in free:
-            here = found[self.hosts[host].region]
-            wanting = here or dict.fromkeys(self.applications, 0.0)
+            wanting = found[self.hosts[host].region] or dict.fromkeys(self.applications, 0.0)
             if not wanting:
                 continue
-            owner = min(wanting, key=lambda name: (wanting[name] / weight.get(name, 1.0), name))
-            here[owner] = wanting[owner] + 1
+            owner = min(wanting, key=lambda name: (wanting[name] / self._weight(name), name))
+            wanting[owner] += 1
             self._set(host, Stance.VIEWED, owner=owner)
+
+    def make_room(self, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+        """Have an empty host left for each application that has no slot to spare, so that none starves beside another.
+
+        It comes from whoever has most to spare for its priority, and would still have more than the heir; an heir that
+        holds nothing at all goes before any priority. While hosts are coming, these are waited for.
+        """
+        slots = {name: sum(number for _, number in said) for name, said in spare.items()}
+        awaited = {self.hosts[host].heir for host in self.unsettled}
+        poor = sorted((name for name, n in slots.items() if n == 0 and name not in awaited), key=self._weight, reverse=True)
+        if not poor or not self.empty or any(map(self._coming, self.unsettled)):
+            return
+        by_owner: dict[str, list[str]] = {}
+        for host in self.empty:
+            record = self.hosts.get(host)
+            if record is not None and record.stance is Stance.VIEWED and slots.get(record.owner, 0) > 0:
+                by_owner.setdefault(record.owner, []).append(host)
+        for heir in poor:
+            rich = max(by_owner, key=lambda name: (slots[name] / self._weight(name), name), default="")
+            if not rich:
+                return
+            if self.applications[heir].hosts and slots[rich] / self._weight(rich) <= 1 / self._weight(heir):
+                continue
+            host = by_owner[rich].pop()
+            slots[rich] -= 1
+            if not by_owner[rich]:
+                del by_owner[rich]
+            self._set(host, Stance.LEAVING, owner=rich, until=self.now + self.rules.patience, heir=heir)
+
+    def _coming(self, host: str) -> bool:
+        record = self.hosts[host]
+        return record.stance is not Stance.LEAVING and self._present(record.region)
+
+    def _present(self, region: str) -> bool:
+        """Whether a region speaks, or did so lately."""
+        return region in self.speaking or self.now - self.regions.get(region, Ward()).heard <= self.rules.silence
+
+    def _weight(self, application: str) -> float:
+        return self.rules.priorities.get(application, 1.0)
 
     def close(self) -> tuple[Infrastructure, tuple[RegionOrder | View, ...]]:
         """The state after the round, and what is said."""
@@ -299,7 +319,7 @@ class _Ledger:
         return state, tuple(told)
 
     def _add(self, region: str, kind: str) -> None:
-        reason = self.rules.refusal(region, self.sizes)
+        reason = self.rules.refusal(region, self.sizes, self._present)
         if not reason and self.total >= self.rules.max_hosts:
             reason = f"there are {self.total} hosts, as many as may be"
         if reason:
@@ -331,15 +351,16 @@ class _Ledger:
     def _cancel(self, host: str, by: str, why: str) -> None:
         record = self.hosts[host]
         if record.stance is Stance.LEAVING:
-            self.staying += 1
             self._set(host, Stance.VIEWED, owner=record.owner)
-            self._keep(host, by, why)
+            if record.goes:
+                self.staying += 1
+                self._keep(host, by, why)
 
     def _keep(self, host: str, by: str, why: str) -> None:
         """The region that would have freed a host hears who would not have it."""
         self.kept.setdefault(self.hosts[host].region, []).append((host, by, why))
 
-    def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf) -> None:
+    def _set(self, host: str, stance: Stance, owner: str = "", until: float = math.inf, heir: str = "") -> None:
         record = self.hosts[host]
         if stance not in TRANSITIONS[record.stance]:
             raise LifecycleError(f"host {host!r} of {record.owner or 'nobody'} cannot go from {record.stance} to {stance}")
@@ -351,7 +372,7 @@ class _Ledger:
             if record.owner != owner:
                 self._held("a" + owner, self.applications[owner])[host] = None
             term = self._bump("a" + owner)
-        self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until)
+        self.hosts[host] = replace(record, stance=stance, owner=owner, term=term, until=until, heir=heir)
         self.unsettled.pop(host, None)
         if stance is not Stance.VIEWED:
             self.unsettled[host] = None
@@ -361,7 +382,7 @@ class _Ledger:
         record = self.hosts.pop(host)
         self.unsettled.pop(host, None)
         self.total -= 1
-        self.staying -= record.stance is not Stance.LEAVING
+        self.staying -= not record.goes
         self.sizes[record.region] -= 1
         self._held("r" + record.region, self.regions[record.region]).pop(host)
         self._bump("r" + record.region)

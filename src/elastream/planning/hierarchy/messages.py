@@ -58,6 +58,7 @@ class RegionReport:
     number: grows with each report. seen: term of the last order heard. up, coming: all its hosts. add: types of the hosts
     that it would add. release: empty hosts that it would give back. drain: hosts in use, hardly, that it would free.
     utilisation: mean CPU of its hosts, None where unknown. idlest: of its hosts in use the least used, empty if none is.
+    empty: hosts that are up and hold nothing.
     """
 
     region: str
@@ -70,6 +71,7 @@ class RegionReport:
     drain: tuple[str, ...] = ()
     utilisation: float | None = None
     idlest: str = ""
+    empty: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

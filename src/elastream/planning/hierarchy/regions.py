@@ -33,7 +33,7 @@ class RegionRules:
 class Survey:
     """What the region managers find. lacking: slots, by region. release, drain: by host. utilisation, idlest: by region.
 
-    idlest: row of the least used host in use, -1 where none is.
+    empty: hosts that are up and hold nothing, by host. idlest: row of the least used host in use, -1 where none is.
     """
 
     lacking: Integers
@@ -41,6 +41,7 @@ class Survey:
     drain: Booleans
     utilisation: Floats
     idlest: Integers
+    empty: Booleans
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
     by_use = np.flatnonzero(known)
     by_use = by_use[np.argsort(-hosts.cpu[by_use], kind="stable")]
     idlest[hosts.region[by_use]] = by_use  # the last written, the least used, stays
-    return Survey(np.maximum(-excess, 0), release, drain, mean, idlest)
+    return Survey(np.maximum(-excess, 0), release, drain, mean, idlest, empty)
 
 
 def _fitting(rows: Integers, region: Integers, slots: Integers, excess: Integers, hosts: int) -> tuple[Booleans, Integers]:
@@ -115,6 +116,7 @@ def report(
     drain: tuple[str, ...] = (),
     utilisation: float | None = None,
     idlest: str = "",
+    empty: tuple[str, ...] = (),
 ) -> tuple[Region, RegionReport]:
     """The region's next report: what the survey found for it, and how its hosts are.
 
@@ -131,7 +133,7 @@ def report(
             coming.append(host)
     number = region.number + 1
     said = RegionReport(
-        region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest
+        region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest, empty
     )
     return Region(region.name, region.term, number, region.hosts), said
 

@@ -250,6 +250,7 @@ def _reports(
     leased = dict(zip(hosts.names, hosts.up.tolist(), strict=True))
     release = _by_region(snapshot, found.release)
     drain = _by_region(snapshot, found.drain)
+    empty = _by_region(snapshot, found.empty)
     smallest = regions.smallest(types.values())
     kept, reports = [], []
     for number, (region, lacking, mean, idlest) in enumerate(
@@ -266,6 +267,7 @@ def _reports(
             drain=drain.get(number, ()),
             utilisation=None if math.isnan(mean) else mean,
             idlest=hosts.names[idlest] if idlest >= 0 else "",
+            empty=empty.get(number, ()),
         )
         kept.append(region)
         reports.append(said)

@@ -1,0 +1,127 @@
+"""Two word counts share three machines: `orders` counts for two, `clicks` for one, and their peaks come at different times.
+
+python examples/two_applications.py           # starts the pool and both, each a process of its own; three to four minutes
+
+While only `clicks` is busy it has two machines. When `orders` has its peak the pool wants one back: `clicks` goes on with
+what it is sure of, its query does not restart, and each counts every word exactly once.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+from elastream import Dataflow, Pool, Threshold, latest, parquet, records, run, steps
+
+QUIET, PEAK = "40/s", "260/s"
+LOADS = {
+    "clicks": steps((QUIET, "20s"), (PEAK, "110s"), (QUIET, "50s")),
+    "orders": steps((QUIET, "80s"), (PEAK, "60s"), (QUIET, "40s")),
+}
+PRIORITIES = {"clicks": 1, "orders": 2}
+POOL = httpx.Client(trust_env=False)
+WORK = 0.002
+"""Seconds of a core for each line: at its peak an application keeps one half-core host busy, and more."""
+LINES = [{"value": f"a{n % 7} b{n % 3} c{n % 11}"} for n in range(231)]
+
+
+def split_slowly(line):
+    """Words of a line, after some work."""
+    until = time.thread_time() + WORK
+    while time.thread_time() < until:
+        pass
+    return line.split()
+
+
+def count(application, url, folder):
+    """One of the two: a word count on machines of the pool; prints whether it was exact, as JSON."""
+    out = tempfile.mkdtemp(prefix=f"{application}-", dir=folder)
+    flow = Dataflow(application)
+    words = flow.source(records(LINES, "value string"), load=LOADS[application]).flat_map(
+        split_slowly, returns="word string"
+    )
+    words.key_by("word").count().sink(parquet(out))
+    result = run(
+        flow,
+        policy=Threshold(),
+        cloud=Pool(url, application, priority=PRIORITIES[application]),
+        target_latency="5s",
+        state_partitions=4,
+    )
+    counted = dict(latest(out).itertuples(index=False))
+    expected = Counter(word for line in result.replay("source") for word in line.split())
+    facts = result.ending.facts
+    print(json.dumps({"exact": counted == expected, "words": expected.total(), **facts}))
+
+
+def main(folder):
+    """The pool and both applications; what became of them, and who held how many machines from when on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    document = folder / "pool.yaml"
+    document.write_text(f"pool: two-{port}\nlisten: 127.0.0.1:{port}\nmachines: {{small: 3}}\n")
+    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "pool", document])
+    started = {}
+    seen = []
+    try:
+        wait_for(url)
+        for application in PRIORITIES:
+            log = (folder / f"{application}.log").open("w")
+            command = [sys.executable, Path(__file__).resolve(), application, url, folder]
+            started[application] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        begun = time.monotonic()
+        while any(process.poll() is None for process in started.values()):
+            holding = held(url)
+            if not seen or seen[-1][1] != holding:
+                seen.append((round(time.monotonic() - begun), holding))
+                print(f"{seen[-1][0]:4} s  " + "  ".join(f"{name} {number}" for name, number in sorted(holding.items())))
+            time.sleep(0.5)
+        bill = look(url)["bill"]
+    finally:
+        for process in (*started.values(), pool):
+            process.terminate()
+            process.wait()
+    results = {}
+    for application, process in started.items():
+        written = (folder / f"{application}.log").read_text()
+        if process.returncode:
+            raise SystemExit(f"{application} ended with status {process.returncode}:\n{written[-2000:]}")
+        results[application] = json.loads(written.splitlines()[-1])
+        print(application, results[application])
+    print("owed:", ", ".join(f"{name} {money:.2f}" for name, money in sorted(bill.items())))
+    return {"held": seen, "results": results, "bill": bill}
+
+
+def look(url):
+    """What the pool says of itself."""
+    return POOL.get(url).json()
+
+
+def held(url):
+    """Machines that each application may use now."""
+    return {name: about["holds"] for name, about in look(url)["applications"].items()}
+
+
+def wait_for(url):
+    """Return once the pool answers."""
+    for _ in range(200):
+        try:
+            look(url)
+            return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise SystemExit("the pool did not start")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        count(*sys.argv[1:])
+    else:
+        main(Path(tempfile.mkdtemp(prefix="two-applications-")))

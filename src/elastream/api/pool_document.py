@@ -1,0 +1,118 @@
+"""A pool of machines that several applications share, written as YAML.
+
+    pool: demo
+    listen: 127.0.0.1:8471
+    machines: {small: 3}
+    token_file: token
+    journal: demo.journal
+    patience: 45s
+
+`host_types` and `latency` are written as for a dataflow. Paths are relative to the document. Every error names file, line
+and field in one sentence.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from elastream.api.document_schema import Duration, HostTypeKeys, Keys
+from elastream.api.located import read_yaml
+from elastream.api.user_code import near
+from elastream.model.cloud import HostType
+from elastream.model.errors import ElastreamError, InputError
+from elastream.planning.pool_messages import PoolOffer
+from elastream.planning.pooling import PoolRules
+from elastream.spark.local import HOST_TYPES
+from elastream.spark.pool import local_of
+
+__all__ = ["PoolSetting", "load_pool"]
+
+DEFAULTS = PoolRules()
+
+
+@dataclass(frozen=True)
+class PoolSetting:
+    """A pool to be: what it offers, where it listens, under which rules, and where its journal is. token: None for none."""
+
+    offer: PoolOffer
+    rules: PoolRules
+    host: str
+    port: int
+    journal: Path
+    token: str | None = None
+
+
+class PoolKeys(Keys):
+    """A whole document."""
+
+    pool: Annotated[str, Field(min_length=1)]
+    machines: dict[str, Annotated[int, Field(ge=0)]]
+    listen: str = "127.0.0.1:8471"
+    token_file: str | None = None
+    journal: str | None = None
+    host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
+    latency: dict[str, dict[str, Duration]] = Field(default_factory=dict)
+    patience: Annotated[Duration, Field(gt=0)] = DEFAULTS.patience
+    silence: Annotated[Duration, Field(gt=0)] = DEFAULTS.silence
+    settle: Annotated[Duration, Field(ge=0)] = DEFAULTS.settle
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{value!r} is not an address and a port such as '127.0.0.1:8471'")
+        return value
+
+    @field_validator("machines")
+    @classmethod
+    def _some(cls, value: Mapping[str, int]) -> Mapping[str, int]:
+        if not sum(value.values()):
+            raise ValueError("the pool has no machines")
+        return {kind: count for kind, count in value.items() if count}
+
+
+def load_pool(path: Path) -> PoolSetting:
+    """The pool that the document `path` describes.
+
+    Raises InputError where a file cannot be read, DataflowError - with file, line and field - for what is wrong in it.
+    """
+    file = read_yaml(path)
+    keys: PoolKeys = file.validate(PoolKeys)
+    known: dict[str, HostType] = dict(HOST_TYPES)
+    for name, each in keys.host_types.items():
+        try:
+            known[name] = each.built(name)
+        except ElastreamError as error:
+            raise file.error(("host_types", name), str(error)) from None
+    for name in keys.machines:
+        if name not in known:
+            raise file.error(("machines", name), f"there is no host type {name!r}{near(name, known)}")
+    offer = PoolOffer(keys.pool, tuple(known[name] for name in keys.machines), keys.machines, keys.latency)
+    try:
+        local_of(offer)
+    except ElastreamError as error:
+        raise file.error(("machines",), str(error)) from None
+    host, _, port = keys.listen.rpartition(":")
+    return PoolSetting(
+        offer,
+        PoolRules(keys.patience, keys.silence, keys.settle),
+        host,
+        int(port),
+        path.parent / (keys.journal or f"{keys.pool}.journal"),
+        None if keys.token_file is None else _token(path.parent / keys.token_file),
+    )
+
+
+def _token(path: Path) -> str:
+    """What applications must know, from a file: documents are shown around, tokens are not."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the token file {path} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
+    if not token or not token.isascii():
+        raise InputError(f"the token file {path} holds no token of ASCII characters")
+    return token

@@ -1,0 +1,151 @@
+"""How far apart hosts really are: they are made to ping each other, from inside their own networks.
+
+A socket keeps the network namespace that it was opened in, so the driver holds one in each host's and needs no process
+there; the kernel of the host that is asked answers, and stamps the time at which an answer came, so that neither busy hosts
+nor a late reader make a link look long. Where hosts have no networks of their own nothing is known.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from elastream.model.cloud import HostState, Lease
+from elastream.model.observation import Frame, Metric
+
+__all__ = ["LinkWatch", "opened_in"]
+
+PERIOD = 5.0
+"""Seconds from one round of pings to the next: a link is what it is, and 20 hosts are 380 packets."""
+CLONE_NEWNET = 0x40000000
+SO_TIMESTAMPNS = 35
+NAN = float("nan")
+ECHO_REQUEST, ECHO_REPLY = 8, 0
+MARK = b"elastream"
+
+
+class Networked(Protocol):
+    """A provider whose hosts may have networks of their own."""
+
+    def namespace(self, host: str) -> Path | None:
+        """The file of the host's network namespace, if it has one."""
+        ...
+
+    def address(self, host: str) -> str:
+        """Its address there."""
+        ...
+
+
+class LinkWatch:
+    """Remembers when which host last answered which, and how long that took."""
+
+    def __init__(self, provider: Networked) -> None:
+        self._provider = provider
+        self._sockets: dict[str, socket.socket] = {}
+        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
+        self._last = -PERIOD
+        self._offset = 0.0
+
+    def onto(self, links: Frame, leases: Mapping[str, Lease], now: float) -> Frame:
+        """`links`, a row per ordered pair of hosts, with how far apart they are: seconds one way, half of a round trip.
+
+        The age is that of the oldest answer.
+        """
+        measured = self._look(leases, now)
+        if not measured:
+            return links
+        pairs = [tuple(link.split(">")) for link in links]
+        seconds = [measured[pair][0] if pair in measured else NAN for pair in pairs]
+        columns = {metric: links.column(metric) for metric in links.metrics}
+        ages = {metric: links.age(metric) for metric in links.metrics}
+        oldest = max(now - at for _, at in measured.values())
+        return Frame(links.ids, {**columns, Metric.NETWORK_LATENCY: seconds}, {**ages, Metric.NETWORK_LATENCY: oldest})
+
+    def _look(self, leases: Mapping[str, Lease], now: float) -> Mapping[tuple[str, ...], tuple[float, float]]:
+        """(Seconds, when) by pair of running hosts that answered; asks them anew when it is time."""
+        running = [
+            name
+            for name, lease in leases.items()
+            if lease.state in (HostState.RUNNING, HostState.DRAINING) and self._provider.namespace(name) is not None
+        ]
+        self._offset = time.time() - now
+        for gone in set(self._sockets).difference(running):
+            self._sockets.pop(gone).close()
+        for host, sock in self._sockets.items():
+            self._read(host, sock)
+        if now - self._last >= PERIOD:
+            self._last = now
+            self._ask(running)
+        self._measured = {pair: found for pair, found in self._measured.items() if set(pair) <= set(running)}
+        return self._measured
+
+    def close(self) -> None:
+        """Close the sockets; a namespace lives as long as one of its own."""
+        for sock in self._sockets.values():
+            sock.close()
+        self._sockets.clear()
+
+    def _ask(self, hosts: list[str]) -> None:
+        for source in hosts:
+            with contextlib.suppress(OSError):  # the host is on its way out, or may not be pinged: nothing is known then
+                if source not in self._sockets and (namespace := self._provider.namespace(source)):
+                    self._sockets[source] = opened_in(namespace, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+                    self._sockets[source].setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+                for number, target in enumerate(hosts):
+                    if target != source:
+                        self._sockets[source].sendto(_request(number, target), (self._provider.address(target), 0))
+
+    def _read(self, host: str, sock: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                packet, extra, _, _ = sock.recvmsg(512, 512)
+                message = packet[4 * (packet[0] & 15) :]  # behind the IP header
+                if message[0] == ECHO_REPLY and message[8:].startswith(MARK):
+                    (sent,) = struct.unpack_from("!d", message, 8 + len(MARK))
+                    target = message[16 + len(MARK) :].decode()
+                    seconds, nanoseconds = struct.unpack("ll", extra[0][2][:16])
+                    arrived = seconds + nanoseconds * 1e-9
+                    self._measured[host, target] = ((arrived - sent) / 2, arrived - self._offset)
+
+
+def opened_in(namespace: Path, kind: int, protocol: int = 0) -> socket.socket:
+    """A socket inside a network namespace that does not block; raises OSError."""
+    opened: list[socket.socket | OSError] = []
+
+    def enter_and_open() -> None:
+        # Only this thread changes its namespace, and it ends at once.
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            with namespace.open("rb") as file:
+                if libc.setns(file.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            sock = socket.socket(socket.AF_INET, kind, protocol)
+            sock.setblocking(False)
+            opened.append(sock)
+        except OSError as error:
+            opened.append(error)
+
+    thread = threading.Thread(target=enter_and_open)
+    thread.start()
+    thread.join()
+    (result,) = opened
+    if isinstance(result, OSError):
+        raise result
+    return result
+
+
+def _request(number: int, target: str) -> bytes:
+    """An echo request (RFC 792) whose answer says by itself when it was sent and who was asked."""
+    body = MARK + struct.pack("!d", time.time()) + target.encode()
+    header = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, os.getpid() & 0xFFFF, number)
+    words = header + body + b"\0" * (len(body) % 2)
+    total = sum(struct.unpack(f"!{len(words) // 2}H", words))
+    total = (total & 0xFFFF) + (total >> 16)
+    checksum = ~(total + (total >> 16)) & 0xFFFF
+    return header[:2] + struct.pack("!H", checksum) + header[4:] + body
