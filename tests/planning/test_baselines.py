@@ -1,7 +1,10 @@
 """Even and random placement."""
 
+from elastream.model.action import LeaseHost
 from elastream.model.cloud import HostState
 from elastream.planning.baselines import Even, Random
+from elastream.planning.elastic_allocator import ElasticAllocator
+from elastream.planning.otd import Otd
 from planning.placement_cases import seen
 
 
@@ -40,3 +43,9 @@ def test_nothing_goes_to_a_host_that_drains():
 def test_without_hosts_nothing_is_done():
     assert not Even().plan(seen([], []))
     assert not Random().plan(seen([], []))
+
+
+def test_hosts_that_are_to_be_there_are_leased():
+    observation = seen([0, 0], [0.5])
+    for policy in (Even(hosts=3), Random(hosts=3), Otd(hosts=3), ElasticAllocator(hosts=3)):
+        assert sum(isinstance(action, LeaseHost) for action in policy.plan(observation)) == 2

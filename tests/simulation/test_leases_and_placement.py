@@ -208,7 +208,8 @@ def check(plant):
     for host, operators in held.items():
         lease = observation.leases[host]
         assert not operators or (lease.active and lease.cost(now) > 0), "an unpaid host holds an instance"
-        assert sum(o.cores for o in operators) <= lease.type.cores + 1e-6
+        if plant.settings.travel is not Travel.TASKS:  # there hosts are shared, and nobody reserves a core
+            assert sum(o.cores for o in operators) <= lease.type.cores + 1e-6
         assert sum(o.memory for o in operators) <= lease.type.memory + 1e-6
         assert observation.hosts.value(host, Metric.TASKS) == len(operators)
         assert observation.hosts.value(host, Metric.MEMORY) == pytest.approx(sum(o.memory for o in operators))

@@ -11,6 +11,7 @@ from test_simulated_plant_conforms import plant as conforming
 from conformance.suite import PlantCase, conformance_suite
 from elastream.model.action import MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostType
+from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Operator
 from elastream.model.observation import Metric
 from elastream.simulation import Emissions, Fault, Settings, Travel, make_plant
@@ -155,3 +156,8 @@ def test_no_record_is_lost_or_made_up(weights, cost, pending, faults):
     assert 2 * operators["first"].done == pytest.approx(operators["second"].done + operators["second"].queued, rel=1e-6)
     assert p.result().committed == pytest.approx(operators["second"].done, rel=1e-6)
     assert (cpu(p)[~(cpu(p) != cpu(p))] <= 1.0).all()
+
+
+def test_operators_that_wait_for_partners_are_refused():
+    with pytest.raises(InputError, match="join"):
+        Settings(travel=Travel.TASKS, joins=frozenset({"join"}))

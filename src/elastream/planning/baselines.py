@@ -8,15 +8,20 @@ import numpy as np
 from elastream.model.action import Action, MoveTask
 from elastream.model.observation import Integers, Observation
 from elastream.planning.elastic_allocator import movable
+from elastream.planning.static import missing_hosts
 
 __all__ = ["Even", "Random"]
 
 
 @dataclass(frozen=True)
 class Even:
-    """Storm's even scheduler: the tasks of `operators` (all by default), one after the other, over the hosts in turn."""
+    """Storm's even scheduler: the tasks of `operators` (all by default), one after the other, over the hosts in turn.
+
+    hosts: how many to hold leased; 0: those that are there.
+    """
 
     operators: Sequence[str] = ()
+    hosts: int = 0
 
     @property
     def name(self) -> str:
@@ -26,16 +31,20 @@ class Even:
     def plan(self, observation: Observation) -> Sequence[Action]:
         """Moves of what is not where its turn puts it."""
         rows = movable(observation, self.operators)
-        hosts = len(observation.usable)
-        return _moves(observation, rows, np.arange(rows.size) % max(1, hosts), "its turn")
+        turns = np.arange(rows.size) % max(1, len(observation.usable))
+        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "its turn")]
 
 
 @dataclass(frozen=True)
 class Random:
-    """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again."""
+    """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again.
+
+    hosts: likewise.
+    """
 
     seed: int = 0
     operators: Sequence[str] = ()
+    hosts: int = 0
 
     @property
     def name(self) -> str:
@@ -45,9 +54,8 @@ class Random:
     def plan(self, observation: Observation) -> Sequence[Action]:
         """Moves of what is not where it was drawn to be."""
         rows = movable(observation, self.operators)
-        hosts = len(observation.usable)
-        drawn = np.random.default_rng(self.seed).integers(0, max(1, hosts), rows.size)
-        return _moves(observation, rows, drawn, "by chance")
+        drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
+        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "by chance")]
 
 
 def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:

@@ -20,6 +20,7 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
 from elastream.planning.exact import deviation
 from elastream.planning.measures import host_capacity
+from elastream.planning.static import missing_hosts
 
 __all__ = [
     "Allocation",
@@ -366,7 +367,7 @@ class ElasticAllocator:
 
     operators: names; all where none is given. objective: `utilisation` or `deviation`. most: part of a host that may be
     used. worth: by what fraction the deviation must fall for tasks to be moved again once they are placed. trials: the time
-    limit. Nothing is decided while what tasks need is unknown.
+    limit. hosts: how many to hold leased; 0: those that are there. Nothing is moved while what tasks need is unknown.
     """
 
     operators: Sequence[str] = ()
@@ -375,6 +376,7 @@ class ElasticAllocator:
     period: float = 10.0
     worth: float = 0.05
     trials: int = 100_000_000
+    hosts: int = 0
     _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
 
@@ -395,7 +397,7 @@ class ElasticAllocator:
         actions: tuple[Action, ...] = ()
         if now >= self._due - TICK:
             self._due = now + self.period
-            actions = tuple(self._allocate(observation))
+            actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
         self._last = (now, actions)
         return actions
 

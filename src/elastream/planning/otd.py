@@ -19,6 +19,7 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Report
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.planning.static import missing_hosts
 
 __all__ = [
     "Attraction",
@@ -307,6 +308,7 @@ class Otd:
     """The policy: every `period` seconds at most one `MoveTask`, and a remark where resources are short.
 
     high, low, long_queue, threshold, relief: see `Rules`. node: what traffic within costs nothing, a host or a region.
+    hosts: how many to hold leased; 0: those that are there.
 
     What it remembers is the last round, so that asked again about the same moment it answers the same, and which pairs it
     asked for in vain since the placement last changed, so that it does not insist.
@@ -319,6 +321,7 @@ class Otd:
     relief: float = 0.1
     period: float = 5.0
     node: Literal["host", "region"] = "host"
+    hosts: int = 0
     _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
     _last: tuple[float, Pair, tuple[Action, ...]] = field(
         default=(-math.inf, Pair(Case.NONE), ()), init=False, repr=False, compare=False
@@ -350,6 +353,7 @@ class Otd:
             self._due = now + self.period
             self._note_vain(observation)
             pair = self.decide(observation)
+            actions += missing_hosts(observation, self.hosts)
             if pair.task >= 0:
                 actions.append(self._move(observation, pair))
         self._last = (now, pair, tuple(actions))

@@ -7,7 +7,7 @@ from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.observation import Observation
 from elastream.planning.placement import balance
 
-__all__ = ["Static"]
+__all__ = ["Static", "missing_hosts"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,17 @@ class Static:
 
     def plan(self, observation: Observation) -> list[Action]:
         """Lease what is missing, set what differs, and spread tasks once no host is coming."""
-        kind = self.host_type or next(iter(observation.context.host_types))
-        missing = self.hosts - len(observation.usable) - len(observation.coming)
-        plan: list[Action] = [
-            LeaseHost(observation.host_name(n), kind, why=f"{self.hosts} hosts at all times") for n in range(missing)
-        ]
+        plan = missing_hosts(observation, self.hosts, self.host_type)
         plan += [
             SetParallelism(operator, instances, why="fixed")
             for operator, instances in self.parallelism.items()
             if observation.composition.parallelism.get(operator) != instances
         ]
         return plan if observation.coming else [*plan, *balance(observation)]
+
+
+def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
+    """Leases of what is missing of `hosts` hosts; of the provider's first type where none is given."""
+    kind = host_type or next(iter(observation.context.host_types))
+    missing = hosts - len(observation.usable) - len(observation.coming)
+    return [LeaseHost(observation.host_name(n), kind, why=f"{hosts} hosts at all times") for n in range(missing)]

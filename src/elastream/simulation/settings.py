@@ -242,6 +242,8 @@ class Settings:
                 raise InputError(f"the simulator's {name.replace('_', ' ')} is negative ({getattr(self, name):g})")
         if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
             raise InputError("a speed trace must have a row a host and a column an interval, with values above 0")
+        if self.joins and self.travel is Travel.TASKS:
+            raise InputError(f"{min(self.joins)!r} cannot wait for partners where records travel to tasks as amounts")
 
     def service(self, operator: str) -> Service:
         """The shape of an operator's service time: its own, or lognormal with the common `variation`."""
