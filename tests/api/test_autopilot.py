@@ -22,7 +22,7 @@ from spark_jvm import forget_jvm
 
 PARTITIONS = 3
 ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

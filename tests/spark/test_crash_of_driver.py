@@ -86,7 +86,9 @@ def counted(root: Path) -> bool:
     return dict(latest(root / "out").itertuples(index=False)) == expected
 
 
-@pytest.mark.parametrize(("store", "snapshot"), [("memory", "*.snapshot"), ("disk", "*.zip")])
+@pytest.mark.parametrize(
+    ("store", "snapshot"), [("memory", "*.snapshot"), pytest.param("disk", "*.zip", marks=pytest.mark.slow)]
+)
 def test_state_is_snapshotted_so_that_a_partition_that_moves_reads_few_changes(tmp_path, store, snapshot):
     process = start(tmp_path, store)
     _, err = process.communicate(timeout=150)

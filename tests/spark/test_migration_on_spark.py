@@ -20,7 +20,7 @@ from elastream.spark.schemes import CYCLES, Cycles, Follower, Scheme
 from elastream.spark.session import open_session, settings_for
 from elastream.spark.state_partitions import StatePartitions
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4

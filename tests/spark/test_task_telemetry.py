@@ -17,7 +17,7 @@ from elastream.spark.stateful import stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
 from elastream.spark.traffic import MapOutputs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
@@ -107,7 +107,8 @@ def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_loc
         time.sleep(0.2)
     driver, loads, outputs = DriverSide(plant.spark), TaskLoads(plant.spark), MapOutputs(plant.spark)
     execution = chained._jsq.streamingQuery()
-    stages = stateful_stages(driver, execution)
+    while (stages := stateful_stages(driver, execution)) is None:  # a batch is being planned
+        time.sleep(0.2)
     assert [[operator.kind for operator in stage.operators] for stage in stages] == [
         ["StreamingDeduplicate"],
         ["StateStoreSave"],

@@ -170,6 +170,9 @@ class Hosts:
 
     def executor(self, host: str) -> Executor | None:
         """The registered executor of a host."""
+        lease = self.leases.get(host)
+        if lease is None or not lease.there:
+            return None  # the provider does not know it yet: it has no address
         return self._by_address.get(self._provider.address(host))
 
     def lease(self, host: str, type: HostType) -> None:
