@@ -8,11 +8,11 @@ its own, and its worker nodes are regions. `Case` and `Run` know nothing of the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from elastream.experiments.assumptions import assumed
 from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -65,40 +65,28 @@ LESS_TRAFFIC, MORE_CPU = 0.88, 0.51
 """The bars: the paper's own results."""
 
 
-def _assumed(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "why": why})
-
-
 @dataclass(frozen=True)
 class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled; `field.metadata` gives unit and reason."""
+    """What the paper does not say, as numbers that can be halved and doubled."""
 
-    words: float = _assumed(12.0, "words a sentence", "about what novels have")
-    sentence: float = _assumed(70.0, "bytes", "so many words of about five letters, and blanks")
-    word: float = _assumed(16.0, "bytes", "a word and what a tuple of it needs")
-    light: float = _assumed(0.02, "times the heavy work", "Bolt 1 where no calculation is added: splitting alone")
-    heavy_share: float = _assumed(
+    words: float = assumed(12.0, "words a sentence", "about what novels have")
+    sentence: float = assumed(70.0, "bytes", "so many words of about five letters, and blanks")
+    word: float = assumed(16.0, "bytes", "a word and what a tuple of it needs")
+    light: float = assumed(0.02, "times the heavy work", "Bolt 1 where no calculation is added: splitting alone")
+    heavy_share: float = assumed(
         0.5,
         "of Bolt 1's tasks",
         "the calculation is added to a random part of the key domain; half is as much random as a part can be",
+        most=1.0,
     )
-    interval: float = _assumed(120.0, "s", "how long a part of the key domain has the calculation before it changes")
-    quiet: float = _assumed(
+    interval: float = assumed(120.0, "s", "how long a part of the key domain has the calculation before it changes")
+    quiet: float = assumed(
         0.15, "of all cores", "communication-intensive: 'CPU usage is stable at a low level for all workers'"
     )
-    vocabulary: float = _assumed(
+    vocabulary: float = assumed(
         10_000.0, "words", "of a novel; they occur by Zipf's law, and each goes to one of Bolt 2's tasks by chance"
     )
-    pending: float = _assumed(500.0, "sentences", "under way at once: the clients of DRPC wait for their answers")
-
-    def scaled(self, name: str, factor: float) -> "Assumptions":
-        """With one of them multiplied."""
-        value = getattr(self, name) * factor
-        return replace(self, **{name: min(1.0, value) if name == "heavy_share" else value})
-
-    def listed(self) -> tuple[tuple[str, float, str, str], ...]:
-        """(name, value, unit, reason) of each."""
-        return tuple((f.name, getattr(self, f.name), f.metadata["unit"], f.metadata["why"]) for f in fields(self))
+    pending: float = assumed(500.0, "sentences", "under way at once: the clients of DRPC wait for their answers")
 
 
 @dataclass(frozen=True, slots=True)

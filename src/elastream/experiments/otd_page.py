@@ -6,6 +6,7 @@ Simulated figures and the paper's never share a row. What is computed is compute
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
 from elastream.experiments.otd import (
     APPLICATIONS,
@@ -51,9 +52,8 @@ def run_otd(
         ]
     if sensitivity:
         wanted += [
-            Case(a, p, MAIN, seed, given.scaled(name, factor))
-            for name, *_ in given.listed()
-            for factor in (0.5, 2.0)
+            Case(a, p, MAIN, seed, varied)
+            for varied in variations(given).values()
             for a in APPLICATIONS
             for p in ("even", "otd")
             for seed in (1, 2)
@@ -89,9 +89,8 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
     sizes = {size.name: found for size in SIZES if (found := figures_of(runs, size, given))["communication"]}
     varied = {
         f"{name} x {factor:g}": found
-        for name, *_ in given.listed()
-        for factor in (0.5, 2.0)
-        if (found := figures_of(runs, MAIN, given.scaled(name, factor)))["communication"]
+        for (name, factor), other in variations(given).items()
+        if (found := figures_of(runs, MAIN, other))["communication"]
     }
     exact = [
         run.best for run in runs if run.best == run.best and run.case.cluster == MAIN and run.case.assumptions == given
@@ -104,7 +103,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
             "exact packing, CPU use of workers, mean": best,
             "sizes": sizes,
             "sensitivity": {name: {c.name: c.value for c in bars(found)} for name, found in varied.items()},
-            "assumptions": {name: value for name, value, *_ in given.listed()},
+            "assumptions": values(given),
             "refused": sum(run.refused for run in runs),
             "seconds": round(seconds, 2),
         },
@@ -199,8 +198,7 @@ def _page(
                 tuple(all(c.holds for c in bars(found)) for found in varied.values()),
             )
         )
-    rows = tuple((name, f"{value:g}", unit, why) for name, value, unit, why in Assumptions().listed())
-    blocks.append(Table("Assumptions", ("assumption", "value", "unit", "why"), rows))
+    blocks.append(assumption_table(Assumptions()))
     return Page("OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)", tuple(blocks))
 
 
