@@ -11,18 +11,8 @@ from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import InputError
 from elastream.model.observation import UNMEASURED, Exchange
-from elastream.planning.otd import (
-    Case,
-    LoadClass,
-    Otd,
-    Rules,
-    Workers,
-    allocation_score,
-    attraction,
-    classes,
-    otd_round,
-    score_changes,
-)
+from elastream.planning.attraction import allocation_score
+from elastream.planning.otd import Case, LoadClass, Otd, Rules, Workers, classes, otd_round
 from planning.placement_cases import HOST, pairs, seen
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
@@ -43,26 +33,6 @@ def workers(utilisation, queue=None, node=None, takes=None) -> Workers:
 def decide(utilisation, place, exchange=TRIANGLE, load=None, rules=AS_PUBLISHED, **columns):
     load = np.full(len(place), math.nan) if load is None else np.array(load, dtype=float)
     return otd_round(workers(utilisation, **columns), np.array(place), load, exchange, rules)
-
-
-def test_the_allocation_score_is_what_stays_on_the_node_less_what_leaves_it():
-    # Equation 4, by hand: with task 1 on node 0 and task 2 on node 1, task 0 has 6 - 4 on node 0 and 4 - 6 on node 1.
-    place = np.array([0, 0, 1])
-    assert allocation_score(TRIANGLE, place, 0, 0) == 2.0
-    assert allocation_score(TRIANGLE, place, 0, 1) == -2.0
-    assert allocation_score(TRIANGLE, place, 0, 7) == -10.0
-
-
-def test_its_change_is_half_the_difference_of_the_scores():
-    # Equation 5, by hand: from node 1, where task 2 is, to node 0, where task 1 is: 6 - 4.
-    place = np.array([1, 0, 1])
-    change = score_changes(attraction(TRIANGLE, place, 2), place, np.array([0]), np.array([0]), 2)
-    assert change == [2.0]
-
-
-def test_what_comes_from_nowhere_counts_for_no_node():
-    assert attraction(pairs((-1, 0, 9.0), (0, 1, 3.0)), np.array([0, -1]), 1).rate.size == 1
-    assert attraction(pairs((-1, 0, 9.0)), np.array([0]), 1).rate.size == 0
 
 
 def test_load_classes_go_by_cpu_and_by_queue():

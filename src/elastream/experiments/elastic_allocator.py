@@ -21,8 +21,9 @@ from elastream.model.observation import Floats, Integers, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.baselines import Even, Random
-from elastream.planning.elastic_allocator import ElasticAllocator, allocate, capacities_of, movable, needs_of
+from elastream.planning.elastic_allocator import ElasticAllocator, capacities_of, movable, needs_of
 from elastream.planning.exact import deviation, least_deviation
+from elastream.planning.matching import allocate
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload import trace
 

@@ -19,21 +19,18 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Report
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.planning.attraction import attraction, score_changes, touching
 from elastream.planning.static import missing_hosts
 
 __all__ = [
-    "Attraction",
     "Case",
     "LoadClass",
     "Otd",
     "Pair",
     "Rules",
     "Workers",
-    "allocation_score",
-    "attraction",
     "classes",
     "otd_round",
-    "score_changes",
 ]
 
 TICK = 1e-6
@@ -117,23 +114,6 @@ class Workers:
         return np.lexsort((waiting, used))
 
 
-@dataclass(frozen=True)
-class Attraction:
-    """Bytes/s that tasks exchange with all others on each node, sorted by task and node; missing pairs: none."""
-
-    task: Integers
-    node: Integers
-    rate: Floats
-
-    def at(self, task: Integers, node: Integers, nodes: int) -> Floats:
-        """Of these pairs of task and node; 0 where they exchange nothing."""
-        keys, wanted = self.task * nodes + self.node, task * nodes + node
-        if not keys.size:
-            return np.zeros(wanted.size)
-        found = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        return np.where(keys[found] == wanted, self.rate[found], 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """What a round comes to: the case, and for cases 1 and 3 the task to move, its new worker and the change of its
@@ -154,41 +134,6 @@ def classes(workers: Workers, rules: Rules) -> Integers:
     found[(workers.utilisation >= rules.high) | long] = LoadClass.HIGH
     found[~workers.takes] = LoadClass.UNKNOWN
     return found
-
-
-def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
-    """The sums of Equation 4, for all tasks and nodes that exchange anything. place: node of each task, -1 for nowhere.
-
-    Who stands nowhere is near nobody and counts for none.
-    """
-    source, target, rate = exchange.source, exchange.target, exchange.rate
-    between = (source >= 0) & (target >= 0) & (source != target)
-    source, target, rate = source[between], target[between], rate[between]
-    task, other = np.concatenate([source, target]), np.concatenate([target, source])
-    node, both = place[other], np.concatenate([rate, rate])
-    placed = node >= 0
-    keys = task[placed] * nodes + node[placed]
-    order = np.argsort(keys)
-    keys, both = keys[order], both[placed][order]
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
-    sums = np.add.reduceat(both, first) if first.size else np.zeros(0)
-    return Attraction(keys[first] // nodes, keys[first] % nodes, sums)
-
-
-def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """AS of Equation 4: what `task` exchanges within `node` less what it exchanges with all others, were it there."""
-    touching = (exchange.source == task) ^ (exchange.target == task)
-    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
-    rate = exchange.rate[touching]
-    there = np.append(place, -1)[other]
-    placed = there >= 0
-    within = rate[placed & (there == node)].sum()
-    return float(within - rate[placed & (there != node)].sum())
-
-
-def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
-    """ASC of Equation 5 for moving each of `task` from where it is to the node beside it, others staying where they are."""
-    return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
 
 
 def otd_round(
@@ -247,7 +192,7 @@ def _balance(
     task, node = np.repeat(mine, goals.size), np.tile(goals, mine.size)
     worker = lightest[node]
     if exchange.known:
-        change = score_changes(attraction(_touching(exchange, mine, host.size), place, nodes), place, task, node, nodes)
+        change = score_changes(attraction(touching(exchange, mine, host.size), place, nodes), place, task, node, nodes)
     else:
         change = np.zeros(task.size)
     gap = workers.utilisation[giver] - workers.utilisation[worker]
@@ -293,14 +238,6 @@ def _bring_together(
     if not change[best] > least:
         return Pair(Case.COMMUNICATION)
     return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(lightest[pulls.node[best]]), float(change[best]))
-
-
-def _touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
-    """The entries that one of `tasks` is part of."""
-    mine = np.zeros(count + 1, dtype=np.bool_)
-    mine[tasks] = True
-    rows = mine[exchange.source] | mine[exchange.target]
-    return Exchange(exchange.source[rows], exchange.target[rows], exchange.rate[rows])
 
 
 @dataclass
