@@ -67,10 +67,11 @@ class Rules:
     it is high whatever its CPU does. threshold: least change of the allocation score for Algorithm 2, as a fraction of what
     a task exchanges on average (the paper's threshold_ASC is in its own units).
 
-    relief: ours. Algorithm 1 as published looks at communication alone and may move a task that does nothing, or so much
-    that the receiver is as full as the giver was. With `relief` above 0 a move must bring the busier of the two down by
-    that part of what lies between them, and where the busiest worker has no such task the next one of high load is asked.
-    0: as published.
+    relief: ours. As published both algorithms look at communication alone. Algorithm 1 may move a task that does nothing,
+    or so much that the receiver is as full as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must then
+    relieve, for ever. With `relief` above 0 a move of the first must bring the busier of the two down by that part of what
+    lies between them, and where the busiest worker has no such task the next one of high load is asked; one of the second
+    must leave its receiver below high load. 0: as published.
     """
 
     high: float = 0.9
@@ -170,7 +171,7 @@ def otd_round(
             if pair.task >= 0:
                 return pair
         return Pair(case)
-    return _bring_together(workers, host, place, exchange, lightest, rules, without)
+    return _bring_together(workers, host, load, place, exchange, lightest, rules, without)
 
 
 def _balance(
@@ -196,7 +197,7 @@ def _balance(
     else:
         change = np.zeros(task.size)
     gap = workers.utilisation[giver] - workers.utilisation[worker]
-    weight = load[mine] / max(float(np.nansum(load[mine])), 1e-12) * workers.utilisation[giver]
+    weight = _weights(workers, host, load)[mine]
     # A task that is half the gap leaves both alike: by so much it brings the busier of the two down.
     brings = np.minimum(np.repeat(weight, goals.size), gap - np.repeat(weight, goals.size))
     order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
@@ -208,9 +209,17 @@ def _balance(
     return Pair(Case.BALANCE)
 
 
+def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
+    """Part of its worker's utilisation that each task makes up; NaN where unknown, and for a task that stands nowhere."""
+    at = np.append(workers.utilisation, np.nan)[host]
+    total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
+    return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)
+
+
 def _bring_together(
     workers: Workers,
     host: Integers,
+    load: Floats,
     place: Integers,
     exchange: Exchange,
     lightest: Integers,
@@ -225,19 +234,22 @@ def _bring_together(
     own = pulls.at(np.arange(host.size), place, nodes)
     # Where a task exchanges nothing it has nothing to gain, so only the pairs in the table can be worth a move.
     movable = (host >= 0) & workers.takes[host]
-    open_to = (lightest[pulls.node] >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
+    goal = lightest[pulls.node]
+    open_to = (goal >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
+    if rules.relief > 0:
+        open_to &= ~(workers.utilisation[goal] + _weights(workers, host, load)[pulls.task] >= rules.high)
     change = np.where(open_to, pulls.rate - own[pulls.task], -math.inf)
     if not change.size:
         return Pair(Case.COMMUNICATION)
     least = rules.threshold * float(pulls.rate.sum()) / host.size
     best = int(np.argmax(change))
     if without:
-        barred = [(int(pulls.task[r]), int(lightest[pulls.node[r]])) in without for r in np.flatnonzero(change > least)]
+        barred = [(int(pulls.task[r]), int(goal[r])) in without for r in np.flatnonzero(change > least)]
         change[np.flatnonzero(change > least)[barred]] = -math.inf
         best = int(np.argmax(change))
     if not change[best] > least:
         return Pair(Case.COMMUNICATION)
-    return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(lightest[pulls.node[best]]), float(change[best]))
+    return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(goal[best]), float(change[best]))
 
 
 @dataclass
