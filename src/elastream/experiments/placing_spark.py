@@ -47,8 +47,8 @@ FAVOURITE = 0.9
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
-ROUND = 4.0
-"""Seconds between a move that landed and the next question: about two batches. The paper's rounds are 5 s."""
+ROUND = 3.0
+"""Seconds between a move that landed and the next question: a batch or two. The paper's rounds are 5 s."""
 LANDING, WARMING = 40.0, 60.0
 """Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
@@ -159,7 +159,7 @@ def frame_of(spark: SparkSession, query: Query) -> DataFrame:
     work = F.aggregate(F.sequence(F.lit(0), steps), F.lit(0.0), lambda total, n: total + 1 / (n + 1))
     worked = fresh.withColumn("work", work if query.steps else F.lit(0.0))
     if not query.partner:
-        return worked.select("value", "work")
+        return worked.select("value", "work", "payload")  # what nobody asks for would not be sent
     # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
     keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
     table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]
