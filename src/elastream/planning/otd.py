@@ -165,9 +165,9 @@ def otd_round(
         lightest[workers.node[worker]] = worker
     place = np.where(host >= 0, workers.node[host], -1)
     if case is Case.BALANCE:
-        givers = order[high[order]][::-1]
+        givers, weight = order[high[order]][::-1], _weights(workers, host, load)
         for giver in (givers if rules.relief > 0 else givers[:1]).tolist():
-            pair = _balance(workers, host, load, place, exchange, giver, lightest, rules, without)
+            pair = _balance(workers, host, weight, place, exchange, giver, lightest, rules, without)
             if pair.task >= 0:
                 return pair
         return Pair(case)
@@ -177,7 +177,7 @@ def otd_round(
 def _balance(
     workers: Workers,
     host: Integers,
-    load: Floats,
+    weight: Floats,
     place: Integers,
     exchange: Exchange,
     giver: int,
@@ -185,7 +185,10 @@ def _balance(
     rules: Rules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 1: of all tasks on the busiest worker and all lightest workers the pair with the greatest change."""
+    """Algorithm 1: of all tasks on the busiest worker and all lightest workers the pair with the greatest change.
+
+    weight: of each task, see `_weights`.
+    """
     mine, goals = np.flatnonzero(host == giver), np.flatnonzero(lightest >= 0)
     if not mine.size:
         return Pair(Case.BALANCE)
@@ -197,9 +200,8 @@ def _balance(
     else:
         change = np.zeros(task.size)
     gap = workers.utilisation[giver] - workers.utilisation[worker]
-    weight = _weights(workers, host, load)[mine]
     # A task that is half the gap leaves both alike: by so much it brings the busier of the two down.
-    brings = np.minimum(np.repeat(weight, goals.size), gap - np.repeat(weight, goals.size))
+    brings = np.minimum(weight[task], gap - weight[task])
     order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
     for row in order.tolist():
         if rules.relief > 0 and brings[row] < rules.relief * gap[row]:
