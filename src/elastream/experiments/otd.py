@@ -53,7 +53,7 @@ SETTLED = 50.0
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
 FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
 """How many on the paper's own cluster. Half of twelve tasks calculate, drawn anew five times a run. In a quarter of all
-draws no worker of the even start has two of them, so that its CPU use is 38 % or 77 %; 200 draws, in forty runs, give its
+draws no worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its
 mean to about one point. The 25 draws of five runs had it five points too high. Fewer, where only a change is to be seen."""
 
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {

@@ -47,8 +47,8 @@ FAVOURITE = 0.9
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
-ROUND = 3.0
-"""Seconds between a move that landed and the next question: a batch or two. The paper's rounds are 5 s."""
+ROUND = 5.0
+"""Seconds between a move that landed and the next question, as in the paper: one to three batches."""
 LANDING, WARMING = 40.0, 60.0
 """Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
