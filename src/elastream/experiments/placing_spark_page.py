@@ -37,15 +37,15 @@ MEASURED, QUICK_MEASURED = 15.0, 8.0
 PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0
 """Seconds that placements at once, and those of one move a round, have to come about; both end when nothing is asked."""
 HIGH, LOW = 0.75, 0.65
-"""OTD's bounds of high and low load, which the paper does not give. In micro-batches even the busiest host, which all others
-wait for, waits itself for the driver between two stages: it is used to some three quarters to nine tenths."""
+"""OTD's bounds of high and low load, which the paper does not give. In micro-batches even the busiest host, for which all
+others wait, itself waits for the driver between two stages: it is used to some three quarters to nine tenths."""
 
 CASES: Mapping[str, Query] = {
     "communication": Query("distinct", 2000, "count", sent=8192),
     "computation": Query("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
 }
-"""Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that in a batch a link is
-busy for as long as a host's cores are; or harmonic numbers in it, so many that working them out is most of a batch."""
+"""Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that links are busy for a
+good part of a batch; or harmonic numbers in it, so many that working them out is most of a batch."""
 RUNNING, ALLOCATED = "words", "topk"
 BESIDE = (
     Query(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
