@@ -44,8 +44,8 @@ CASES: Mapping[str, Query] = {
     "communication": Query("distinct", 2000, "count", sent=8192),
     "computation": Query("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
 }
-"""Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that links are busy for
-a good part of a batch; or harmonic numbers in it, so many that working them out is most of a batch."""
+"""Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that links are
+busy for a good part of a batch; or harmonic numbers in it, so many that working them out is most of a batch."""
 RUNNING, ALLOCATED = "words", "topk"
 BESIDE = (
     Query(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
