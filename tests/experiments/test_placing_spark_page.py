@@ -31,7 +31,7 @@ def test_even_is_the_mean_of_before_and_after():
     before, after = phase((0.3, 0.3, 0.3), 90, 10), phase((0.5, 0.5, 0.5), 70, 30)
     otd = phase((0.45, 0.45, 0.45), 81, 19)
     found = otd_outcome({"computation": {"even": before, "OTD, from even": otd, "even again": after}}, ["loopback"], 1.0)
-    assert [check.bound for check in found.checks] == ["0", "below even's 20.0 %", "above even's 40.0 %"]
+    assert [check.bound for check in found.checks] == ["0", "below even's 20.0%", "above even's 40.0%"]
     assert found.holds
 
 

@@ -238,7 +238,7 @@ def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
 def network_kind(plant: SparkPlant) -> str:
     """Which kind of network the hosts were on, in words."""
     if plant.cluster.link_rate > 0:
-        return f"a network namespace each, joined by a bridge, each link limited by tc (token bucket) to {LINK} either way"
+        return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {LINK}, not delayed"
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
 
 

@@ -76,12 +76,12 @@ def run_otd_spark(
 
     quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
     """
-    begun, found, kinds = time.monotonic(), dict[str, dict[str, Phase]](), set[str]()
+    begun, found, kinds = time.monotonic(), dict[str, dict[str, Phase]](), dict[str, None]()
     cases = dict(list(CASES.items())[: 1 if quick else None])
     for number, (case, query) in enumerate(cases.items()):
         progress(case, number, len(cases))
         with cluster([query]) as plant:
-            kinds |= {network_kind(plant), plant.confinement}
+            kinds.update({plant.confinement: None, network_kind(plant): None})
             # Executors get faster for as long as they compile: even is measured on both sides of OTD.
             steps: tuple[tuple[str, Policy, float], ...] = (
                 ("even", Even(), PLACED),
@@ -92,7 +92,7 @@ def run_otd_spark(
             for name, policy, seconds in steps:
                 moves = settle(plant, policy, seconds)
                 found[case][name] = phase(plant, moves, QUICK_MEASURED if quick else MEASURED)
-    return otd_outcome(found, sorted(kinds), time.monotonic() - begun)
+    return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
 def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Outcome:
@@ -123,7 +123,7 @@ def run_elastic_allocator_spark(
     begun, mine = time.monotonic(), (ALLOCATED,)
     measured = QUICK_MEASURED if quick else MEASURED
     with cluster(BESIDE) as plant:
-        kinds = {network_kind(plant), plant.confinement}
+        kinds = (plant.confinement, network_kind(plant))
         settle(plant, Even((RUNNING,)), PLACED)
         steps: list[tuple[str, Policy]] = [
             ("even", Even(mine)),
@@ -135,7 +135,7 @@ def run_elastic_allocator_spark(
         for number, (name, policy) in enumerate(steps):
             progress(name, number, len(steps))
             found[name] = phase(plant, settle(plant, policy, PLACED), measured)
-    return allocator_outcome(found, sorted(kinds), time.monotonic() - begun)
+    return allocator_outcome(found, kinds, time.monotonic() - begun)
 
 
 def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Outcome:
@@ -236,7 +236,10 @@ def _outcome(
     seconds: float,
 ) -> Outcome:
     seconds = round(seconds, 1)
-    about = Prose(f"Hosts: {'; '.join(kinds)}. Figures are measured on Spark.")
+    about = Prose(
+        f"Hosts: {'; '.join(kinds)}. Figures are measured on Spark. Deviation is the root "
+        "of the summed squares off the mean."
+    )
     blocks: list[Block] = [Prose(prose), about, check_table(checks, "Spark"), *tables]
     return Outcome(
         {**figures, "seconds": seconds},
@@ -248,7 +251,7 @@ def _outcome(
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+    return f"{value:.1%}"
 
 
 def _text(name: str, value: float | None) -> str:
