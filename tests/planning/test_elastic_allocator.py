@@ -57,7 +57,7 @@ def test_an_objective_that_there_is_not_is_refused():
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tasks_are_moved_only_to_hosts_that_take_them(data):
     hosts, tasks = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 8))
     place = data.draw(st.lists(st.integers(0, hosts - 1), min_size=tasks, max_size=tasks))
