@@ -114,9 +114,9 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         parts.append(f"{name} is higher at {', '.join(more) + ' tuples/s' if more else 'no rate'}")
     return (
         f"{'; '.join(parts)} than with even and random. Elsewhere it is the same by arithmetic: as long as no host and no "
-        "link is full every tuple gets through, and the same tuples need the same cores wherever tasks lie. Links are used a little less "
-        "where tasks that talk came to lie on one host. Where the exact placement is not proven the greedy one may be "
-        "better than it."
+        "link is full every tuple gets through, and the same tuples need the same cores wherever tasks lie. Links are used "
+        "a little less where tasks that talk came to lie on one host. Where the exact placement is not proven the greedy "
+        "one may be better than it."
     )
 
 
