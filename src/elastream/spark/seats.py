@@ -54,8 +54,8 @@ class _Seat:
 class Seats(LeaseBook):
     """All hosts seen so far. `look` sees what has changed; everything else is cheap. Thread-safe.
 
-    provider, kind: where hosts are leased and of which type; without a provider, `kind` is what an executor asked of Spark
-    is taken for, and without `asks` nobody is asked. allowed: how many executors Spark may have before anyone asks.
+    provider: where hosts are leased; without one, executors are asked of Spark. allowed: how many it may have before anyone
+    asks.
     """
 
     def __init__(
@@ -64,14 +64,12 @@ class Seats(LeaseBook):
         driver: DriverSide,
         clock: Callable[[], float],
         *,
-        asks: bool = False,
         provider: Provider | None = None,
-        kind: HostType | None = None,
         allowed: int = UNLIMITED,
     ) -> None:
         super().__init__(clock)
         self._spark, self._driver = spark, driver
-        self.asks, self._provider, self._kind = asks, provider, kind
+        self._provider = provider
         self._seats: dict[str, _Seat] = {}
         self._allowed = self._total = allowed
         self._given_back = False
@@ -126,11 +124,10 @@ class Seats(LeaseBook):
                 self._follow(name, int(busy) / 1e3, leaving == "1")
             self._end_missing(there)
 
-    def lease(self, host: str) -> None:
-        """Ask for a host under the name `host`."""
-        assert self._kind is not None
+    def lease(self, host: str, type: HostType) -> None:
+        """Ask for a host under the name `host`, as an executor of Spark's or as a host of the provider's of `type`."""
         with self._lock:
-            self._leases[host] = Lease(host, self._kind, self._clock())
+            self._leases[host] = Lease(host, type, self._clock())
             self._seats[host] = _Seat(provided=self._provider is not None, waiting_since=self._clock())
             if self._provider is None:
                 self._request()
@@ -148,7 +145,7 @@ class Seats(LeaseBook):
 
     def leaving(self, host: str) -> bool:
         """Whether Spark gives `host` nothing new, so that no wish of ours brings it back."""
-        return self._seats[host].leaving
+        return host in self._seats and self._seats[host].leaving
 
     def step(self, batches: Mapping[str, int], holds: Callable[[str], bool]) -> None:
         """Take hosts that come and go along. batches: the newest that each query ended; holds: whether one has state."""

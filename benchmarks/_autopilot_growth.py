@@ -1,0 +1,217 @@
+"""One executor grows to four: what a batch of somebody else's query takes then, with Spark alone and with Autopilot.
+
+Each executor is a host with a quota, and all four together stay below what the machine has: four do four times the work of
+one, and the driver keeps its share. One session goes through both ways in turn, on the same executors and the same query;
+that Spark alone is what is compared with shows in where the partitions are then.
+"""
+
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from _common import Report, Sides, progress, wait_until
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream import Autopilot, HostType, Local
+from elastream.spark.local import LocalCluster
+from elastream.spark.session import open_session, settings_for
+from elastream.spark.state_partitions import Location, StatePartitions
+
+__all__ = ["measure_growth"]
+
+HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
+"""Four of them use 1.4 cores; two are the least that this benchmark runs on."""
+GROWN, KEYS, STATES = 4, 64, 16
+BATCH = 2.0
+"""Seconds that a batch is to take on one executor. For spark.locality.wait Spark has 3 s, counted from the start of
+a stage in which executors stand idle: what is left of a stage that lasts longer goes to whichever is free, its state with
+it. What Spark alone leaves at one executor are stages that are shorter, as most of micro-batches are."""
+WARM = 8
+"""Batches in which an executor compiles what it runs: the first take twice as long as later ones."""
+MEASURED = 7
+"""Batches of a figure."""
+SETTLED = 3
+"""Batches in a row without a move, after which Autopilot has done what it had to do."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What was seen of one way: seconds of a batch, where partitions were, cores that each host used meanwhile."""
+
+    way: str
+    seconds: float
+    batches: tuple[float, ...]
+    partitions: dict[str, int]
+    cores: dict[str, float]
+    moves: int = 0
+    settled_after: float = 0.0
+    longest_meanwhile: float = 0.0
+
+
+def measure_growth(report: Report, quick: bool) -> None:
+    """Spark alone and Autopilot in turn, on one session."""
+    with tempfile.TemporaryDirectory(prefix="autopilot-growth-") as folder, session_on_one_host(Path(folder)) as bench:
+        spark, cluster = bench
+        steps = steps_for(spark, cluster, Path(folder))
+        query = start_work(spark, Path(folder), steps)
+        ended(query, 4)
+        before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES), hosts=1)
+        for number in range(2, GROWN + 1):
+            cluster.lease(f"h{number}", HOST)
+            wait_until(lambda number=number: executors(spark) >= number, 120)
+        for number in range(2, GROWN + 1):
+            cluster.confine(f"h{number}", HOST.cores)  # a host starts without a quota
+        phases = []
+        for _ in range(1 if quick else 3):
+            phases.append(alone(spark, cluster, query))
+            phases.append(watched(spark, cluster, query))
+        assert query.isActive, query.exception()
+    sides = Sides(tuple(p.seconds for p in phases[1::2]), tuple(p.seconds for p in phases[::2]))
+    report.figures["growth"] = {
+        **sides.figures("with Autopilot", "Spark alone"),
+        "on one executor": before.seconds,
+        "steps of arithmetic a key": steps,
+        "phases": [asdict(phase) for phase in (before, *phases)],
+        "hosts": f"{GROWN} of {HOST.cores:g} cores; {cluster.confinement}",
+    }
+    name = "batch time after one executor grew to four, Autopilot over Spark alone"
+    report.at_most(name, sides.ratio, 0.5, "the project's bar for Autopilot")
+
+
+def alone(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -> Phase:
+    """What Spark makes of it: new executors have joined, and nobody moves anything."""
+    states = StatePartitions(spark, query, STATES)
+    first = min(states.where().values(), key=lambda place: int(place.executor))
+    put_back(query, states, first)
+    ended(query, 2)
+    return observe("Spark alone", cluster, query, states)
+
+
+def put_back(query: StreamingQuery, states: StatePartitions, first: Location) -> None:
+    """All partitions on the executor that was there first, as Spark alone had left them before Autopilot came."""
+    for _ in range(20):
+        away = [partition for partition, place in states.where().items() if place != first]
+        if not away:
+            return
+        for partition in away:
+            states.move(partition, first)
+        ended(query, 1)
+    raise TimeoutError("partitions do not go back to the first executor")
+
+
+def watched(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -> Phase:
+    """The same with Autopilot, once it moves nothing any more."""
+    since, began = int(query.lastProgress["batchId"]) + 1, time.monotonic()
+    with Autopilot(spark, period=2.0).watch(query) as pilot:
+        wait_until(lambda: pilot.plant is not None, 60)
+        placing = pilot.plant.placing
+        wait_until(lambda: len(placing.landed) > 0, 120)
+        landed = -1
+        while placing.wanted() or len(placing.landed) > landed:
+            landed = len(placing.landed)
+            ended(query, SETTLED)
+        settled = time.monotonic() - began
+        meanwhile = max(seconds_of(query, since))
+        seen = observe("with Autopilot", cluster, query, StatePartitions(spark, query, STATES))
+        seen = Phase(**{**asdict(seen), "moves": len(placing.landed), "settled_after": settled,
+                        "longest_meanwhile": meanwhile})  # fmt: skip
+    progress(f"settled after {settled:.0f} s, {seen.moves} moves, longest batch meanwhile {meanwhile:.1f} s")
+    return seen
+
+
+def observe(way: str, cluster: LocalCluster, query: StreamingQuery, states: StatePartitions, hosts: int = GROWN) -> Phase:
+    """The next MEASURED batches."""
+    names = [f"h{number}" for number in range(1, hosts + 1)]
+    used, since = {name: cluster.cpu_seconds(name) or 0.0 for name in names}, time.monotonic()
+    first = int(query.lastProgress["batchId"]) + 1
+    ended(query, MEASURED)
+    took = time.monotonic() - since
+    batches = tuple(seconds_of(query, first)[:MEASURED])
+    seen = Phase(
+        way,
+        statistics.median(batches),
+        batches,
+        dict(Counter(place.executor for place in states.where().values())),
+        {name: round(((cluster.cpu_seconds(name) or 0.0) - used[name]) / took, 3) for name in names},
+    )
+    progress(f"{seen}")
+    return seen
+
+
+def seconds_of(query: StreamingQuery, first: int) -> list[float]:
+    """Seconds of each batch from `first` on."""
+    return [p["durationMs"]["triggerExecution"] / 1e3 for p in query.recentProgress if p["batchId"] >= first]
+
+
+def ended(query: StreamingQuery, batches: int, limit: float = 180.0) -> None:
+    """Wait until `batches` batches more have ended."""
+
+    def newest() -> int:
+        return -1 if query.lastProgress is None else int(query.lastProgress["batchId"])
+
+    wanted = newest() + batches
+    wait_until(lambda: newest() >= wanted or not query.isActive, limit)
+
+
+def executors(spark: SparkSession) -> int:
+    """How many there are."""
+    return int(spark.sparkContext._jsc.sc().statusStore().executorList(True).size()) - 1
+
+
+@contextmanager
+def session_on_one_host(root: Path) -> Iterator[tuple[SparkSession, LocalCluster]]:
+    """A session with one executor."""
+    cluster = LocalCluster(Local(HOST, max_hosts=GROWN), root / "cluster")
+    master = cluster.start()
+    spark = None
+    try:
+        cluster.lease("h1", HOST)
+        settings = settings_for(
+            driver_address=cluster.driver_address,
+            executor_memory=cluster.executor_memory_mb,
+            executor_cores=1,
+            state_partitions=STATES,
+            small=True,
+        )
+        # Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does.
+        spark = open_session(master, "growth", cluster.folder, {**settings, "spark.locality.wait": "3s"})
+        wait_until(lambda: executors(spark) == 1, 120)
+        yield spark, cluster
+    finally:
+        cluster.close()
+        if spark is not None:
+            spark.stop()
+
+
+def start_work(spark: SparkSession, root: Path, steps: int) -> StreamingQuery:
+    """A count of each key, and then, in the same tasks, `steps` steps of arithmetic a key: CPU in the executor's JVM."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
+    counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+    worked = counts.selectExpr("k", f"aggregate(sequence(1L, {steps}L), count, (a, x) -> (a * 31 + x) % 1000003) as n")
+    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime="100 milliseconds")
+    return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
+
+
+def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:
+    """Steps a key that make a batch last BATCH on one executor, on the line through two that were tried."""
+    tried = {}
+    for steps in (10_000, 40_000):
+        query = start_work(spark, root, steps)
+        ended(query, WARM)
+        cluster.confine("h1", HOST.cores)  # a host starts without a quota; from now on it has it
+        first = int(query.lastProgress["batchId"]) + 2
+        ended(query, 5)
+        tried[steps] = statistics.median(seconds_of(query, first))
+        query.stop()
+    (few, short), (many, long) = tried.items()
+    each = max(1e-9, (long - short) / (many - few))
+    steps = int(min(max((BATCH - short) / each + few, few), 20 * many))
+    progress(f"seconds a batch by steps a key: {tried}; {steps} steps are taken")
+    return steps
