@@ -194,7 +194,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
 
 def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
-    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kind=ONE_SLOT)
+    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
 
     def observed(holds):
         return lambda: holds(plant.observe())

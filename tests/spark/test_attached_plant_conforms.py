@@ -38,7 +38,7 @@ def start() -> AttachedPlant:
     can = probe(spark, cluster)
     assert can.driver is not None
     OPENED.append((spark, cluster))
-    return AttachedPlant(spark, can.driver, can.task_loads, max_hosts=4, provider=cluster, kind=TINY)
+    return AttachedPlant(spark, can.driver, can.task_loads, max_hosts=4, provider=cluster, kinds=[TINY])
 
 
 @pytest.fixture(scope="module", autouse=True)

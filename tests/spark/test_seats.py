@@ -185,7 +185,7 @@ class Provider:
     full = broken = False
 
     def __init__(self):
-        self.there, self.ended = [], []
+        self.there, self.ended, self.confined = [], [], {}
 
     def room(self, waiting, starting):
         return () if self.full else tuple(waiting)
@@ -198,8 +198,8 @@ class Provider:
     def address(self, host):
         return f"10.1.0.{host[1:]}"
 
-    def alive(self, host):
-        return True
+    def confine(self, host, cores):
+        self.confined[host] = cores
 
     def terminate(self, host):
         self.ended.append(host)
@@ -224,6 +224,17 @@ def test_a_leased_host_is_the_executor_at_its_address_and_is_ended_with_it(lease
         leased.step({"q": batch}, holds=lambda host: False)
     assert leased._provider.ended == ["h3"]
     assert (cluster.killed, cluster.totals) == ([], [])
+
+
+def test_a_leased_host_is_held_to_its_type_once_it_has_worked_off_its_first_batches(leased, cluster):
+    leased.lease("h3", TYPE)
+    cluster.there["3"] = ("10.1.0.3", 2, 0, False)
+    leased.look()
+    for batch in range(10, 14):
+        leased.step({"q": batch, "idle": -1}, holds=lambda host: False)
+    assert leased._provider.confined == {}
+    leased.step({"q": 14, "idle": -1}, holds=lambda host: False)
+    assert leased._provider.confined == {"h3": TYPE.cores}, "and executors that nobody leased are left as they are"
 
 
 def test_a_host_waits_while_the_provider_has_no_room(leased):

@@ -5,6 +5,7 @@ task; an executor is a host. What a foreign query does not tell - when its recor
 stage takes - stays unknown, and a policy does nothing where it would have to know.
 """
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -45,7 +46,7 @@ from elastream.spark.attached_frames import application_frame, layout_of, operat
 from elastream.spark.attached_moves import FEW, Moves
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.host_actions import HostActions
-from elastream.spark.hosts import Provider
+from elastream.spark.hosts import Landlord, Provider
 from elastream.spark.placing import Placing
 from elastream.spark.run_clock import RunClock
 from elastream.spark.seats import UNLIMITED, Seats
@@ -62,6 +63,8 @@ COST = 0.05
 driver is asked less, not more."""
 RESTART = 15.0
 """Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""
+LEAVING = 0.5
+"""Seconds between two looks at hosts that are given back."""
 NAN = float("nan")
 
 
@@ -69,8 +72,10 @@ class AttachedPlant:
     """The queries of `spark` that are chosen, and its executors. Close it; the queries and the session go on.
 
     task_loads: how to see where partitions run and what they take; without it both are unknown, and nothing is moved.
-    chosen: tells the ids of the queries to look after, None for every query that runs. hands_off: nothing is done that was
-    not applied, whatever leaves. traffic: measures who sends whom how much as well, a call more a look and query.
+    chosen: tells the ids of the queries to look after, None for every query that runs. kinds: what is leased of `provider`;
+    where executors are asked of Spark (`asks`), what one of them is taken for. hands_off: nothing is done that was not
+    applied, whatever leaves. gives_back: seconds that `close` takes to release hosts of the provider, which ends soon.
+    traffic: measures who sends whom how much as well, a call more a look and query.
     """
 
     def __init__(
@@ -85,9 +90,10 @@ class AttachedPlant:
         min_hosts: int = 1,
         asks: bool = False,
         provider: Provider | None = None,
-        kind: HostType | None = None,
+        kinds: Sequence[HostType] = (),
         allowed: int = UNLIMITED,
         hands_off: bool = False,
+        gives_back: float = 0.0,
         traffic: Traffic | None = None,
     ) -> None:
         self._spark, self._traffic = spark, traffic
@@ -96,10 +102,12 @@ class AttachedPlant:
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW)
         self._queries = WatchedQueries(spark, driver, task_loads, self._placing, chosen, traffic)
         self._moves = Moves(self._placing, self._queries, self._seats, self._clock.now)
-        self._hands_off = hands_off
+        self._hands_off, self._gives_back = hands_off, gives_back
+        self.kept: tuple[str, ...] = ()
         scales = asks or provider is not None
+        self._landlord: Landlord | None = getattr(provider, "landlord", None)
         self._target_latency, self._max_hosts, self._min_hosts = target_latency, max_hosts, min_hosts
-        self._kinds = {} if kind is None or not scales else {kind.name: kind}
+        self._kinds = {kind.name: kind for kind in kinds} if scales else {}
         self._capabilities = frozenset(
             {"MoveTask", "DrainHost", "CancelDrain", "RenewHost", *(("LeaseHost", "ReleaseHost") if scales else ())}
         )
@@ -193,9 +201,12 @@ class AttachedPlant:
             return Outcome(action, Status.FAILED, str(error).splitlines()[0])
 
     def close(self) -> None:
-        """Stop watching. Queries, session and executors are left as they are."""
+        """Stop watching. Queries, session and executors are left as they are, except hosts that are given back."""
         if self._closing.is_set():
             return
+        if self._gives_back and self._queries.live:
+            with contextlib.suppress(Py4JError, PySparkException, OSError, AttributeError, ElastreamError):
+                self._give_back()
         self._closing.set()
         self._clock.wake()
         self._moves.close()
@@ -205,6 +216,15 @@ class AttachedPlant:
             except (Py4JError, PySparkException, OSError):
                 self._session_gone = True
         self._seats.close()
+
+    def _give_back(self) -> None:
+        """Release the provider's hosts that others can do the work of, and wait until they are gone."""
+        until = time.monotonic() + self._gives_back
+        refused = {host for host in self._seats.provided if not self._host_actions.apply(ReleaseHost(host)).succeeded}
+        self.kept = tuple(sorted(refused))
+        while set(self._seats.provided) - refused and time.monotonic() < until and not self._session_gone:
+            self._observe(self._clock.now())
+            time.sleep(LEAVING)
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -245,6 +265,10 @@ class AttachedPlant:
     def _step_hosts(self, live: Sequence[WatchedQuery], held: Mapping[TaskId, str]) -> None:
         if self._hands_off:
             return
+        for host in self._landlord.wanted_back() if self._landlord else ():
+            # Who owns the hosts has the last word, except where nothing else could do the work.
+            if self._landlord and not self._host_actions.apply(ReleaseHost(host)).succeeded:
+                self._landlord.keep(host)
         occupied = set(held.values())
         for name, lease in self._seats.leases.items():
             if lease.state in (HostState.DRAINING, HostState.RELEASING) and name in occupied:
@@ -269,11 +293,15 @@ class AttachedPlant:
         operators = operator_frame(context.graph, live, loads, wall, cores)
         count = Counter(held.values())
         tasks = task_frame(context.graph, held, tuple(leases), loads)
+        cost = self._landlord.cost() if self._landlord else total_cost(self.ledger, now)
+        application = application_frame(context.graph, live, wall, cost)
+        if self._landlord and self._target_latency is not None:
+            self._landlord.critical(application.value(context.graph.name, Metric.LATENCY_P99) > self._target_latency)
         observation = Observation(
             time=now,
             context=context,
             operators=operators,
-            application=application_frame(context.graph, live, wall, total_cost(self.ledger, now)),
+            application=application,
             hosts=Frame(tuple(leases), {Metric.CPU: use, Metric.TASKS: [count[name] for name in leases]}),
             tasks=tasks,
             links=Frame() if self._traffic is None else self._traffic.links(self._seats.host_of(), working),

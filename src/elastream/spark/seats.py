@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import ElastreamError
 from elastream.spark.driver_side import DriverSide
-from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, START_LIMIT, Provider, fence
+from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, SETTLING_BATCHES, START_LIMIT, Provider, fence
 from elastream.spark.lease_book import LeaseBook
 from elastream.spark.state_partitions import Location
 
@@ -45,6 +45,8 @@ class _Seat:
     executor: str | None = None
     address: str = ""
     provided: bool = False
+    confined_after: Mapping[str, int] | None = None
+    confined: bool = False
     leaving: bool = False
     busy: deque[tuple[float, float]] = field(default_factory=deque)
     waiting_since: float = 0.0
@@ -78,6 +80,11 @@ class Seats(LeaseBook):
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         return 1 + max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
+
+    @property
+    def provided(self) -> tuple[str, ...]:
+        """Hosts of the provider that are still leased."""
+        return tuple(name for name, lease in self.leases.items() if lease.active and self._seats[name].provided)
 
     def host_of(self) -> Mapping[str, str]:
         """Host by executor, of those that are there."""
@@ -159,6 +166,8 @@ class Seats(LeaseBook):
                     self._lose(name)
             elif lease.state is HostState.RELEASING:
                 self._step_releasing(name, seat, batches, holds)
+            elif seat.provided and lease.state is HostState.RUNNING:
+                self._confine(name, seat, batches)
 
     def close(self) -> None:
         """Let go of every host: it stays where it is, with whoever owns the session or the provider."""
@@ -214,6 +223,15 @@ class Seats(LeaseBook):
                 seat.fenced_at, seat.waiting_since = dict(batches), self._clock()
         elif tired or all(batches[each] - seat.fenced_at.get(each, -1) >= GRACE_BATCHES for each in batches):
             self._end(name, seat)
+
+    def _confine(self, name: str, seat: _Seat, batches: Mapping[str, int]) -> None:
+        """Hold a host of the provider to its type, as `Hosts` does: once it has worked off its first batches."""
+        if seat.confined_after is None:
+            seat.confined_after = {query: batch + SETTLING_BATCHES for query, batch in batches.items()}
+        elif not seat.confined and any(batches.get(query, -1) > last for query, last in seat.confined_after.items()):
+            seat.confined = True
+            if self._provider is not None:
+                self._provider.confine(name, self._leases[name].type.cores)
 
     def _end(self, name: str, seat: _Seat) -> None:
         if seat.provided and self._provider is not None:
