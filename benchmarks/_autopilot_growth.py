@@ -1,34 +1,28 @@
 """One executor grows to four: what a batch of somebody else's query takes then, with Spark alone and with Autopilot.
 
-Each executor is a host with a quota, and all four together stay below what the machine has: four do four times the work of
-one, and the driver keeps its share. One session goes through both ways in turn, on the same executors and the same query;
-that Spark alone is what is compared with shows in where the partitions are then.
+One session goes through both ways in turn, on the same executors and with the same query, so that what one run of it has
+compiled or cached the other has too. The first time is Spark alone as anyone finds it; before each further one, all
+partitions are put back to where it had left them.
 """
 
 import statistics
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from _common import Report, Sides, progress, wait_until
+from _stranger import HOST, STATES, ended, executors, seconds_of, session_on_hosts, start_work
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream import Autopilot, HostType, Local
+from elastream import Autopilot
 from elastream.spark.local import LocalCluster
-from elastream.spark.session import open_session, settings_for
 from elastream.spark.state_partitions import Location, StatePartitions
 
 __all__ = ["measure_growth"]
 
-HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
-"""Four of them use 1.4 cores; two are the least that this benchmark runs on."""
-GROWN, KEYS, STATES = 4, 64, 16
+GROWN = 4
 BATCH = 2.0
 """Seconds that a batch is to take on one executor. For spark.locality.wait Spark has 3 s, counted from the start of
 a stage in which executors stand idle: what is left of a stage that lasts longer goes to whichever is free, its state with
@@ -57,10 +51,9 @@ class Phase:
 
 def measure_growth(report: Report, quick: bool) -> None:
     """Spark alone and Autopilot in turn, on one session."""
-    with tempfile.TemporaryDirectory(prefix="autopilot-growth-") as folder, session_on_one_host(Path(folder)) as bench:
-        spark, cluster = bench
-        steps = steps_for(spark, cluster, Path(folder))
-        query = start_work(spark, Path(folder), steps)
+    with session_on_hosts(1, GROWN) as (spark, cluster, root):
+        steps = steps_for(spark, cluster, root)
+        query = start_work(spark, root, steps)
         ended(query, 4)
         before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES), hosts=1)
         for number in range(2, GROWN + 1):
@@ -143,60 +136,6 @@ def observe(way: str, cluster: LocalCluster, query: StreamingQuery, states: Stat
     )
     progress(f"{seen}")
     return seen
-
-
-def seconds_of(query: StreamingQuery, first: int) -> list[float]:
-    """Seconds of each batch from `first` on."""
-    return [p["durationMs"]["triggerExecution"] / 1e3 for p in query.recentProgress if p["batchId"] >= first]
-
-
-def ended(query: StreamingQuery, batches: int, limit: float = 180.0) -> None:
-    """Wait until `batches` batches more have ended."""
-
-    def newest() -> int:
-        return -1 if query.lastProgress is None else int(query.lastProgress["batchId"])
-
-    wanted = newest() + batches
-    wait_until(lambda: newest() >= wanted or not query.isActive, limit)
-
-
-def executors(spark: SparkSession) -> int:
-    """How many there are."""
-    return int(spark.sparkContext._jsc.sc().statusStore().executorList(True).size()) - 1
-
-
-@contextmanager
-def session_on_one_host(root: Path) -> Iterator[tuple[SparkSession, LocalCluster]]:
-    """A session with one executor."""
-    cluster = LocalCluster(Local(HOST, max_hosts=GROWN), root / "cluster")
-    master = cluster.start()
-    spark = None
-    try:
-        cluster.lease("h1", HOST)
-        settings = settings_for(
-            driver_address=cluster.driver_address,
-            executor_memory=cluster.executor_memory_mb,
-            executor_cores=1,
-            state_partitions=STATES,
-            small=True,
-        )
-        # Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does.
-        spark = open_session(master, "growth", cluster.folder, {**settings, "spark.locality.wait": "3s"})
-        wait_until(lambda: executors(spark) == 1, 120)
-        yield spark, cluster
-    finally:
-        cluster.close()
-        if spark is not None:
-            spark.stop()
-
-
-def start_work(spark: SparkSession, root: Path, steps: int) -> StreamingQuery:
-    """A count of each key, and then, in the same tasks, `steps` steps of arithmetic a key: CPU in the executor's JVM."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
-    counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
-    worked = counts.selectExpr("k", f"aggregate(sequence(1L, {steps}L), count, (a, x) -> (a * 31 + x) % 1000003) as n")
-    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime="100 milliseconds")
-    return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
 
 
 def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:
