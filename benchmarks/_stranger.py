@@ -4,6 +4,8 @@ Several such hosts together stay below what a machine of two cores has: so many 
 driver keeps its share.
 """
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
