@@ -143,7 +143,15 @@ def measure_cost(report: Report, quick: bool) -> None:
                 mine = sum(cpu_of(this, each) for each in own) - spent
                 theirs = sum(now[each] - served.get(each, 0.0) for each in now)
                 number = pilot.plant.looks - looked
-                looks.append({"looks": number, "Python's CPU": mine, "the JVM's": theirs, "s": pilot.plant.look_seconds})
+                looks.append(
+                    {
+                        "looks": number,
+                        "Python's CPU": mine,
+                        "the JVM's": theirs,
+                        "s": pilot.plant.look_seconds,
+                        "CPU by the plant": pilot.plant.look_cpu_seconds / pilot.plant.looks,
+                    }
+                )
                 apart.append((mine + theirs) / number)
                 assert len(pilot.plant.observe().tasks) == queries * partitions, "not every partition was seen"
                 return value

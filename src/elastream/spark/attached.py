@@ -59,8 +59,8 @@ __all__ = ["AttachedPlant"]
 HISTORY = 120
 """Observations that an observation looks back on: ten minutes at one every five seconds."""
 COST = 0.05
-"""Cores that looking may use. After a look that took a second the next comes twenty seconds later at the earliest: a busy
-driver is asked less, not more."""
+"""Cores that looking may use: after a look that took a second of CPU, here and in the JVM, the next comes twenty seconds
+later at the earliest. And after one that the driver took long to answer, at the earliest as long again."""
 RESTART = 15.0
 """Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""
 LEAVING = 0.5
@@ -96,7 +96,7 @@ class AttachedPlant:
         gives_back: float = 0.0,
         traffic: Traffic | None = None,
     ) -> None:
-        self._spark, self._traffic = spark, traffic
+        self._spark, self._driver, self._traffic = spark, driver, traffic
         self._clock = RunClock()
         self._seats = Seats(spark, driver, self._clock.now, provider=provider, allowed=allowed)
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW)
@@ -115,7 +115,7 @@ class AttachedPlant:
         self._history: list[Sample] = []
         self._last: Observation | None = None
         self._not_before = 0.0
-        self.looks, self.look_seconds = 0, 0.0
+        self.looks, self.look_seconds, self.look_cpu_seconds = 0, 0.0, 0.0
         self._session_gone = False
         self._closing = threading.Event()
 
@@ -178,7 +178,9 @@ class AttachedPlant:
             return self._seen_again(self._last, now)
         began = time.monotonic()
         try:
+            spent = self._driver.cpu_seconds()
             observation = self._observe(now)
+            spent = self._driver.cpu_seconds() - spent
         except (Py4JError, PySparkException, OSError, AttributeError):
             # A session that is stopped answers in many ways; one that is not has a real fault.
             if not self._stopped():
@@ -186,7 +188,8 @@ class AttachedPlant:
             self._session_gone = True
             return self._empty(now) if self._last is None else self._seen_again(self._last, now)
         self.looks, self.look_seconds = self.looks + 1, time.monotonic() - began
-        self._not_before = now + self.look_seconds / COST
+        self.look_cpu_seconds += spent
+        self._not_before = now + max(spent / COST, 2 * self.look_seconds)
         self._last = observation
         return observation
 
