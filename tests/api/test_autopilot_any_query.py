@@ -132,10 +132,10 @@ class Away(Policy):
         return [MoveTask(task, host, why="a test") for task, host in self.wanted.items()]
 
 
-def wait_until(holds, limit=120.0):
+def wait_until(holds, limit=240.0, seen=lambda: ""):
     until = time.monotonic() + limit
     while not holds():
-        assert time.monotonic() < until, f"not within {limit:g} s"
+        assert time.monotonic() < until, f"not within {limit:g} s: {seen()}"
         time.sleep(0.1)
 
 
@@ -168,7 +168,11 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
     run = query.runId
     with Autopilot(spark, period=0.5, policy=policy).watch(query) as pilot:
         names = {TaskId(f"q/{stage}", n) for stage in stages for n in range(PARTITIONS)}
-        wait_until(lambda: set(policy.wanted) >= names or not query.isActive)
+
+        def seen():
+            return [(each.newest, each.stages, each.ran) for each in (pilot.plant.queries if pilot.plant else ())]
+
+        wait_until(lambda: set(policy.wanted) >= names or not query.isActive, seen=seen)
         assert query.exception() is None
         assert set(policy.wanted) == names
         wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
