@@ -3,7 +3,6 @@
 One session with two executors and Spark's own settings; state in RocksDB where an operator needs it.
 """
 
-import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field
 import pandas as pd
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
@@ -19,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from elastream import Autopilot
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.plant import Policy
-from spark_jvm import forget_jvm
+from stranger import two_executors
 
 PARTITIONS = 2
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -32,27 +30,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    forget_jvm()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    root = tmp_path_factory.mktemp("session")
-    builder = SparkSession.builder.master("local-cluster[2,1,900]").appName("stranger")
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "700m",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.adaptive.enabled": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.warehouse.dir": str(root / "warehouse"),
-        "spark.local.dir": str(root / "scratch"),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
-    forget_jvm()
+    settings = {"shuffle_partitions": str(PARTITIONS), "adaptive_enabled": "true"}
+    with two_executors(tmp_path_factory.mktemp("session"), 700, **settings) as session:
+        yield session
 
 
 def records(spark, rows=60):

@@ -9,30 +9,15 @@ from pyspark.sql import functions as F
 from elastream import Autopilot, HostType, Local
 from elastream.model.action import LeaseHost, MoveTask
 from elastream.model.plant import Policy
-from elastream.spark.local import LocalCluster
-from elastream.spark.session import open_session, settings_for
-from spark_jvm import forget_jvm
+from stranger import TINY, one_executor
 
-TINY = HostType("tiny", cores=0.8, slots=1, memory=1000.0)
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    """A session on a Standalone cluster of its own, with one executor."""
-    with LocalCluster(Local(TINY, max_hosts=1), tmp_path_factory.mktemp("cluster")) as cluster:
-        cluster.lease("stranger")
-        forget_jvm()
-        settings = settings_for(
-            driver_address=cluster.driver_address,
-            executor_memory=cluster.executor_memory_mb,
-            executor_cores=1,
-            state_partitions=2,
-        )
-        session = open_session(cluster.url, "stranger", cluster.folder, settings)
+    with one_executor(tmp_path_factory.mktemp("cluster")) as (session, _):
         yield session
-    session.stop()
-    forget_jvm()
 
 
 @pytest.fixture
