@@ -67,7 +67,7 @@ def with_transform_with_state(spark):
     counted = records(spark).groupBy("k").transformWithStateInPandas(
         Counting(), outputStructType="k long, n long", outputMode="Update", timeMode="None"
     )  # fmt: skip
-    return counted, {"transform-with-state-in-py-spark0"}
+    return counted, {"transform-with-state0"}
 
 
 def with_state_in_pandas(spark):
