@@ -153,7 +153,8 @@ def measure_cost(report: Report, quick: bool) -> None:
                     }
                 )
                 apart.append((mine + theirs) / number)
-                assert len(pilot.plant.observe().tasks) == queries * partitions, "not every partition was seen"
+                seen = len(pilot.plant.observe().tasks)
+                assert seen == queries * partitions, f"{seen} of {queries * partitions} partitions were seen"
                 return value
 
         sides = interleaved(with_autopilot, without, rounds, "cores in use, with Autopilot and without:")
