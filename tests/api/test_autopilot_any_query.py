@@ -178,3 +178,20 @@ def test_a_query_without_state_is_watched_and_left_alone(spark, tmp_path, caplog
         assert query.isActive
     finally:
         query.stop()
+
+
+def test_a_query_that_has_found_nothing_to_do_for_long_is_known_all_the_same(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("\n".join(f"{n % 10}" for n in range(100)))
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    counts = spark.readStream.schema("k string").text(str(tmp_path / "in")).groupBy("k").count()
+    writer = counts.writeStream.queryName("idle").format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="200 milliseconds").start()
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    try:
+        query.processAllAvailable()
+        time.sleep(3)  # by now it has had nothing to do several times
+        with Autopilot(spark, period=0.3, observe_only=True).watch(query) as pilot:
+            wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == PARTITIONS)
+    finally:
+        query.stop()
