@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
+from elastream.model.cloud import HostState
+from elastream.model.observation import Metric
+from elastream.spark import seats
 from elastream.spark.attached import AttachedPlant
 
 
@@ -30,15 +33,52 @@ def driver():
 
 
 @pytest.fixture
-def plant(driver):
+def spark():
     context = SimpleNamespace(isStopped=lambda: False)
-    spark = SimpleNamespace(
+    return SimpleNamespace(
         sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: context)),
         _jsparkSession=SimpleNamespace(streams=object),
     )
+
+
+@pytest.fixture
+def plant(spark, driver):
     found = AttachedPlant(spark, driver, None)
     yield found
     found.close()
+
+
+class Owner:
+    """A provider whose hosts belong to somebody who wants `back` back."""
+
+    def __init__(self):
+        self.back, self.kept = set(), []
+
+    @property
+    def landlord(self):
+        return self
+
+    def wanted_back(self):
+        return self.back - set(self.kept)
+
+    def keep(self, host):
+        self.kept.append(host)
+
+    def cost(self):
+        return 12.0
+
+
+def test_who_owns_the_hosts_has_them_back_but_for_the_one_that_does_the_work(spark, driver, monkeypatch):
+    monkeypatch.setattr(seats, "fence", lambda spark, executor: None)
+    owner = Owner()
+    plant = AttachedPlant(spark, driver, None, provider=owner)
+    assert plant.observe().application.value("queries", Metric.COST) == 12.0
+    owner.back = {"h1", "h2"}
+    plant._observe(plant.clock.now())
+    states = {lease.host: lease.state for lease in plant.ledger}
+    assert sorted(states.values()) == [HostState.RELEASING, HostState.RUNNING]
+    assert owner.kept == [host for host, state in states.items() if state is HostState.RUNNING]
+    plant.close()
 
 
 def test_a_look_that_takes_cpu_is_not_repeated_until_it_is_a_twentieth_of_the_time(plant, driver):
