@@ -2,12 +2,13 @@
 
 One session goes through both ways in turn, on the same executors and with the same query, so that what one run of it has
 compiled or cached the other has too. The first time is Spark alone as anyone finds it; before each further one, all
-partitions are put back to where it had left them.
+partitions are put back to where Spark had left them.
 """
 
 import statistics
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ a stage in which executors stand idle: what is left of a stage that lasts longer
 it. What Spark alone leaves at one executor are stages that are shorter, as most of micro-batches are."""
 WARM = 8
 """Batches in which an executor compiles what it runs: the first take twice as long as later ones."""
+COLD = 4
+"""Batches in which executors that have just come compile what they run of stages without state."""
 MEASURED = 7
 """Batches of a figure."""
 SETTLED = 3
@@ -61,9 +64,13 @@ def measure_growth(report: Report, quick: bool) -> None:
             wait_until(lambda number=number: executors(spark) >= number, 120)
         for number in range(2, GROWN + 1):
             cluster.confine(f"h{number}", HOST.cores)  # a host starts without a quota
+        states = StatePartitions(spark, query, STATES)
+        ended(query, COLD)
+        left = states.where()
         phases = []
         for _ in range(1 if quick else 3):
-            phases.append(alone(spark, cluster, query))
+            put_back(query, states, left)
+            phases.append(observe("Spark alone", cluster, query, states))
             phases.append(watched(spark, cluster, query))
         assert query.isActive, query.exception()
     sides = Sides(tuple(p.seconds for p in phases[1::2]), tuple(p.seconds for p in phases[::2]))
@@ -78,25 +85,16 @@ def measure_growth(report: Report, quick: bool) -> None:
     report.at_most(name, sides.ratio, 0.5, "the project's bar for Autopilot")
 
 
-def alone(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -> Phase:
-    """What Spark makes of it: new executors have joined, and nobody moves anything."""
-    states = StatePartitions(spark, query, STATES)
-    first = min(states.where().values(), key=lambda place: int(place.executor))
-    put_back(query, states, first)
-    ended(query, 2)
-    return observe("Spark alone", cluster, query, states)
-
-
-def put_back(query: StreamingQuery, states: StatePartitions, first: Location) -> None:
-    """All partitions on the executor that was there first, as Spark alone had left them before Autopilot came."""
+def put_back(query: StreamingQuery, states: StatePartitions, left: Mapping[int, Location]) -> None:
+    """Every partition where Spark alone had left it before Autopilot came; nothing to do the first time."""
     for _ in range(20):
-        away = [partition for partition, place in states.where().items() if place != first]
+        away = [partition for partition, place in states.where().items() if place != left[partition]]
         if not away:
             return
         for partition in away:
-            states.move(partition, first)
-        ended(query, 1)
-    raise TimeoutError("partitions do not go back to the first executor")
+            states.move(partition, left[partition])
+        ended(query, 2)
+    raise TimeoutError("partitions do not go back to where they were")
 
 
 def watched(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -> Phase:
