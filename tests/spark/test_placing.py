@@ -29,6 +29,7 @@ class Engine:
     told: list[tuple[int, str]] = field(default_factory=list)
     loaded: list[tuple[int, str]] = field(default_factory=list)
     jobs: int = 0
+    busy: bool = False
     loads: bool | None = True
     overwrites: bool = False
     slow: dict[Location, threading.Event] = field(default_factory=dict)
@@ -43,6 +44,9 @@ class Engine:
 
     def planned(self):
         return self.batch
+
+    def idle(self):
+        return not self.busy
 
     def load(self, places, *, keep):
         self.jobs += 1
@@ -324,6 +328,19 @@ def test_a_host_that_runs_tasks_already_gets_few_at_a_time(tmp_path):
     bench.placing.want_all({task(n): "h2" for n in range(3)})
     bench.batch()
     assert bench.engine.loaded == [(0, "h2")]
+
+
+def test_while_a_batch_runs_only_an_executor_that_runs_no_task_loads_ahead(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.busy = True
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.batch()
+    assert bench.engine.loaded == [(1, "h3")]
+    assert bench.engine.told == [(0, "h2")]
+    bench.batch(2)
+    assert (bench.on("h2"), bench.on("h3")) == ({0, 3}, {1})
 
 
 def test_one_job_loads_all_whose_turn_it_is(tmp_path):

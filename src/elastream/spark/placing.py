@@ -51,6 +51,10 @@ class States(Protocol):
         """The newest batch that was planned; -1 before the first."""
         ...
 
+    def idle(self) -> bool:
+        """Whether no batch is under way that would wait for what is loaded meanwhile."""
+        ...
+
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """Load states, each at its place, and keep them where they are if asked to; those it was done for, once it was.
 
@@ -83,7 +87,7 @@ class Limits:
     per_host: towards one host, between their turn and their flip, so that many a batch: loading a partition takes time from
     the batch that needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there
     are.
-    lazy: whether the new executor loads the state before the plan flips.
+    lazy: whether the new executor loads the state before the plan flips, where no batch waits for that.
     """
 
     per_host: int | None = 1
@@ -290,7 +294,8 @@ class Placing:
             if each.place is not None and each.migration.state is not MigrationState.FLIPPED:
                 count[each.migration.host] = count.get(each.migration.host, 0) + 1
         waiting = [each for each in self._under_way.values() if each.place is None]
-        # An executor that runs no task yet loads at leisure: no batch waits for it.
+        # State is loaded ahead where no batch waits for it: by an executor that runs no task yet, or between batches. While
+        # one runs, an executor that has a part in it would load in its time, and by a job of its own at that.
         held = set(self._where.values())
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
         loads: dict[tuple[str, bool], _Load] = {}
@@ -305,7 +310,7 @@ class Placing:
             each.place = place
             task, keep = each.migration.task, host in fresh
             known = task in self._where and task.operator not in self._cold
-            if self.limits.lazy and known and each.loads < LOADS:
+            if self.limits.lazy and known and each.loads < LOADS and (keep or self._states[task.operator].idle()):
                 # One job loads all that have their turn now: a job costs the driver more than loading a small state does.
                 each.load = loads.setdefault((task.operator, keep), _Load(task.operator, keep, {}))
                 each.load.places[task] = place

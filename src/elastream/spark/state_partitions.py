@@ -84,6 +84,11 @@ class StatePartitions:
         execution = self._execution()
         return -1 if execution is None else int(execution.currentBatchId())
 
+    def idle(self) -> bool:
+        """Whether the query waits for its next batch; one that has ended does."""
+        wrapper = self._streams.get(self._query_id)
+        return wrapper is None or not wrapper.status().isTriggerActive()
+
     def resume(self, before: "StatePartitions") -> None:
         """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
         self._root = before._root
@@ -106,20 +111,21 @@ class StatePartitions:
         if execution is None or not held:
             return ()
         arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
-        opening, seen = _Opening(self._opener, arguments), set()
+        opening, seen = _Opening(self._opener, arguments), set[int]()
         opening.start()
-        while True:
+        alive = True
+        while alive:
+            # Looking costs the driver as much as a batch's own work does: often only where a report must not stand.
+            opening.join(LOOK if keep else None)
             alive = opening.is_alive()
-            for partition, before in held.items():
+            for partition in held.keys() - seen:
                 if (now := self._location(partition)) == places[partition]:
                     seen.add(partition)
-                if now != before and (keep or now != places[partition]):
+                if now != held[partition] and (keep or now != places[partition]):
                     # Put right: it shall stay, or its task was run elsewhere because the executor was busy.
-                    self.move(partition, before)
-            if not alive:
-                # What was overwritten by the next batch's reports before anyone looked is not known to be there.
-                return seen if opening.done else ()
-            opening.join(LOOK)
+                    self.move(partition, held[partition])
+        # What was overwritten by the next batch's reports before anyone looked is not known to be there.
+        return seen if opening.done else ()
 
     def _look_for_opener(self) -> bool:
         """Find how state is opened, once a batch has ended; whether it was looked for."""

@@ -108,6 +108,10 @@ class StageState:
         last = self._execution.lastExecution()
         return -1 if last is None else int(last.currentBatchId())
 
+    def idle(self) -> bool:
+        """Whether it is known that no batch is under way: never."""
+        return False
+
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """State is not loaded ahead here: the batch behind a move loads it."""
         return None
