@@ -19,10 +19,11 @@ demo: setup
 demo-manufacturing: setup
 	$(BIN)/elastream run examples/manufacturing.py
 
-# Tests without Spark share the cores file by file; those with Spark have the machine to themselves, one after the other.
+# Tests without Spark share the cores file by file; of those with Spark two files run at a time: one alone leaves half of two
+# cores idle, and each takes a few gigabytes.
 test: setup check
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile
-	$(BIN)/python -m pytest -m "(spark or kafka) and not slow"
+	$(BIN)/python -m pytest -m "(spark or kafka) and not slow" -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .

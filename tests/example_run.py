@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from elastream.control.recording import Collector, Ending, Header, Observer, Recording, describe_run
+from elastream.control.observer import Ending, Header, Observer, describe_run
+from elastream.control.recording import Collector, Recording
 from elastream.model.action import (
     CancelDrain,
     DrainHost,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from elastream.planning.attached import ByLoad
     from elastream.planning.btu import Btu
     from elastream.planning.e2df import E2df
+    from elastream.planning.elastic_allocator import ElasticAllocator
+    from elastream.planning.otd import Otd
     from elastream.planning.queue_threshold import QueueThreshold
     from elastream.planning.static import Static
     from elastream.planning.threshold import Threshold
@@ -41,6 +43,8 @@ _HOMES = {
     "elastream.planning.attached": ("ByLoad",),
     "elastream.planning.btu": ("Btu",),
     "elastream.planning.e2df": ("E2df",),
+    "elastream.planning.elastic_allocator": ("ElasticAllocator",),
+    "elastream.planning.otd": ("Otd",),
     "elastream.planning.queue_threshold": ("QueueThreshold",),
     "elastream.planning.static": ("Static",),
     "elastream.planning.threshold": ("Threshold",),

@@ -213,7 +213,7 @@ def dataflows(draw: st.DrawFn) -> tuple[dict[str, object], Dataflow]:
     return {"dataflow": "random", "operators": operators}, flow
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(dataflows())
 def test_a_graph_written_as_yaml_equals_the_one_built_in_python(
     tmp_path_factory: pytest.TempPathFactory, both: tuple[dict[str, object], Dataflow]

@@ -138,7 +138,7 @@ def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
 
 
 STOPPED = """
-from elastream.control.recording import Ending
+from elastream.control.observer import Ending
 for observer in options.observers:
     observer.ended(Ending("stopped", {time}, "why"))
 """

@@ -266,7 +266,6 @@ def conformance_suite(case: PlantCase) -> type:
 
         @settings(
             max_examples=case.examples,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],

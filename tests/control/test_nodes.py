@@ -325,7 +325,7 @@ def without_order(state):
     }
 
 
-DurableManagers.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+DurableManagers.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
 TestDurableManagers = DurableManagers.TestCase
 
 
@@ -342,7 +342,6 @@ region_states = st.builds(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(applications_, region_states)
 def test_all_that_a_node_remembers_is_found_again(application: Application, region: RegionState) -> None:
     folder = Path(tempfile.mkdtemp())

@@ -9,7 +9,8 @@ import pytest
 
 from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
-from elastream.control.recording import Collector, Ending, Recorder, Recording, describe_run
+from elastream.control.observer import Ending, describe_run
+from elastream.control.recording import Collector, Recorder, Recording
 from elastream.control.summary import mixture_quantile, summarise
 from elastream.model.cloud import HostState, total_cost
 from elastream.model.errors import EnvironmentProblem, InputError

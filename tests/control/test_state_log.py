@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.control import state_log
@@ -49,7 +49,6 @@ tables = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(tables.map(lambda found: {"hosts": {}, "counters": {}, **found}), max_size=6), st.integers(0, 400))
 def test_a_crash_in_the_middle_of_a_line_leaves_an_earlier_commit_whole(tmp_path_factory, commits, torn):
     path = tmp_path_factory.mktemp("log") / "east.journal"

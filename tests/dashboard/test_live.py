@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastream.control.recording import Header
+from elastream.control.observer import Header
 from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, told, view_for
 from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
 from elastream.model.decision import Decision, Proposal

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from elastream.control.recording import Collector, Ending, Recording
+from elastream.control.observer import Ending
+from elastream.control.recording import Collector, Recording
 from elastream.dashboard.summary import print_summary
 from example_run import example_header, example_recording
 

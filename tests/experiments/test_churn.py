@@ -14,7 +14,6 @@ def test_a_schedule_repeats_by_its_seed_and_has_faults_of_both_kinds() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_fifty_moves_kills_and_decommissions_leave_every_count_exact_and_the_query_running() -> None:
     found = churn(50)

@@ -32,7 +32,7 @@ def observations(draw):
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
 @given(observation=observations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, observation):
     actions = policy.plan(observation)
     needs = {each.name: (each.cores, each.memory) for each in OPERATORS}
@@ -67,6 +67,6 @@ def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, o
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
 @given(observation=observations())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_same_observation_gives_the_same_plan(policy, observation):
     assert policy.plan(observation) == policy.plan(observation)

@@ -19,7 +19,8 @@ from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
 from elastream.model.stages import lay_out
-from elastream.planning.e2df import E2df, snapshot_of
+from elastream.planning.e2df import E2df
+from elastream.planning.hierarchy.seen import snapshot_of
 
 SMALL = HostType("small", cores=1.0, slots=1)
 GRAPH = Graph(

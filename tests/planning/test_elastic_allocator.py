@@ -128,7 +128,7 @@ def test_what_cannot_be_answered_is_refused(question):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 4), st.integers(2, 7))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_greedy_matching_is_within_five_percent_of_the_exact_placement(seed, hosts, tasks):
     random = np.random.default_rng(seed)
     needs = random.uniform(0.02, 0.25, (tasks, 2)) * min(1.0, 1.5 * hosts / tasks)
@@ -169,7 +169,7 @@ def test_an_objective_that_there_is_not_is_refused():
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tasks_are_moved_only_to_hosts_that_take_them(data):
     hosts, tasks = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 8))
     place = data.draw(st.lists(st.integers(0, hosts - 1), min_size=tasks, max_size=tasks))

@@ -12,7 +12,7 @@ from elastream.model.observation import UNMEASURED, Exchange
 from elastream.planning.exact import deviation, least_crossing, least_deviation, pack, packed_greedily
 
 loads = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=7)
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=25)
 
 
 def busiest(weights, sizes, place):

@@ -208,7 +208,7 @@ def situations(draw):
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observation, relief):
     actions = Otd(relief=relief).plan(observation)
     assert len(actions) <= 1
@@ -218,7 +218,7 @@ def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observa
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observation, relief):
     pair = Otd(relief=relief).decide(observation)
     if pair.task >= 0 and observation.exchange.known:
@@ -228,7 +228,7 @@ def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observ
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_in_case_3_no_other_pair_gains_more(observation):
     pair = Otd().decide(observation)
     if pair.case is Case.COMMUNICATION and observation.exchange.known:

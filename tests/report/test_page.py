@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from elastream.control.recording import Collector, Ending, Header, Recorder, Recording
+from elastream.control.observer import Ending, Header
+from elastream.control.recording import Collector, Recorder, Recording
 from elastream.control.summary import summarise
 from elastream.model.action import LeaseHost, describe
 from elastream.model.decision import Decision, Proposal

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.control.recording import Collector, Header, Recording
+from elastream.control.observer import Header
+from elastream.control.recording import Collector, Recording
 from elastream.model.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision, Proposal
@@ -103,7 +104,7 @@ def test_hovering_a_mark_says_what_was_done_and_why() -> None:
     assert texts["not done"] == [f"{head}<br>{not_done}<br>{seen}"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(kept=st.integers(0, 60))
 def test_a_run_that_died_at_any_moment_can_be_drawn(recording: Recording, kept: int) -> None:
     cut = Recording(recording.header, recording.observations[:kept], recording.decisions[: kept // 2])

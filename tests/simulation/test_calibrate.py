@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from test_microbatches import ONE, plant
 
-from elastream.control.recording import Collector, Ending, Recording, describe_run
+from elastream.control.observer import Ending, describe_run
+from elastream.control.recording import Collector, Recording
 from elastream.model.action import LeaseHost
 from elastream.model.errors import InputError
 from elastream.model.observation import Metric, MicroBatch

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.simulation import Emissions
@@ -41,7 +41,6 @@ def test_streams_and_seeds_draw_differently_and_the_same_again():
     assert one == again != other
 
 
-@settings(deadline=None)  # the first call may compile
 @given(st.lists(st.tuples(st.lists(st.floats(0, 9), max_size=400), st.integers(0, 500)), max_size=8))
 def test_a_line_gives_what_was_added_in_order_of_time(steps):
     line, kept = Line(), []
@@ -57,7 +56,6 @@ def test_a_line_gives_what_was_added_in_order_of_time(steps):
         assert line.flow.born.tolist() == [time + 0.5 for time in kept]
 
 
-@settings(deadline=None)  # the first call may compile
 @given(st.lists(st.lists(st.floats(0, 9), max_size=20), max_size=8))
 def test_flows_put_together_are_sorted_and_whole(parts):
     together = joined([flow(part) for part in parts])
@@ -65,7 +63,6 @@ def test_flows_put_together_are_sorted_and_whole(parts):
     assert together.born.tolist() == [time + 0.5 for time in together.times]
 
 
-@settings(deadline=None)  # the first call may compile
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=60), st.floats(0.01, 0.99))
 def test_a_weighted_quantile_is_that_of_items_repeated_as_often_as_they_weigh(pairs, share):
     values, weights = np.array(pairs, dtype=np.float64).T

@@ -172,7 +172,7 @@ def any_step():
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(any_step(), max_size=25),
     travel=st.sampled_from(Travel),

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.model.errors import DataflowError, EnvironmentProblem
@@ -38,7 +38,6 @@ def a_chain(alternates: list[int], waits: list[bool], targets: int = 1) -> Graph
 shapes = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(shape=shapes, targets=st.integers(1, 4), data=st.data())
 def test_every_composition_survives_the_way_through_its_code(shape, targets, data):
     graph = a_chain([count for count, _ in shape], [waiting for _, waiting in shape], targets)
@@ -55,7 +54,6 @@ def test_every_composition_survives_the_way_through_its_code(shape, targets, dat
     assert codec.decode(code, composition.version, {"source": 3}) == composition
 
 
-@settings(deadline=None)
 @given(shape=shapes, data=st.data())
 def test_every_code_means_a_composition_of_its_own(shape, data):
     codec = CompositionCodec(a_chain([count for count, _ in shape], [waiting for _, waiting in shape]))
@@ -101,7 +99,6 @@ def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
     assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
 
 
-@settings(deadline=None)
 @given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))
 def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gaps, probe):
     log = CompositionLog(tmp_path_factory.mktemp("log"))

@@ -96,7 +96,7 @@ def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
     assert len(found.partitions(start, found.latestOffset(start))) == 3
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     written=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5),
     width=st.integers(1, 6),

@@ -113,7 +113,7 @@ FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]]
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(chosen=st.lists(st.sampled_from(FORMS), min_size=1, max_size=6), rows=st.lists(st.integers(0, 99), max_size=40))
 def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
     flow, stream = numbers_flow()
@@ -125,7 +125,6 @@ def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
     assert Ran(flow.graph, rows).values() == expected
 
 
-@settings(deadline=None)
 @given(rows=st.lists(st.integers(-50, 50), max_size=60), batch_rows=st.integers(1, 20))
 def test_branches_that_fan_out_and_in_again_lose_and_double_nothing(rows, batch_rows):
     flow, stream = numbers_flow()
@@ -137,7 +136,6 @@ def test_branches_that_fan_out_and_in_again_lose_and_double_nothing(rows, batch_
     assert Counter(ran.values()) == Counter(n for n in expected if n % 2 == 0)
 
 
-@settings(deadline=None)
 @given(rows=st.integers(0, 50), hands=st.integers(2, 5), batch_rows=st.integers(1, 9), arrow=st.booleans())
 def test_round_robin_deals_in_turn_across_batches(rows, hands, batch_rows, arrow):
     flow, stream = numbers_flow()

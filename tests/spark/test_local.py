@@ -17,7 +17,7 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.spark.jvm import find_java
 from elastream.spark.local import HOST_TYPES, Link, Local, LocalCluster, executor_memory
-from elastream.spark.supervisor import tagged
+from elastream.spark.processes import tagged
 
 BY_DEFAULT = HOST_TYPES["small"]
 

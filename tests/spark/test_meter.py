@@ -1,6 +1,6 @@
 """What tasks report, added up."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.spark.meter import MeterRow, merged
@@ -18,7 +18,6 @@ rows = st.tuples(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=30))
 def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
     found = merged(reported)

@@ -266,7 +266,7 @@ def test_a_target_with_another_executor_is_warmed_again(tmp_path):
     assert bench.engine.believed[0] == bench.usable["h2"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

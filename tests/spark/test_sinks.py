@@ -27,7 +27,7 @@ class Frame:
 changes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), max_size=6)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(batches=st.lists(changes, min_size=1, max_size=12), data=st.data())
 def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factory, batches, data):
     path = tmp_path_factory.mktemp("log")

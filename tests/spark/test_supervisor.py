@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.supervisor import TAG, Connection, tagged
+from elastream.spark.processes import TAG, tagged
+from elastream.spark.supervision import Connection
 
 # As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
 FAMILY = """

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from elastream.api.metrics import PrometheusObserver
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.control.recording import FILE_NAME, Ending, Header, Observer, Recorder, describe_run
+from elastream.control.observer import Ending, Header, Observer, describe_run
+from elastream.control.recording import FILE_NAME, Recorder
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision

@@ -24,16 +24,15 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from elastream.api.document_schema import Duration, HostTypeKeys, Keys, Names
 from elastream.api.located import Located, read_yaml
+from elastream.api.serving import Listen, host_and_port, read_token
 from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError, InputError
+from elastream.model.errors import ElastreamError
 from elastream.planning.hierarchy.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.regions import RegionRules
 
 __all__ = ["InfrastructureSetting", "RegionSetting", "load_manager"]
 
 FORM = "a manager's document is a mapping with one of the keys 'infrastructure' and 'region'"
-SHORTEST_TOKEN = 16
-"""Characters below which a token can be guessed."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class ApplicationKeys(Keys):
 class InfrastructureKeys(Keys):
     """What an infrastructure manager needs to know."""
 
-    listen: str = "127.0.0.1:8470"
+    listen: Listen = "127.0.0.1:8470"
     token_file: str
     journal: str
     period: Positive = 60.0
@@ -103,14 +102,6 @@ class InfrastructureKeys(Keys):
     max_hosts: int | None = Field(None, ge=0)
     min_hosts: int = Field(1, ge=0)
     consolidate_below: float | None = Field(None, ge=0, le=1)
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{value!r} is not an address and a port such as '127.0.0.1:8470'")
-        return value
 
     @field_validator("prefer")
     @classmethod
@@ -176,7 +167,7 @@ def load_manager(path: Path) -> InfrastructureSetting | RegionSetting:
 
 
 def _infrastructure(file: Located, keys: InfrastructureKeys, folder: Path) -> InfrastructureSetting:
-    host, _, port = keys.listen.rpartition(":")
+    host, port = host_and_port(keys.listen)
     facts = {
         name: RegionFacts(each.price, each.latency, math.inf if each.capacity is None else each.capacity)
         for name, each in keys.regions.items()
@@ -195,8 +186,8 @@ def _infrastructure(file: Located, keys: InfrastructureKeys, folder: Path) -> In
     )
     return InfrastructureSetting(
         host,
-        int(port),
-        _token(file, "infrastructure", folder / keys.token_file),
+        port,
+        read_token(file, ("infrastructure", "token_file"), folder / keys.token_file),
         folder / keys.journal,
         keys.period,
         rules,
@@ -218,7 +209,7 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     return RegionSetting(
         keys.name,
         keys.infrastructure,
-        _token(file, "region", folder / keys.token_file),
+        read_token(file, ("region", "token_file"), folder / keys.token_file),
         folder / keys.journal,
         keys.period,
         RegionRules(keys.spare, keys.low, keys.settle),
@@ -229,18 +220,3 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
 
 def _bound(value: float | None) -> float:
     return math.inf if value is None else value
-
-
-def _token(file: Located, manager: str, path: Path) -> str:
-    """The token that managers share, from a file: documents are shown around, tokens are not."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{file.path}: {manager}.token_file: {path} cannot be read: {reason}") from None
-    if len(token) < SHORTEST_TOKEN or not token.isascii():
-        raise file.error(
-            (manager, "token_file"),
-            f"the token in {path} must have at least {SHORTEST_TOKEN} characters, all of them ASCII",
-        )
-    return token

@@ -7,9 +7,7 @@ token that all share. It travels in a header: on a network that others can liste
 """
 
 import asyncio
-import hmac
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 import httpx
 from pydantic import TypeAdapter
 
+from elastream.api.serving import listening, opens, refused
 from elastream.control.lines import JournalProblem
 from elastream.control.nodes import InfrastructureNode, RegionNode
 from elastream.model.errors import ElastreamError, EnvironmentProblem, InputError
@@ -109,7 +108,6 @@ def infrastructure_app(
     """
     from fastapi import FastAPI, Request, Response
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse
 
     async def rounds() -> None:
         while True:
@@ -132,12 +130,11 @@ def infrastructure_app(
     @app.middleware("http")
     async def door(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         """Who may not come in is told so before anything of a message is read."""
-        said = request.headers.get("authorization", "")
-        if not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
-            return JSONResponse({"error": "the token is not the one that managers here share"}, 401)
+        if not opens(request.headers.get("authorization"), token):
+            return refused(401, "the token is not the one that managers here share")
         length = request.headers.get("content-length", "")
         if request.method == "POST" and not (length.isdigit() and int(length) <= LARGEST):
-            return JSONResponse({"error": f"a message says how long it is, and has at most {LARGEST} bytes"}, 413)
+            return refused(413, f"a message says how long it is, and has at most {LARGEST} bytes")
         return await call_next(request)
 
     @app.post("/region")
@@ -156,14 +153,14 @@ def infrastructure_app(
         }
 
     @app.exception_handler(InputError)
-    async def refused(_: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 409)
+    async def unwelcome(_: Request, error: InputError) -> Response:
+        return refused(409, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
-        return JSONResponse({"error": f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}"}, 422)
+        return refused(422, f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}")
 
     return app
 
@@ -176,13 +173,7 @@ def serve(node: InfrastructureNode, token: str, address: str, port: int, period:
     """
     import uvicorn
 
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address.strip("[]"), port))
-    except OSError as error:
-        listener.close()
-        raise EnvironmentProblem(f"{address}:{port} is not to be had: {error.strerror or error}") from None
+    listener = listening(address, port)
     problems: list[ElastreamError] = []
 
     def failed(error: ElastreamError) -> None:

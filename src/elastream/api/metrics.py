@@ -6,7 +6,7 @@ The library is imported when metrics are asked for, and not before.
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from elastream.control.recording import Ending, Header
+from elastream.control.observer import Ending, Header
 from elastream.model.action import describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision

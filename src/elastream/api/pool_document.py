@@ -20,9 +20,10 @@ from pydantic import Field, field_validator
 
 from elastream.api.document_schema import Duration, HostTypeKeys, Keys
 from elastream.api.located import read_yaml
+from elastream.api.serving import Listen, host_and_port, read_token
 from elastream.api.user_code import near
 from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError, InputError
+from elastream.model.errors import ElastreamError
 from elastream.planning.pool_messages import PoolOffer
 from elastream.planning.pooling import PoolRules
 from elastream.spark.local import HOST_TYPES
@@ -50,7 +51,7 @@ class PoolKeys(Keys):
 
     pool: Annotated[str, Field(min_length=1)]
     machines: dict[str, Annotated[int, Field(ge=0)]]
-    listen: str = "127.0.0.1:8471"
+    listen: Listen = "127.0.0.1:8471"
     token_file: str | None = None
     journal: str | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
@@ -58,14 +59,6 @@ class PoolKeys(Keys):
     patience: Annotated[Duration, Field(gt=0)] = DEFAULTS.patience
     silence: Annotated[Duration, Field(gt=0)] = DEFAULTS.silence
     settle: Annotated[Duration, Field(ge=0)] = DEFAULTS.settle
-
-    @field_validator("listen")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"{value!r} is not an address and a port such as '127.0.0.1:8471'")
-        return value
 
     @field_validator("machines")
     @classmethod
@@ -78,7 +71,7 @@ class PoolKeys(Keys):
 def load_pool(path: Path) -> PoolSetting:
     """The pool that the document `path` describes.
 
-    Raises InputError where a file cannot be read, DataflowError - with file, line and field - for what is wrong in it.
+    Raises InputError where it cannot be read, DataflowError - with file, line and field - for what is wrong in it.
     """
     file = read_yaml(path)
     keys: PoolKeys = file.validate(PoolKeys)
@@ -96,23 +89,12 @@ def load_pool(path: Path) -> PoolSetting:
         local_of(offer)
     except ElastreamError as error:
         raise file.error(("machines",), str(error)) from None
-    host, _, port = keys.listen.rpartition(":")
+    host, port = host_and_port(keys.listen)
     return PoolSetting(
         offer,
         PoolRules(keys.patience, keys.silence, keys.settle),
         host,
-        int(port),
+        port,
         path.parent / (keys.journal or f"{keys.pool}.journal"),
-        None if keys.token_file is None else _token(path.parent / keys.token_file),
+        None if keys.token_file is None else read_token(file, ("token_file",), path.parent / keys.token_file),
     )
-
-
-def _token(path: Path) -> str:
-    """What applications must know, from a file: documents are shown around, tokens are not."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the token file {path} cannot be read: {getattr(error, 'strerror', 'it is no text')}") from None
-    if not token or not token.isascii():
-        raise InputError(f"the token file {path} holds no token of ASCII characters")
-    return token

@@ -3,7 +3,6 @@
 Who may have what is `elastream.control.pool`'s to say; the other end is `elastream.spark.pool`.
 """
 
-import hmac
 import signal
 import socket
 import threading
@@ -11,15 +10,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import Body, FastAPI, Header, Request
-from fastapi.responses import JSONResponse
+from fastapi import Body, FastAPI, Header, Request, Response
 
+from elastream.api.serving import opens, refused
 from elastream.control.pool import PoolNode, Stranger
-from elastream.model.errors import CloudError, EnvironmentProblem
+from elastream.model.errors import CloudError
 from elastream.planning.hierarchy import messages
 from elastream.planning.pool_messages import Claim
 
-__all__ = ["listening", "pool_service", "serve_pool"]
+__all__ = ["pool_service", "serve_pool"]
 
 ROUND = 0.5
 """Seconds from one round to the next while nobody says anything."""
@@ -31,24 +30,23 @@ def pool_service(node: PoolNode, token: str | None = None) -> FastAPI:
 
     @service.middleware("http")
     async def check_token(request: Request, proceed: Any) -> Any:
-        said = request.headers.get("authorization", "")
-        if token is not None and not hmac.compare_digest(said.encode(), f"Bearer {token}".encode()):
-            return _refused(401, "the token is wrong")
+        if token is not None and not opens(request.headers.get("authorization"), token):
+            return refused(401, "the token is wrong")
         return await proceed(request)
 
     @service.exception_handler(Stranger)
-    async def stranger(_: Request, error: Stranger) -> JSONResponse:
-        return _refused(410, str(error))
+    async def stranger(_: Request, error: Stranger) -> Response:
+        return refused(410, str(error))
 
     @service.exception_handler(CloudError)
-    async def refused(_: Request, error: CloudError) -> JSONResponse:
-        return _refused(409, str(error))
+    async def denied(_: Request, error: CloudError) -> Response:
+        return refused(409, str(error))
 
     @service.exception_handler(ValueError)
     @service.exception_handler(KeyError)
     @service.exception_handler(TypeError)
-    async def misunderstood(_: Request, error: Exception) -> JSONResponse:
-        return _refused(422, f"this says nothing to a pool: {type(error).__name__}: {error}")
+    async def misunderstood(_: Request, error: Exception) -> Response:
+        return refused(422, f"this says nothing to a pool: {type(error).__name__}: {error}")
 
     @service.get("/")
     def look() -> dict[str, Any]:
@@ -73,15 +71,6 @@ def pool_service(node: PoolNode, token: str | None = None) -> FastAPI:
         return {}
 
     return service
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; raises EnvironmentProblem where that cannot be had."""
-    try:
-        return socket.create_server((host, port), backlog=64)
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise EnvironmentProblem(f"the pool cannot listen at {host}:{port}: {reason}") from None
 
 
 def serve_pool(node: PoolNode, at: socket.socket, token: str | None = None) -> None:
@@ -124,7 +113,3 @@ def _status(node: PoolNode) -> Mapping[str, Any]:
         },
         "bill": node.bill(),
     }
-
-
-def _refused(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status)

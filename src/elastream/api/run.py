@@ -14,7 +14,8 @@ from typing import Any
 from elastream.api.options import RunOptions, current_options
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.control.recording import Ending, Observer, Recorder, describe_run
+from elastream.control.observer import Ending, Observer, describe_run
+from elastream.control.recording import Recorder
 from elastream.model.endpoints import Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.flow import Dataflow

@@ -18,7 +18,8 @@ def pool(
     from time import time
 
     from elastream.api.pool_document import load_pool
-    from elastream.api.pool_service import listening, serve_pool
+    from elastream.api.pool_service import serve_pool
+    from elastream.api.serving import listening
     from elastream.control.pool import PoolNode
     from elastream.control.state_log import StateLog
 

@@ -12,7 +12,7 @@ from elastream.model.errors import DataflowError, ElastreamError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.control.recording import Ending, Header
+    from elastream.control.observer import Ending, Header
     from elastream.model.decision import Decision
     from elastream.model.graph import Graph
     from elastream.model.observation import Observation

@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.journal import OUTCOMES, ActionState, Entry, Journal
+from elastream.control.observer import Ending, Header, Observer, describe_run
 from elastream.control.progress import progress
-from elastream.control.recording import Ending, Header, Observer, describe_run
 from elastream.control.safety import BackOff, check_plan
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
 from elastream.model.decision import Decision, Proposal, Report

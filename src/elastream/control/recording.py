@@ -6,128 +6,33 @@ two of them can disagree about a run. The figures made from it are in `elastream
 
 import json
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from elastream.model.action import Outcome, Status, from_json
-from elastream.model.cloud import ACTIVE, Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Proposal
+from elastream.control.observer import Ending, Header, Json
+from elastream.control.recording_form import (
+    host_types,
+    read_decision,
+    read_ending,
+    read_header,
+    read_lease,
+    without_nan,
+    written_ending,
+    written_observation,
+)
+from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
+from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Context, Floats, Frame, Metric, MicroBatch, Observation
+from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 
-__all__ = ["Collector", "Ending", "Header", "Observer", "Recorder", "Recording", "describe_run"]
+__all__ = ["Collector", "Recorder", "Recording"]
 
 FILE_NAME = "recording.jsonl"
-Json: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What a run is about, JSON-ready, as known before it starts.
-
-    plant: "spark" or "simulated". operators, edges, stages, host_types: a dict each, as `describe_run` makes them.
-    started: wall-clock epoch seconds of time 0. environment: what it ran on, for figures that must say so.
-    """
-
-    flow: str
-    policy: str
-    plant: str = "simulated"
-    target_latency: float | None = None
-    max_hosts: int = 1_000_000
-    operators: tuple[Json, ...] = ()
-    edges: tuple[Json, ...] = ()
-    stages: tuple[Json, ...] = ()
-    host_types: tuple[Json, ...] = ()
-    started: float = 0.0
-    environment: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a run ended: "finished" (the load is done), "stopped" (by a person or its limit) or "failed".
-
-    ledger: every lease, ended ones too. facts: further figures by name, such as `{"batches": 93, "records": 41200}`.
-    """
-
-    status: str
-    time: float
-    reason: str = ""
-    ledger: tuple[Lease, ...] = ()
-    facts: Mapping[str, float | str] = field(default_factory=dict)
-
-
-class Observer(Protocol):
-    """Someone who looks on. One that raises is told nothing more, and the run goes on."""
-
-    def started(self, header: Header) -> None:
-        """The run is about to start."""
-        ...
-
-    def observed(self, observation: Observation) -> None:
-        """Once a monitoring period."""
-        ...
-
-    def decided(self, decision: Decision) -> None:
-        """Once a planning round is done, and again with the same `round` when its `actual` is known."""
-        ...
-
-    def ended(self, ending: Ending) -> None:
-        """The run is over."""
-        ...
-
-
-def describe_run(
-    context: Context,
-    *,
-    policy: str,
-    plant: str,
-    started: float | None = None,
-    environment: Mapping[str, Any] | None = None,
-) -> Header:
-    """The header of a run in `context`; `started` is now where it is not given."""
-    graph = context.graph
-    return Header(
-        flow=graph.name,
-        policy=policy,
-        plant=plant,
-        target_latency=context.target_latency,
-        max_hosts=context.max_hosts,
-        operators=tuple(
-            {
-                "name": o.name,
-                "kind": o.kind.value,
-                "alternates": [alternate.name for alternate in o.alternates],
-                "max_duration": o.max_duration,
-                "cores": o.cores,
-                "memory": o.memory,
-                "waits": o.waits,
-            }
-            for o in graph.operators
-        ),
-        edges=tuple(
-            {
-                "source": e.source,
-                "target": e.target,
-                "delivery": e.delivery.value,
-                "durable": e.durable,
-                "choice": e.choice,
-            }
-            for e in graph.edges
-        ),
-        stages=tuple(
-            {"name": s.name, "segment": s.segment, "operators": list(s.operators), "keyed": s.keyed}
-            for s in context.layout.stages
-        ),
-        host_types=tuple(asdict(host_type) for host_type in context.host_types.values()),
-        started=time.time() if started is None else started,
-        environment=dict(environment or {}),
-    )
 
 
 class Collector:
@@ -140,13 +45,13 @@ class Collector:
         self._entries.append({"kind": "start", **asdict(header)})
 
     def observed(self, observation: Observation) -> None:
-        self._entries.append(_observation(observation))
+        self._entries.append(written_observation(observation))
 
     def decided(self, decision: Decision) -> None:
         self._entries.append({"kind": "decision", **decision.to_json()})
 
     def ended(self, ending: Ending) -> None:
-        self._entries.append(_ending(ending))
+        self._entries.append(written_ending(ending))
 
     @property
     def recording(self) -> "Recording":
@@ -172,18 +77,18 @@ class Recorder:
         self._write({"kind": "start", **asdict(header)})
 
     def observed(self, observation: Observation) -> None:
-        self._write(_observation(observation))
+        self._write(written_observation(observation))
 
     def decided(self, decision: Decision) -> None:
         self._write({"kind": "decision", **decision.to_json()})
 
     def ended(self, ending: Ending) -> None:
-        self._write(_ending(ending))
+        self._write(written_ending(ending))
         self._file.close()
 
     def _write(self, entry: Json) -> None:
         try:
-            self._file.write(json.dumps(_without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n")
+            self._file.write(json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
             raise self._problem(error) from error
@@ -242,15 +147,15 @@ class Recording:
                 fields = dict(entry)
                 match fields.pop("kind"):
                     case "start":
-                        header = _read_header(fields)
+                        header = read_header(fields)
                     case "observation":
                         fields["time"] = float(fields["time"])
                         observations.append(fields)
                     case "decision":
-                        decision = _read_decision(fields)
+                        decision = read_decision(fields)
                         decisions[decision.round] = decision
                     case "end":
-                        ending = _read_ending(fields, _host_types(header))
+                        ending = read_ending(fields, host_types(header))
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
         if header is None:
@@ -312,9 +217,9 @@ class Recording:
         """Every lease of the run as last seen, in the order they were asked for; `history` has its states and times."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
-        types = _host_types(self.header)
+        types = host_types(self.header)
         seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
-        return tuple(sorted((_read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
+        return tuple(sorted((read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
 
     @cached_property
     def batches(self) -> tuple[MicroBatch, ...]:
@@ -325,7 +230,7 @@ class Recording:
     @property
     def host_types(self) -> tuple[HostType, ...]:
         """Types of host that could be leased."""
-        return tuple(_host_types(self.header).values())
+        return tuple(host_types(self.header).values())
 
     @property
     def end(self) -> float:
@@ -353,123 +258,3 @@ def _cell(frame: Mapping[str, Any], row: str | None, metric: Metric) -> float:
         return math.nan
     value = column[0 if row is None else ids.index(row)]
     return math.nan if value is None else float(value)
-
-
-def _without_nan(value: Any) -> Any:
-    """`value` with every NaN and infinity as None: JSON has neither."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return value
-
-
-def _frame(frame: Frame) -> Json:
-    return {"ids": list(frame.ids), "values": _columns(frame)}
-
-
-def _columns(frame: Frame) -> Json:
-    return {metric.value: frame.column(metric).tolist() for metric in frame.metrics}
-
-
-def _observation(observation: Observation) -> Json:
-    tasks, composition = observation.tasks, observation.composition
-    return {
-        "kind": "observation",
-        "time": observation.time,
-        "application": _frame(observation.application),
-        "operators": _frame(observation.operators),
-        "hosts": _frame(observation.hosts),
-        "tasks": {
-            "operator": tasks.operator.tolist(),
-            "index": tasks.index.tolist(),
-            "host": tasks.host.tolist(),
-            "values": _columns(tasks),
-        },
-        "links": _frame(observation.links),
-        "leases": [_lease(lease) for lease in observation.leases.values()],
-        "composition": asdict(composition),
-        "batches": [list(astuple(batch)) for batch in observation.batches],
-    }
-
-
-def _lease(lease: Lease) -> Json:
-    return {
-        "host": lease.host,
-        "type": lease.type.name,
-        "since": lease.since,
-        "state": lease.state.value,
-        "history": [[at, state.value] for at, state in lease.history],
-        "until": lease.until,
-    }
-
-
-def _ending(ending: Ending) -> Json:
-    return {
-        "kind": "end",
-        "status": ending.status,
-        "time": ending.time,
-        "reason": ending.reason,
-        "ledger": [_lease(lease) for lease in ending.ledger],
-        "facts": dict(ending.facts),
-    }
-
-
-def _read_header(fields: Json) -> Header:
-    for name in ("operators", "edges", "stages", "host_types"):
-        fields[name] = tuple(fields[name])
-    return Header(**fields)
-
-
-def _host_types(header: Header | None) -> dict[str, HostType]:
-    found = {}
-    for fields in header.host_types if header else ():
-        host_type = HostType(**{**fields, "billing": Billing(**fields["billing"])})
-        found[host_type.name] = host_type
-    return found
-
-
-def _read_lease(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Lease:
-    return Lease(
-        fields["host"],
-        types[fields["type"]],
-        fields["since"],
-        HostState(fields["state"]),
-        tuple((at, HostState(state)) for at, state in fields["history"]),
-        fields["until"],
-    )
-
-
-def _read_ending(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Ending:
-    ledger = tuple(_read_lease(lease, types) for lease in fields["ledger"])
-    return Ending(fields["status"], float(fields["time"]), fields["reason"], ledger, fields["facts"])
-
-
-def _read_decision(fields: Mapping[str, Any]) -> Decision:
-    def numbers(name: str) -> dict[str, float]:
-        return {key: math.nan if value is None else float(value) for key, value in fields[name].items()}
-
-    proposals = []
-    for each in fields["proposals"]:
-        proposal = dict(each)
-        by, refused = proposal.pop("by"), proposal.pop("refused")
-        proposals.append(Proposal(from_json(proposal), by, refused))
-    outcomes = []
-    for each in fields["outcomes"]:
-        outcome = dict(each)
-        status, reason = Status(outcome.pop("status")), outcome.pop("reason")
-        outcomes.append(Outcome(from_json(outcome), status, reason))
-    return Decision(
-        fields["round"],
-        float(fields["time"]),
-        fields["policy"],
-        numbers("seen"),
-        tuple(proposals),
-        tuple(outcomes),
-        numbers("predicted"),
-        numbers("actual"),
-        float(fields["seconds"]),
-        fields["note"],
-    )

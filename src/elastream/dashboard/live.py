@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elastream.control.recording import Ending, Header, Observer
+from elastream.control.observer import Ending, Header, Observer
 from elastream.model.action import MoveTask, describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from elastream.control.loop import Loop
-from elastream.control.recording import Collector, Ending, Recording, describe_run
+from elastream.control.observer import Ending, describe_run
+from elastream.control.recording import Collector, Recording
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.outcome import Check, Outcome, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line

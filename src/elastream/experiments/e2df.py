@@ -5,15 +5,14 @@ Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `
 """
 
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
+from elastream.experiments.cases import run_all
 from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -289,24 +288,12 @@ def _up_seconds(lease: Lease, now: float) -> float:
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Run], None] = lambda run: None
+    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
 ) -> tuple[list[Run], float]:
-    """Run all `wanted` on `workers` processes; (runs in the order of `wanted`, seconds). `progress` gets each as it ends.
-
-    Compiled loops are loaded first, so that the workers, which are forked, need not each do so.
-    """
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
     begun = time.monotonic()
     make(wanted[0]).advance(1.0)
-    runs = []
-    if workers == 1:
-        for case in wanted:
-            runs.append(run_case(case))
-            progress(runs[-1])
-        return runs, time.monotonic() - begun
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context()) as pool:
-        for run in pool.map(run_case, wanted):
-            runs.append(run)
-            progress(run)
+    runs, _ = run_all(run_case, wanted, workers, progress)
     return runs, time.monotonic() - begun
 
 

@@ -54,14 +54,7 @@ def run_e2df(
             (f"{name} x {factor:g}", given.scaled(name, factor)) for name, *_ in given.listed() for factor in (0.5, 2.0)
         ]
     wanted = [Case(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
-    done = 0
-
-    def tell(run: Run) -> None:
-        nonlocal done
-        done += 1
-        progress(run.case.scenario, done, len(wanted))
-
-    runs, seconds = run_cases(wanted, workers, tell)
+    runs, seconds = run_cases(wanted, workers, lambda case, done, of: progress(case.scenario, done, of))
     size = len(SCENARIOS)
     varied = [Variation(name, tuple(runs[k * size : (k + 1) * size])) for k, (name, _) in enumerate(sets)]
     return outcome(varied, seconds)

@@ -206,7 +206,6 @@ def make(case: Case) -> SimulatedPlant:
     for query in QUERIES:
         for action in Even(operators_of(query)).plan(plant.observe()):
             plant.apply(action)
-    plant.migrations = 0
     return plant
 
 
@@ -225,6 +224,7 @@ def policy_of(case: Case) -> Policy:
 def run_case(case: Case) -> Run:
     """Simulate one case."""
     plant, policy = make(case), policy_of(case)
+    placed = plant.migrations
     monitor = plant.settings.monitor
     rows: list[tuple[float, ...]] = []
     passed: list[float] = []
@@ -244,7 +244,7 @@ def run_case(case: Case) -> Run:
     table = np.array(rows)
     measured = table[:, 0] > DECIDED
     means = [*table[measured, 2:].mean(axis=0).tolist(), float(np.mean(np.array(passed)[measured]))]
-    return Run(case, dict(zip(FIGURES, means, strict=True)), plant.migrations, refused, gap, proven, tuple(rows))
+    return Run(case, dict(zip(FIGURES, means, strict=True)), plant.migrations - placed, refused, gap, proven, tuple(rows))
 
 
 def used(seen: Observation) -> Floats:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from elastream.control.loop import Loop
-from elastream.control.recording import Collector, Recording, describe_run
+from elastream.control.observer import describe_run
+from elastream.control.recording import Collector, Recording
 from elastream.model.errors import ElastreamError
 from elastream.model.flow import Dataflow
 from elastream.model.plant import Policy

@@ -5,13 +5,11 @@ seeds each: 48 runs. The scenario is `manufacturing`, the paper's figures `visp_
 """
 
 import math
-import multiprocessing
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from elastream.experiments.cases import run_all
 from elastream.experiments.manufacturing import (
     BTU_PRICES,
     MONITORING,
@@ -197,26 +195,11 @@ def rebilled(lease: Lease, type: HostType) -> Lease:
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Run], None] = lambda run: None
+    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
 ) -> tuple[list[Run], float]:
-    """Run all `wanted` on `workers` processes; (runs in the order of `wanted`, seconds). `progress` gets each as it ends.
-
-    Compiled loops are loaded first, so that the workers, which are forked, need not each do so.
-    """
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
     make(wanted[0]).advance(MONITORING)
-    begun = time.monotonic()
-    if workers == 1:
-        runs = []
-        for case in wanted:
-            runs.append(run_case(case))
-            progress(runs[-1])
-        return runs, time.monotonic() - begun
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context()) as pool:
-        runs = []
-        for run in pool.map(run_case, wanted):
-            runs.append(run)
-            progress(run)
-    return runs, time.monotonic() - begun
+    return run_all(run_case, wanted, workers, progress)
 
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Statistic]]]

@@ -18,6 +18,7 @@ from elastream.experiments.visp import (
     COLUMNS,
     LEVELS,
     SEEDS,
+    Case,
     Figures,
     Run,
     Statistic,
@@ -93,10 +94,10 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     total = len(wanted) + 4 * len(seeds) * len(changes)
     done = 0
 
-    def tell(run: Run) -> None:
+    def tell(case: Case, *_: int) -> None:
         nonlocal done
         done += 1
-        told(f"{run.case.pattern}, {run.case.name}, seed {run.case.seed}", done, total)
+        told(f"{case.pattern}, {case.name}, seed {case.seed}", done, total)
 
     runs, seconds = run_cases(wanted, workers, tell)
     varied = []

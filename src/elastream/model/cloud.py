@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from elastream.model.errors import CloudError
 
-__all__ = ["TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
+__all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease", "LifecycleError", "total_cost"]
 
 
 @dataclass(frozen=True, slots=True)

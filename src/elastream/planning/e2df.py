@@ -1,14 +1,13 @@
 """E2DF as a policy for one application: the four managers in one process, against a plant.
 
-This turns an observation into the columns that managers see, and their plan into actions. What is decided is
-`elastream.planning.hierarchy`'s.
+What managers see of an observation, what they decide, and what that is as actions is `elastream.planning.hierarchy`'s; here
+is when each of them plans, and what it may not do.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,22 +18,21 @@ from elastream.model.action import (
     LeaseHost,
     MoveTask,
     ReleaseHost,
-    SetParallelism,
-    TaskId,
 )
 from elastream.model.cloud import HostState
 from elastream.model.decision import Report
-from elastream.model.observation import Context, Floats, Integers, Metric, Observation
+from elastream.model.observation import Context, Observation
 from elastream.planning.hierarchy.applications import ApplicationRules, initial_placement
-from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.hierarchy.columns import Snapshot
 from elastream.planning.hierarchy.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.hierarchy.operators import OperatorRules
 from elastream.planning.hierarchy.regions import RegionRules, smallest
 from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.hierarchy.seats import Seats
+from elastream.planning.hierarchy.seen import snapshot_of
 from elastream.planning.hierarchy.telling import told
-from elastream.planning.measures import capacity, host_capacity, known_sum
 
-__all__ = ["E2df", "snapshot_of"]
+__all__ = ["E2df"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
@@ -194,7 +192,7 @@ class E2df:
     def _scalings(self, observation: Observation, snapshot: Snapshot, plan: Plan) -> list[Action]:
         """Replicas more, fewer and elsewhere."""
         actions: list[Action] = []
-        proposals, seats = plan.grants.proposals, _Seats(observation, snapshot)
+        proposals, seats = plan.grants.proposals, Seats(observation, snapshot)
         for row in np.flatnonzero(plan.grants.granted).tolist():
             operator = snapshot.operators.names[int(proposals.operator[row])]
             used = f"a replica is used at {proposals.utilisation[row]:.0%}"
@@ -240,196 +238,6 @@ class E2df:
             region = observation.context.host_types[kind].region
             actions.append(LeaseHost(host, kind, region, why=f"fewer than {self.spare} slots are free in {region}"))
         return actions
-
-
-def snapshot_of(observation: Observation) -> Snapshot:
-    """What the managers see of an observation, for one application.
-
-    A replica is an instance of an operator that can be scaled. Of any other operator it is all that one host holds of it
-    (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
-    whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
-
-    Where instances are placed nowhere, the stages of a query take turns on the same slots: a replica then is as used as
-    all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
-    cores and another at half of its own leave nobody any time.
-    """
-    context = observation.context
-    leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
-    regions = tuple(sorted({*(x.type.region for x in leases.values()), *(t.region for t in context.host_types.values())}))
-    at = {region: row for row, region in enumerate(regions)}
-    hosts = Hosts(
-        tuple(leases),
-        np.array([at[lease.type.region] for lease in leases.values()], dtype=np.int64),
-        np.array([lease.type.slots for lease in leases.values()], dtype=np.int64),
-        np.array([observation.hosts.value(host, Metric.CPU) for host in leases], dtype=np.float64),
-        np.array([x.state in (HostState.RUNNING, HostState.DRAINING) for x in leases.values()], dtype=np.bool_),
-    )
-    names = observation.operators.ids
-    response = observation.latency(Metric.LATENCY).value
-    target = context.target_latency
-    return Snapshot(
-        observation.time,
-        regions,
-        hosts,
-        _replicas(observation, hosts),
-        Operators(names, np.zeros(len(names), dtype=np.int64), identities([f"{context.graph.name}/{n}" for n in names])),
-        Applications(
-            (context.graph.name,),
-            np.array([math.nan if response is None else response]),
-            np.array([math.nan if target is None else target]),
-        ),
-    )
-
-
-_Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
-"""Columns of replicas: operator, index, host, utilisation."""
-
-
-def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
-    context, tasks, names = observation.context, observation.tasks, observation.operators.ids
-    row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
-    host = np.where(tasks.host >= 0, row_of[tasks.host], -1)
-    scalable = np.array([name in context.scalable for name in names], dtype=np.bool_)
-    own = scalable[tasks.operator]
-    used = tasks.column(Metric.UTILISATION)
-    placed: list[_Part] = [(tasks.operator[own], tasks.index[own], host[own], used[own])]
-    floating = _floating(observation)
-    shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
-    turns = [*shares, *(_instances(observation, row) for row in floating)]
-    if floating:
-        # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
-        lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
-        turns = [(*part[:3], part[3] + sum(lengths) - length) for part, length in zip(turns, lengths, strict=True)]
-    pools = [_threads(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
-    operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
-    return Replicas(operator, index, on, utilisation)
-
-
-def _shares(observation: Observation, hosts: Hosts, operator: int, host: Integers) -> _Part:
-    """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
-    mine = host[observation.tasks.operator == operator]
-    rows, count = np.unique(mine[mine >= 0], return_counts=True)
-    busy = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES)
-    cores = np.array([host_capacity(observation, hosts.names[row]) for row in rows.tolist()])
-    return np.full(len(rows), operator), rows, rows, busy * count / len(mine) / cores
-
-
-def _unplaced(observation: Observation) -> list[int]:
-    """Operators that can be scaled and whose instances stand nowhere."""
-    scalable, placed = observation.context.scalable, set(observation.tasks.operator.tolist())
-    return [
-        row
-        for row, name in enumerate(observation.operators.ids)
-        if name in scalable and row not in placed and _width(observation, row)
-    ]
-
-
-def _floating(observation: Observation) -> list[int]:
-    """Those of them whose instances take turns on slots."""
-    return [row for row in _unplaced(observation) if not _waits(observation, row)]
-
-
-def _instances(observation: Observation, operator: int) -> _Part:
-    """Instances that stand nowhere, each as used as all are on average."""
-    n, usable = int(_width(observation, operator)), observation.usable
-    slots = sum(observation.leases[host].type.slots for host in usable)
-    given = n * capacity(observation, usable) / slots if slots else math.nan
-    each = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES) / given
-    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
-
-
-def _threads(observation: Observation, operator: int) -> _Part:
-    """Threads of an operator that waits: they take no slot, and are used while they wait."""
-    n, used = int(_width(observation, operator)), observation.operators.value
-    each = used(observation.operators.ids[operator], Metric.UTILISATION)
-    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
-
-
-def _width(observation: Observation, operator: int) -> float:
-    """Instances of an operator; 0 where that is unknown."""
-    return float(np.nan_to_num(observation.operators.column(Metric.PARALLELISM)[operator]))
-
-
-def _waits(observation: Observation, operator: int) -> bool:
-    return observation.context.graph.operator(observation.operators.ids[operator]).waits
-
-
-def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
-    stage = observation.context.layout.stage_of[operator]
-    return known_sum(np.array([observation.operators.value(name, metric) for name in stage.operators]))
-
-
-class _Seats:
-    """Replicas as the plant knows them: instances whose number is set, or a host's share of tasks, which are moved."""
-
-    def __init__(self, observation: Observation, snapshot: Snapshot) -> None:
-        self.observation = observation
-        self.snapshot = snapshot
-
-    def add(self, operator: str, count: int, host: str, why: str) -> list[Action]:
-        """One replica more, `count` in all, on `host` (empty: anywhere)."""
-        if self._scalable(operator):
-            return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
-        held = self._held(operator)
-        share = sum(map(len, held.values())) // count
-        moves: list[Action] = []
-        for _ in range(share):
-            giver = max(held, key=lambda each: len(held[each]))
-            moves.append(MoveTask(held[giver].pop(), host, why=why))
-        return moves
-
-    def remove(self, operator: str, count: int, replica: int, why: str) -> list[Action]:
-        """One replica fewer, `count` in all: the one in row `replica`."""
-        replicas = self.snapshot.replicas
-        if self._scalable(operator):
-            placed = replicas.host[replica] >= 0
-            gone = (TaskId(operator, int(replicas.index[replica])),) if placed else ()
-            return [SetParallelism(operator, count, without=gone, why=why)]
-        held = self._held(operator)
-        moves: list[Action] = []
-        for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
-            taker = min(held, key=lambda each: len(held[each]))
-            held[taker].append(task)
-            moves.append(MoveTask(task, taker, why=why))
-        return moves
-
-    def move(self, replica: int, host: str, why: str) -> list[Action]:
-        """The replica in row `replica` to `host`."""
-        replicas = self.snapshot.replicas
-        operator = self.snapshot.operators.names[int(replicas.operator[replica])]
-        if self._scalable(operator):
-            return [MoveTask(TaskId(operator, int(replicas.index[replica])), host, why=why)]
-        return [
-            MoveTask(task, host, why=why)
-            for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
-        ]
-
-    def within_slots(self, actions: Sequence[Action]) -> list[Action]:
-        """`actions` with no operator whose instances stand nowhere left with more of them than there are slots."""
-        observation = self.observation
-        slots = max(1, sum(observation.leases[host].type.slots for host in observation.usable))
-        wanted = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
-        kept: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
-        for row in _floating(observation):
-            operator, now = observation.operators.ids[row], int(_width(observation, row))
-            asked = wanted.pop(operator, None)
-            if (asked.instances if asked else now) <= slots:
-                kept += [asked] if asked else []
-            elif now != slots:
-                kept.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
-        return [*kept, *wanted.values()]
-
-    def _scalable(self, operator: str) -> bool:
-        return operator in self.observation.context.scalable
-
-    def _held(self, operator: str) -> dict[str, list[TaskId]]:
-        """Tasks of an operator by host."""
-        names, tasks = self.observation.hosts.ids, self.observation.tasks
-        found: dict[str, list[TaskId]] = {}
-        for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True):
-            if task.operator == operator and row >= 0:
-                found.setdefault(names[row], []).append(task)
-        return found
 
 
 def _next(due: float, period: float, now: float) -> float:

@@ -1,8 +1,8 @@
 """The simulated plant: a dataflow on leased hosts, in simulated time, behind the same seam as an engine.
 
-This module carries out actions and lets time pass; queues are in `stations`, hosts in `pool`, what is reported in
-`watching` and `result`. Lost work is done again (at least once), and an instance whose host is lost starts elsewhere as
-soon as a host has room.
+This module carries out actions and lets time pass; queues are in `stations`, hosts in `pool`, which instance is where in
+`staffing`, what is reported in `watching` and `result`. Lost work is done again (at least once), and an instance whose host
+is lost starts elsewhere as soon as a host has room.
 """
 
 import math
@@ -38,6 +38,7 @@ from elastream.simulation.network import Network
 from elastream.simulation.pool import Event, Pool
 from elastream.simulation.result import Result, result_of
 from elastream.simulation.settings import Settings, Travel
+from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
@@ -77,16 +78,19 @@ class SimulatedPlant:
             else Watch(context, network, pool, settings)
         )
         self.closed = False
-        self.migrations = 0
+        self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)
         self.upscalings = 0
         self.downscalings = 0
-        self.shortfall: list[Station] = []
-        self._column = {station.name: column for column, station in enumerate(network.stations)}
 
     @property
     def ledger(self) -> Sequence[Lease]:
         """Every lease of the run, ended ones too."""
         return self.pool.leases
+
+    @property
+    def migrations(self) -> int:
+        """Instances that were moved from host to host so far."""
+        return self.staffing.migrations
 
     @property
     def finished(self) -> bool:
@@ -123,7 +127,7 @@ class SimulatedPlant:
             while (event := self.pool.due(self.time)) is not None:
                 self._happen(event)
             if self.time >= self.watch.next_tick:
-                self._place_rest()
+                self.staffing.place_rest(self.time)
                 self.watch.tick(self.time)
 
     def apply(self, action: Action) -> Outcome:
@@ -158,59 +162,16 @@ class SimulatedPlant:
             row = pool.struck(event)
             if row is not None:
                 pool.to(row, HostState.LOST, self.time)
-                self._evict(row)
+                self.staffing.evict(row, self.time)
         elif event.state is HostState.RUNNING:
             if pool.leases[event.row].state is HostState.STARTING:
                 pool.to(event.row, HostState.RUNNING, self.time)
         else:
             pool.to(event.row, event.state, self.time)
 
-    def _evict(self, row: int) -> None:
-        """The host is lost: what its instances had in hand is queued again, and they start elsewhere or wait for room."""
-        for station in self.network.stations:
-            mine = np.flatnonzero(station.crew.host == row)
-            if mine.size:
-                station.dismiss(mine, lost=True)
-                station.crew.host[mine] = -1
-                station.crew.free[mine] = math.inf
-                if station not in self.shortfall:
-                    self.shortfall.append(station)
-        self.pool.clear(row)
-        self._place_rest()
-
-    def _place_rest(self) -> None:
-        """Start instances that lost their host wherever there is room by now."""
-        for station in list(self.shortfall):
-            crew = station.crew
-            for i in np.flatnonzero(crew.host < 0):
-                row = self.pool.best(*station.needs)
-                if row is None:
-                    break
-                self._occupy(station, row)
-                crew.host[i] = row
-                crew.free[i] = self._start(station, row)
-            if not (crew.host < 0).any():
-                self.shortfall.remove(station)
-
-    def _occupy(self, station: Station, row: int, sign: int = 1) -> None:
-        self.pool.hold(row, *station.needs, sign)
-
-    def _start(self, station: Station, row: int) -> float:
-        """When an instance asked for now can take items on that host; its image is cached from now on."""
-        column = self._column[station.name]
-        seconds = self.settings.start_cached
-        if not self.pool.images[row, column]:
-            seconds += station.operator.image / self.settings.registry_bandwidth
-            self.pool.images[row, column] = True
-        return max(self.time, float(self.pool.ready[row])) + seconds
-
     def _station(self, name: str) -> Station | None:
-        column = self._column.get(name)
+        column = self.staffing.columns.get(name)
         return None if column is None else self.network.stations[column]
-
-    def _active(self, host: str) -> int | None:
-        row = self.pool.rows.get(host)
-        return row if row is not None and self.pool.leases[row].active else None
 
     def _set_parallelism(self, action: SetParallelism) -> tuple[Status, str]:
         station = self._station(action.operator)
@@ -222,9 +183,9 @@ class SimulatedPlant:
         if change == 0:
             return Status.DONE, ""
         if change < 0:
-            refused = self._shrink(station, -change, action.without)
+            refused = self.staffing.shrink(station, -change, action.without)
         else:
-            refused = self._extend(station, change, action.on)
+            refused = self.staffing.extend(station, change, action.on, self.time)
         if refused:
             return Status.REFUSED, refused
         station.scalings += abs(change)
@@ -233,51 +194,10 @@ class SimulatedPlant:
         self._recompose(parallelism={**self.composition.parallelism, station.name: len(station.crew)})
         return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
 
-    def _extend(self, station: Station, count: int, on: Sequence[str]) -> str:
-        """Add `count` instances on these hosts, then wherever is room; all or none. Returns why not, or nothing."""
-        operator, pool = station.operator, self.pool
-        if not station.placed:
-            station.crew.add([-1] * count, [math.inf] * count)
-            return ""
-        chosen: list[int] = []
-        refused = ""
-        for host in on[:count]:
-            row = self._active(host)
-            if row is None or not pool.fits(*station.needs)[row]:
-                refused = f"host {host!r} is not there or has no room for {operator.name}"
-                break
-            self._occupy(station, row)
-            chosen.append(row)
-        if not refused:
-            chosen += pool.spread(*station.needs, count - len(chosen))
-            if len(chosen) < count:
-                refused = f"no host has room for another instance of {operator.name}"
-        if refused:
-            for row in chosen:
-                self._occupy(station, row, -1)
-        else:
-            station.crew.add(chosen, [self._start(station, row) for row in chosen])
-        return refused
-
-    def _shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
-        crew = station.crew
-        named = [task.index for task in without if task.operator == station.name][:count]
-        if unknown := [index for index in named if index not in crew.index]:
-            return f"{station.name} has no instance {unknown[0]}"
-        rows = np.flatnonzero(np.isin(crew.index, named))
-        rest = np.setdiff1d(np.arange(len(crew)), rows)
-        rows = np.concatenate([rows, rest[rest.size - (count - rows.size) :]])
-        station.dismiss(rows, lost=False)
-        for row in crew.host[rows]:
-            self._occupy(station, int(row), -1)
-        self.watch.keep_busy(station, rows)
-        crew.remove(rows)
-        return ""
-
     def _move(self, task: TaskId, host: str) -> tuple[Status, str]:
         station = self._station(task.operator)
         rows = np.flatnonzero(station.crew.index == task.index) if station else np.zeros(0)
-        target = self._active(host)
+        target = self.pool.active_row(host)
         if station is None or not rows.size:
             return Status.REFUSED, f"there is no task {task}"
         if target is None:
@@ -287,18 +207,8 @@ class SimulatedPlant:
             return Status.DONE, ""
         if not self.pool.fits(*station.needs)[target]:
             return Status.REFUSED, f"host {host!r} has no room for {task}"
-        self._shift(station, i, target)
+        self.staffing.shift(station, i, target, self.time)
         return Status.ACCEPTED, "the instance is starting there"
-
-    def _shift(self, station: Station, i: int, target: int) -> None:
-        """Stop instance `i` once it has finished what it has in hand, and start it on host row `target`."""
-        crew = station.crew
-        self._occupy(station, int(crew.host[i]), -1)
-        self._occupy(station, target)
-        crew.host[i] = target
-        started = self._start(station, target)
-        crew.free[i] = max(started, crew.finish[i]) if math.isfinite(crew.finish[i]) else started
-        self.migrations += 1
 
     def _lease(self, action: LeaseHost) -> tuple[Status, str]:
         if action.host in self.pool.rows:
@@ -315,35 +225,23 @@ class SimulatedPlant:
         return Status.ACCEPTED, "the host is starting"
 
     def _renew(self, host: str) -> tuple[Status, str]:
-        row = self._active(host)
+        row = self.pool.active_row(host)
         if row is None or self.pool.leases[row].state is HostState.RELEASING:
             return Status.REFUSED, f"host {host!r} is not leased"
         self.pool.renewed[host] = self.pool.leases[row].units(self.time)
         return Status.DONE, ""
 
     def _drain(self, host: str) -> tuple[Status, str]:
-        row = self._active(host)
+        row = self.pool.active_row(host)
         state = self.pool.leases[row].state if row is not None else None
         if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
             return Status.REFUSED, f"host {host!r} is not running"
         self.pool.to(row, HostState.DRAINING, self.time)
-        left = self._empty(row)
+        left = self.staffing.empty(row, self.time)
         return (Status.ACCEPTED, f"{left} instances find no room elsewhere yet") if left else (Status.DONE, "")
 
-    def _empty(self, row: int) -> int:
-        """Move instances off a host as far as others have room; how many remain."""
-        left = 0
-        for station in self.network.stations:
-            for i in np.flatnonzero(station.crew.host == row):
-                target = self.pool.best(*station.needs, [row])
-                if target is None:
-                    left += 1
-                else:
-                    self._shift(station, int(i), target)
-        return left
-
     def _cancel_drain(self, host: str) -> tuple[Status, str]:
-        row = self._active(host)
+        row = self.pool.active_row(host)
         state = self.pool.leases[row].state if row is not None else None
         if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
             return Status.REFUSED, f"host {host!r} is not draining"
@@ -357,27 +255,11 @@ class SimulatedPlant:
         lease = self.pool.leases[row]
         if lease.state in (HostState.RELEASING, HostState.RELEASED, HostState.LOST):
             return Status.DONE, ""
-        if self.pool.tasks[row] and not self._room_elsewhere(row):
+        if self.pool.tasks[row] and not self.staffing.has_room_elsewhere(row):
             return Status.REFUSED, f"no other host has room for what {host!r} holds"
-        self._empty(row)
+        self.staffing.empty(row, self.time)
         self.pool.to(row, HostState.RELEASING, self.time)
         return Status.ACCEPTED, "the host is shutting down"
-
-    def _room_elsewhere(self, row: int) -> bool:
-        """Whether all instances on a host would fit on others, placed as `_empty` places them."""
-        taken: list[tuple[Station, int]] = []
-        fits = True
-        for station in self.network.stations:
-            for _ in range(int((station.crew.host == row).sum())):
-                target = self.pool.best(*station.needs, [row])
-                if target is None:
-                    fits = False
-                    break
-                self._occupy(station, target)
-                taken.append((station, target))
-        for station, target in taken:
-            self._occupy(station, target, -1)
-        return fits
 
     def _switch_alternate(self, action: SwitchAlternate) -> tuple[Status, str]:
         operator = self.context.graph.by_name.get(action.operator)
@@ -406,7 +288,7 @@ class SimulatedPlant:
             count = parallelism.get(station.name, 1)
             if station.name not in self.network.scalable:
                 count = self.settings.state_partitions
-            refused = self._extend(station, count, ())
+            refused = self.staffing.extend(station, count, (), self.time)
             if refused:
                 raise CloudError(f"{refused}; the run starts with {count} on {len(self.pool)} hosts")
             station.crew.free[station.crew.host >= 0] = self.time

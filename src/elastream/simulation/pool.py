@@ -81,6 +81,11 @@ class Pool:
             self._active = (self.changes, np.array(rows, dtype=np.int64))
         return self._active[1]
 
+    def active_row(self, host: str) -> int | None:
+        """The row of a host that is leased now; None for any other."""
+        row = self.rows.get(host)
+        return row if row is not None and self.leases[row].active else None
+
     def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
         """Lease a host; its row. `running`: it was there before the run began."""
         row = len(self.leases)

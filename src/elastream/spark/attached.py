@@ -28,7 +28,7 @@ from elastream.model.action import (
     Status,
     TaskId,
 )
-from elastream.model.cloud import HostState, HostType, Lease, total_cost
+from elastream.model.cloud import ACTIVE, HostState, HostType, Lease, total_cost
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import (
     UNMEASURED,
@@ -223,21 +223,21 @@ class AttachedPlant:
             case LeaseHost(host, kind):
                 return self._lease(action, host, kind)
             case RenewHost(host):
-                return self._expect(action, host, *(s for s in HostState if s not in _GONE)) or Outcome(action, Status.DONE)
+                return self._seats.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
             case DrainHost(host) | ReleaseHost(host):
                 return self._empty_and_end(action, host)
             case CancelDrain(host):
                 return self._cancel_drain(action, host)
         return Outcome(action, Status.REFUSED, "a query that someone else wrote runs as it was written")
 
-    def _move(self, action: Action, task: TaskId, host: str) -> Outcome:
+    def _move(self, action: MoveTask, task: TaskId, host: str) -> Outcome:
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
-        if refusal := self._expect(action, host, HostState.RUNNING):
+        if refusal := self._seats.expect(action, host, HostState.RUNNING):
             return refusal
         if task not in self._placing.wanted() and self.ran().get(task) == host:
             return Outcome(action, Status.DONE)
-        self._placing.want(task, host, getattr(action, "why", ""))
+        self._placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     def _lease(self, action: Action, host: str, kind: str) -> Outcome:
@@ -254,7 +254,7 @@ class AttachedPlant:
         return Outcome(action, Status.ACCEPTED)
 
     def _empty_and_end(self, action: DrainHost | ReleaseHost, host: str) -> Outcome:
-        state, releases = self._state(host), isinstance(action, ReleaseHost)
+        state, releases = self._seats.state(host), isinstance(action, ReleaseHost)
         if releases and "ReleaseHost" not in self._capabilities:
             return Outcome(action, Status.REFUSED, "executors cannot be given back here")
         if state is HostState.DRAINING and not releases:
@@ -265,7 +265,7 @@ class AttachedPlant:
             self._seats.release(host)
             return Outcome(action, Status.DONE)
         states = (HostState.STARTING, HostState.RUNNING, HostState.DRAINING) if releases else (HostState.RUNNING,)
-        if refusal := self._expect(action, host, *states):
+        if refusal := self._seats.expect(action, host, *states):
             return refusal
         if not [name for name in self._seats.usable if name != host]:
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
@@ -277,24 +277,14 @@ class AttachedPlant:
         return Outcome(action, Status.ACCEPTED)
 
     def _cancel_drain(self, action: Action, host: str) -> Outcome:
-        if self._state(host) is HostState.RUNNING:
+        if self._seats.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)
-        if refusal := self._expect(action, host, HostState.DRAINING):
+        if refusal := self._seats.expect(action, host, HostState.DRAINING):
             return refusal
         if self._seats.leaving(host):
             return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
         self._seats.cancel_drain(host)
         return Outcome(action, Status.DONE)
-
-    def _state(self, host: str) -> HostState | None:
-        lease = self._seats.leases.get(host)
-        return None if lease is None else lease.state
-
-    def _expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        state = self._state(host)
-        if state is None:
-            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
-        return None if state in states else Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
 
     # -- moving --------------------------------------------------------------------------------------------------------
 
@@ -459,6 +449,3 @@ class AttachedPlant:
     def _empty(self, now: float) -> Observation:
         context = self.context
         return Observation(now, context, Frame(tuple(context.graph.by_name)))
-
-
-_GONE = (HostState.RELEASED, HostState.LOST)

@@ -33,9 +33,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.model.cloud import TRANSITIONS, HostState, HostType, Lease
+from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import ElastreamError
 from elastream.spark.executors import Executor, Executors
+from elastream.spark.lease_book import LeaseBook
 from elastream.spark.warmup import warm_up
 
 __all__ = ["Hosts", "Landlord", "Provider", "fence"]
@@ -125,34 +126,21 @@ class _Seen:
     refused: Exception = field(default_factory=Exception)
 
 
-class Hosts:
+class Hosts(LeaseBook):
     """All hosts of a run. `step` moves every host one step along; every other method is cheap and thread-safe."""
 
     def __init__(
         self, spark: SparkSession, provider: Provider, clock: Callable[[], float], scratch: Path, *, warm: bool = True
     ) -> None:
+        super().__init__(clock)
         self._spark = spark
         self._scratch = scratch
         self._provider = provider
-        self._clock = clock
         self._warm = warm
         self._executors = Executors(spark)
-        self._lock = threading.RLock()
-        self._leases: dict[str, Lease] = {}
         self._seen: dict[str, _Seen] = {}
         self._by_address: dict[str, Executor] = {}
         self._last_start = 0.0
-
-    @property
-    def leases(self) -> Mapping[str, Lease]:
-        """Every lease of the run by host name, ended ones too."""
-        with self._lock:
-            return dict(self._leases)
-
-    @property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
-        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
 
     @property
     def settled(self) -> bool:
@@ -193,14 +181,6 @@ class Hosts:
                 self._seen[host].milestones["spawned"] = since
                 self._to(host, HostState.STARTING)
 
-    def drain(self, host: str) -> None:
-        """RUNNING to DRAINING."""
-        self._to(host, HostState.DRAINING)
-
-    def cancel_drain(self, host: str) -> None:
-        """DRAINING to RUNNING."""
-        self._to(host, HostState.RUNNING)
-
     def release(self, host: str) -> None:
         """To RELEASING: it is ended as soon as nothing depends on it any more; at once where it was never spawned."""
         with self._lock:
@@ -230,11 +210,7 @@ class Hosts:
 
     def close(self) -> None:
         """Every host that is still leased is released now."""
-        for name, lease in self.leases.items():
-            if lease.active:
-                # A host that never started goes straight to its end: `_to` skips what the table does not know.
-                for state in (HostState.RELEASING, HostState.RELEASED):
-                    self._to(name, state)
+        self._end_all()
 
     def _spawn_where_there_is_room(self) -> None:
         """Ask the provider for requested hosts where it has room. One that it refuses is LOST, and `refused` says why."""
@@ -297,12 +273,6 @@ class Hosts:
     def _lose(self, name: str) -> None:
         self._to(name, HostState.LOST)
         self._provider.terminate(name)
-
-    def _to(self, host: str, state: HostState) -> None:
-        with self._lock:
-            # Someone else may have sent it another way since it was looked at: what is not in the table is not wanted.
-            if state in TRANSITIONS[self._leases[host].state]:
-                self._leases[host] = self._leases[host].to(state, self._clock())
 
 
 def fence(spark: SparkSession, executor: str) -> None:

@@ -31,7 +31,7 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import HostState, Lease, total_cost
+from elastream.model.cloud import ACTIVE, HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
@@ -258,9 +258,7 @@ class SparkPlant:
             case LeaseHost(host, kind, region):
                 return self._lease(action, host, kind, region)
             case RenewHost(host):
-                return self._expect(action, host, *(state for state in HostState if state not in _GONE)) or Outcome(
-                    action, Status.DONE
-                )
+                return self._hosts.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
             case DrainHost(host):
                 return self._drain(action, host)
             case CancelDrain(host):
@@ -304,7 +302,7 @@ class SparkPlant:
     def _move(self, action: MoveTask, task: TaskId, host: str) -> Outcome:
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
-        if refusal := self._expect(action, host, HostState.RUNNING):
+        if refusal := self._hosts.expect(action, host, HostState.RUNNING):
             return refusal
         executor = self._hosts.executor(host)
         place = self._placing.where().get(task)
@@ -331,9 +329,9 @@ class SparkPlant:
         return Outcome(action, Status.ACCEPTED)
 
     def _drain(self, action: Action, host: str) -> Outcome:
-        if self._state(host) is HostState.DRAINING:
+        if self._hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)
-        if refusal := self._expect(action, host, HostState.RUNNING):
+        if refusal := self._hosts.expect(action, host, HostState.RUNNING):
             return refusal
         others = [name for name in self._hosts.usable if name != host]
         if not others:
@@ -343,37 +341,25 @@ class SparkPlant:
         return Outcome(action, Status.ACCEPTED)
 
     def _cancel_drain(self, action: Action, host: str) -> Outcome:
-        if self._state(host) is HostState.RUNNING:
+        if self._hosts.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)
-        if refusal := self._expect(action, host, HostState.DRAINING):
+        if refusal := self._hosts.expect(action, host, HostState.DRAINING):
             return refusal
         self._hosts.cancel_drain(host)
         return Outcome(action, Status.DONE)
 
     def _release(self, action: Action, host: str) -> Outcome:
-        state = self._state(host)
+        state = self._hosts.state(host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
         if state is HostState.REQUESTED:
             self._hosts.release(host)
             return Outcome(action, Status.DONE)
-        if refusal := self._expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
+        if refusal := self._hosts.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
             return refusal
         if not self._steward.release(host):
             return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         return Outcome(action, Status.ACCEPTED)
-
-    def _state(self, host: str) -> HostState | None:
-        lease = self._hosts.leases.get(host)
-        return None if lease is None else lease.state
-
-    def _expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        state = self._state(host)
-        if state is None:
-            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
-        if state not in states:
-            return Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
-        return None
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
@@ -390,9 +376,6 @@ class SparkPlant:
 
     def _meter_rows(self) -> Sequence[Any]:
         return [row for meter in {id(each.meter): each.meter for each in self._running}.values() for row in meter.drain()]
-
-
-_GONE = (HostState.RELEASED, HostState.LOST)
 
 
 def _misses(application: Frame, target: float) -> bool:

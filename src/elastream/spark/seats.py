@@ -15,7 +15,6 @@ provider it is a machine of the provider's with the one executor that Spark star
 
 import contextlib
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,10 +22,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType, Lease
+from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import ElastreamError
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, START_LIMIT, Provider, fence
+from elastream.spark.lease_book import LeaseBook
 from elastream.spark.state_partitions import Location
 
 __all__ = ["UNLIMITED", "Seats"]
@@ -51,7 +51,7 @@ class _Seat:
     fenced_at: Mapping[str, int] | None = None
 
 
-class Seats:
+class Seats(LeaseBook):
     """All hosts seen so far. `look` sees what has changed; everything else is cheap. Thread-safe.
 
     provider, kind: where hosts are leased and of which type; without a provider, `kind` is what an executor asked of Spark
@@ -69,24 +69,12 @@ class Seats:
         kind: HostType | None = None,
         allowed: int = UNLIMITED,
     ) -> None:
-        self._spark, self._driver, self._clock = spark, driver, clock
+        super().__init__(clock)
+        self._spark, self._driver = spark, driver
         self.asks, self._provider, self._kind = asks, provider, kind
-        self._lock = threading.RLock()
-        self._leases: dict[str, Lease] = {}
         self._seats: dict[str, _Seat] = {}
         self._allowed = self._total = allowed
         self._given_back = False
-
-    @property
-    def leases(self) -> Mapping[str, Lease]:
-        """Every host by name, those that are gone too."""
-        with self._lock:
-            return dict(self._leases)
-
-    @property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
-        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
 
     @property
     def next_number(self) -> int:
@@ -149,14 +137,6 @@ class Seats:
             else:
                 self._spawn(host)
 
-    def drain(self, host: str) -> None:
-        """RUNNING to DRAINING."""
-        self._to(host, HostState.DRAINING)
-
-    def cancel_drain(self, host: str) -> None:
-        """DRAINING to RUNNING."""
-        self._to(host, HostState.RUNNING)
-
     def release(self, host: str) -> None:
         """To RELEASING, or to RELEASED where nothing of it has been seen."""
         with self._lock:
@@ -185,11 +165,7 @@ class Seats:
 
     def close(self) -> None:
         """Let go of every host: it stays where it is, with whoever owns the session or the provider."""
-        with self._lock:
-            for name, lease in self._leases.items():
-                if lease.active:
-                    for state in (HostState.RELEASING, HostState.RELEASED):
-                        self._to(name, state)
+        self._end_all()
 
     def unbind(self) -> None:
         """Let Spark have as many executors as before, where that was changed."""
@@ -299,8 +275,3 @@ class Seats:
     def _backend(self) -> Any:
         context: Any = self._spark.sparkContext._jsc
         return context.sc().schedulerBackend()
-
-    def _to(self, host: str, state: HostState) -> None:
-        with self._lock:
-            if state in TRANSITIONS[self._leases[host].state]:
-                self._leases[host] = self._leases[host].to(state, self._clock())

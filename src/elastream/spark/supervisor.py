@@ -2,8 +2,8 @@
 
 One small process (`python -m elastream.spark.supervisor FD`) in a session of its own. The driver sends it requests, one
 JSON object a line, over a socket; when that socket ends, or the driver is no longer its parent, it kills all it ever
-started and removes what it made. `Connection` is the driver's side of it. It knows commands, environments and hosts, but
-nothing of Spark, and imports little.
+started and removes what it made. `supervision.Connection` is the driver's side of it. It knows commands, environments and
+hosts, but nothing of Spark, and imports little.
 
 Processes are found again by three marks: their control group, where there are any; the environment variable
 `ELASTREAM_HOST`, which executors and Python workers inherit (the pyspark daemon leaves its process group); and being
@@ -20,7 +20,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,30 +27,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elastream.model.errors import EnvironmentProblem
 from elastream.spark.confinement import Cgroups, find_cgroups, kill
 from elastream.spark.network import Link, Network
+from elastream.spark.processes import TAG, cpu_seconds, megabytes, tagged
 
-__all__ = ["TAG", "Connection", "Supervisor", "main", "tagged"]
-
-TAG = "ELASTREAM_HOST"
-"""Environment variable that every process of a host carries: `<run>/<host>`."""
+__all__ = ["Supervisor", "main"]
 
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between looks while something is on its way out, and otherwise
-
-
-def tagged(run: str) -> dict[int, str]:
-    """Process id -> host of every living process whose environment carries `run`, wherever it hangs in the tree."""
-    found = {}
-    mark = f"{TAG}={run}/".encode()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:
-                for variable in environment.read().split(b"\0"):
-                    if variable.startswith(mark):
-                        found[int(entry.name)] = variable.removeprefix(mark).decode()
-    return found
 
 
 @dataclass(slots=True)
@@ -219,13 +202,13 @@ class Supervisor:
             with contextlib.suppress(OSError):  # the group is being removed, or is gone
                 child.cpu = self.cgroups.cpu_seconds(child.group)
         elif not child.gone:
-            child.cpu = max(child.cpu or 0.0, sum(map(_cpu_seconds, self.members(child))))
+            child.cpu = max(child.cpu or 0.0, sum(map(cpu_seconds, self.members(child))))
         return child.cpu
 
     def memory(self, name: str) -> float | None:
         """Megabytes that the host's processes hold, pages that forked workers share counted once; None once it is gone."""
         pids = self.members(self.children[name])
-        return sum(map(_megabytes, pids)) if pids else None
+        return sum(map(megabytes, pids)) if pids else None
 
     def decommission(self, name: str) -> None:
         """SIGPWR to the first process; once it has no child left it is ended."""
@@ -321,26 +304,6 @@ def _opened(
     return Supervisor(run, network, Link(**link) if link else None, apart)
 
 
-def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process and of its children that it has waited for; 0 where it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def _megabytes(pid: int) -> float:
-    """Proportional set size of a process in megabytes; 0 where it is gone."""
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
-        pass
-    return 0.0
-
-
 def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], float]) -> Iterator[bytes]:
     """Lines as they arrive, until the other end is closed or the parent changes; calls `tick` meanwhile, which returns
     the seconds until it wants to be called again. A byte in `awake` makes it look earlier."""
@@ -361,50 +324,6 @@ def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], f
                     return
                 *lines, pending = (pending + arrived).split(b"\n")
                 yield from lines
-
-
-class Connection:
-    """A supervisor and the driver's end of its socket; what it says of itself goes to the file `log`. For several threads.
-
-    Python opens descriptors so that programs which the driver starts do not inherit them: the socket ends with the driver.
-    """
-
-    def __init__(self, log: Path) -> None:
-        self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair()
-        self._replies = self._socket.makefile("rb")
-        with theirs, open(log, "wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "elastream.spark.supervisor", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-
-    def ask(self, wanted: str, **arguments: Any) -> Any:
-        """The answer to a request: a method of `Supervisor` and its arguments; raises EnvironmentProblem where it fails."""
-        try:
-            with self._lock:
-                self._socket.sendall(json.dumps({"do": wanted, **arguments}).encode() + b"\n")
-                line = self._replies.readline()
-        except OSError:
-            line = b""
-        if not line:
-            raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
-        reply = json.loads(line)
-        if "error" in reply:
-            raise EnvironmentProblem(f"the local cluster could not {wanted}: {reply['error']}")
-        return reply["value"]
-
-    def close(self, grace: float) -> None:
-        """End everything within `grace` seconds, by force after that, and return when nothing is left."""
-        with contextlib.suppress(EnvironmentProblem):
-            self.ask("finish", grace=grace)
-        self._replies.close()
-        self._socket.close()
-        self.process.wait()
 
 
 def main(descriptor: int) -> None:

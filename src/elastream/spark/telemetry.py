@@ -5,13 +5,9 @@ the fused stages, and the arrival pattern itself, which knows when each record o
 record is the commit of its batch less the moment it was due: computed here from offsets, with no stamp on any record.
 """
 
-import json
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,44 +15,16 @@ import numpy as np
 from elastream.model.graph import Edge, Kind
 from elastream.model.observation import Floats, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
+from elastream.spark.batches import WINDOW, Batch, planned_offsets, read_batch, unseen
 from elastream.spark.compile import RunningSegment
 from elastream.spark.edges import EdgeLog, edge_name
 from elastream.spark.meter import MeterRow
 
-__all__ = ["Batch", "Telemetry", "weighted_quantile"]
+__all__ = ["Telemetry", "weighted_quantile"]
 
-WINDOW = 3.0
-"""Seconds of batches that one observation speaks of: a few batches, so that one slow batch shows and does not rule."""
 POINTS = 32
 """Records of a batch whose latency is computed, evenly spread; the rest lie between them."""
 NAN = float("nan")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown.
-
-    since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
-    wait for the next trigger counts. taken: per durable edge of files, by name, the numbers of the first record taken and
-    of the one behind the last.
-    """
-
-    segment: str
-    id: int
-    start: float
-    seconds: float
-    rows: int
-    first: float = NAN
-    last: float = NAN
-    load_started: float = NAN
-    since: float = NAN
-    taken: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    parts: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def end(self) -> float:
-        """When it was committed."""
-        return self.start + self.seconds
 
 
 class Telemetry:
@@ -86,9 +54,9 @@ class Telemetry:
         fresh: list[Batch] = []
         for each in self._running:
             name = each.segment.name
-            for progress in _unseen(each.query, self._seen[name]):
+            for progress in unseen(each.query, self._seen[name]):
                 self._seen[name] = progress["batchId"]
-                batch = _batch(name, progress, self.last(name))
+                batch = read_batch(name, progress, self.last(name))
                 self._recent[name].append(batch)
                 fresh.append(batch)
                 if name in self._source_of:
@@ -290,7 +258,7 @@ class Telemetry:
         return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
-        return _planned_offsets(running.checkpoint, self._seen[running.segment.name])
+        return planned_offsets(running.checkpoint, self._seen[running.segment.name])
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rest = used - sum(columns[Metric.BUSY_CORES].values())
@@ -394,62 +362,3 @@ def _span(batches: Sequence[Batch]) -> float:
     if not batches:
         return NAN
     return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))
-
-
-def _unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
-    """Progress of every batch after `last_seen`, oldest first, fetching no more of them than needed."""
-    recent = query._jsq.recentProgress()
-    fresh: list[dict[str, Any]] = []
-    for position in range(len(recent) - 1, -1, -1):
-        progress = recent[position]
-        if progress.batchId() <= last_seen:
-            break
-        if progress.durationMs().containsKey("addBatch"):  # otherwise an idle trigger, which shares the next batch's id
-            fresh.append(json.loads(progress.json()))
-    return fresh[::-1]
-
-
-def _batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> Batch:
-    started = datetime.fromisoformat(progress["timestamp"]).timestamp()
-    ends = [(_offset(source.get("startOffset")), _offset(source.get("endOffset"))) for source in progress["sources"]]
-    first, last = next(((first, last) for first, last in ends if "edge" not in last), ({}, {}))
-    source = progress["sources"][0] if progress["sources"] else {}
-    parts = {name: milliseconds / 1e3 for name, milliseconds in progress["durationMs"].items()}
-    behind = (source.get("metrics") or {}).get("avgOffsetsBehindLatest")
-    if behind is not None:
-        parts["behind"] = float(behind)
-    return Batch(
-        segment=segment,
-        id=progress["batchId"],
-        start=started,
-        seconds=parts["triggerExecution"],
-        rows=int(progress["numInputRows"]),
-        first=float(first.get("n", 0 if last.get("n") is not None else NAN)),
-        last=float(last.get("n", NAN)),
-        load_started=float(last.get("started") or NAN),
-        since=started if before is None else min(started, max(before.end, started - WINDOW)),
-        taken={last["edge"]: (int(first.get("n", 0)), int(last["n"])) for first, last in ends if "edge" in last},
-        parts=parts,
-    )
-
-
-def _offset(value: Any) -> Mapping[str, Any]:
-    """An offset as a mapping; sources other than our own have offsets of other shapes, which say nothing here."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
-    """The sources' offsets in the newest entry of the offset log, which is written when a batch is planned."""
-    folder = checkpoint / "offsets"
-    for batch in (at_least + 1, at_least):
-        try:
-            lines = (folder / str(batch)).read_text().splitlines()
-        except OSError:
-            continue
-        return [_offset(line) for line in lines[2:]]
-    return ()

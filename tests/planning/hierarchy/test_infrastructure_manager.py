@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.model.cloud import LifecycleError
@@ -275,7 +275,6 @@ def test_a_free_host_may_go_to_an_application_that_has_none_in_its_region() -> N
     assert set(views(decide(RULES, state, 0.0, said)[1])) == {"b"}
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4), st.floats(0.2, 5))
 def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, int]], weight: float) -> None:
     """On `most` hosts of one slot, all a's at first: both come to one, whatever they wanted, once one leaves some."""

@@ -193,7 +193,7 @@ class Protocol(RuleBasedStateMachine):
         assert standing <= set(self.leased), standing
 
 
-Protocol.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Protocol.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 TestProtocol = Protocol.TestCase
 
 

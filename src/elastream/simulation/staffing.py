@@ -1,0 +1,155 @@
+"""Which instance runs on which simulated host: started where there is room, moved, taken away, and lost with its host."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from elastream.model.action import TaskId
+from elastream.model.observation import Integers
+from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.network import Network
+from elastream.simulation.pool import Pool
+from elastream.simulation.settings import Settings
+from elastream.simulation.stations import Station
+
+__all__ = ["Staffing"]
+
+
+class Staffing:
+    """The instances of all stations on the hosts of a pool. leaving: told which rows of a station are about to go.
+
+    columns: number of each station by name. shortfall: stations with instances that wait for room.
+    """
+
+    def __init__(
+        self,
+        network: Network | FusedNetwork,
+        pool: Pool,
+        settings: Settings,
+        leaving: Callable[[Station, Integers], None],
+    ) -> None:
+        self.network, self.pool, self.settings = network, pool, settings
+        self._leaving = leaving
+        self.columns = {station.name: column for column, station in enumerate(network.stations)}
+        self.migrations = 0
+        self.shortfall: list[Station] = []
+
+    def evict(self, row: int, now: float) -> None:
+        """The host is lost: what its instances had in hand is queued again, and they start elsewhere or wait for room."""
+        for station in self.network.stations:
+            mine = np.flatnonzero(station.crew.host == row)
+            if mine.size:
+                station.dismiss(mine, lost=True)
+                station.crew.host[mine] = -1
+                station.crew.free[mine] = math.inf
+                if station not in self.shortfall:
+                    self.shortfall.append(station)
+        self.pool.clear(row)
+        self.place_rest(now)
+
+    def place_rest(self, now: float) -> None:
+        """Start instances that lost their host wherever there is room by now."""
+        for station in list(self.shortfall):
+            crew = station.crew
+            for i in np.flatnonzero(crew.host < 0):
+                row = self.pool.best(*station.needs)
+                if row is None:
+                    break
+                self._occupy(station, row)
+                crew.host[i] = row
+                crew.free[i] = self._start(station, row, now)
+            if not (crew.host < 0).any():
+                self.shortfall.remove(station)
+
+    def _occupy(self, station: Station, row: int, sign: int = 1) -> None:
+        self.pool.hold(row, *station.needs, sign)
+
+    def _start(self, station: Station, row: int, now: float) -> float:
+        """When an instance asked for now can take items on that host; its image is cached from now on."""
+        column = self.columns[station.name]
+        seconds = self.settings.start_cached
+        if not self.pool.images[row, column]:
+            seconds += station.operator.image / self.settings.registry_bandwidth
+            self.pool.images[row, column] = True
+        return max(now, float(self.pool.ready[row])) + seconds
+
+    def extend(self, station: Station, count: int, on: Sequence[str], now: float) -> str:
+        """Add `count` instances on these hosts, then wherever is room; all or none. Returns why not, or nothing."""
+        operator, pool = station.operator, self.pool
+        if not station.placed:
+            station.crew.add([-1] * count, [math.inf] * count)
+            return ""
+        chosen: list[int] = []
+        refused = ""
+        for host in on[:count]:
+            row = pool.active_row(host)
+            if row is None or not pool.fits(*station.needs)[row]:
+                refused = f"host {host!r} is not there or has no room for {operator.name}"
+                break
+            self._occupy(station, row)
+            chosen.append(row)
+        if not refused:
+            chosen += pool.spread(*station.needs, count - len(chosen))
+            if len(chosen) < count:
+                refused = f"no host has room for another instance of {operator.name}"
+        if refused:
+            for row in chosen:
+                self._occupy(station, row, -1)
+        else:
+            station.crew.add(chosen, [self._start(station, row, now) for row in chosen])
+        return refused
+
+    def shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
+        """Remove `count` instances, those in `without` first, then the youngest. Returns why not, or nothing."""
+        crew = station.crew
+        named = [task.index for task in without if task.operator == station.name][:count]
+        if unknown := [index for index in named if index not in crew.index]:
+            return f"{station.name} has no instance {unknown[0]}"
+        rows = np.flatnonzero(np.isin(crew.index, named))
+        rest = np.setdiff1d(np.arange(len(crew)), rows)
+        rows = np.concatenate([rows, rest[rest.size - (count - rows.size) :]])
+        station.dismiss(rows, lost=False)
+        for row in crew.host[rows]:
+            self._occupy(station, int(row), -1)
+        self._leaving(station, rows)
+        crew.remove(rows)
+        return ""
+
+    def shift(self, station: Station, i: int, target: int, now: float) -> None:
+        """Stop instance `i` once it has finished what it has in hand, and start it on host row `target`."""
+        crew = station.crew
+        self._occupy(station, int(crew.host[i]), -1)
+        self._occupy(station, target)
+        crew.host[i] = target
+        started = self._start(station, target, now)
+        crew.free[i] = max(started, crew.finish[i]) if math.isfinite(crew.finish[i]) else started
+        self.migrations += 1
+
+    def empty(self, row: int, now: float) -> int:
+        """Move instances off a host as far as others have room; how many remain."""
+        left = 0
+        for station in self.network.stations:
+            for i in np.flatnonzero(station.crew.host == row):
+                target = self.pool.best(*station.needs, [row])
+                if target is None:
+                    left += 1
+                else:
+                    self.shift(station, int(i), target, now)
+        return left
+
+    def has_room_elsewhere(self, row: int) -> bool:
+        """Whether all instances on a host would fit on others, placed as `empty` places them."""
+        taken: list[tuple[Station, int]] = []
+        fits = True
+        for station in self.network.stations:
+            for _ in range(int((station.crew.host == row).sum())):
+                target = self.pool.best(*station.needs, [row])
+                if target is None:
+                    fits = False
+                    break
+                self._occupy(station, target)
+                taken.append((station, target))
+        for station, target in taken:
+            self._occupy(station, target, -1)
+        return fits
