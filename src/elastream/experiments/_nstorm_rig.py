@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
@@ -165,7 +165,9 @@ class Rig:
         committed = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
         state = self.spark.read.format("statestore").load(str(checkpoint))
         counted = state.select(F.col("key.word").alias("word"), F.col("value.count").alias("n"))
-        expected = self._words(self.spark.range(committed * self._rows).withColumnRenamed("id", "value")).groupBy("word")
+        # The words of all records are numbered from 0 on.
+        numbers = self.spark.range(committed * self._rows * SENTENCE)
+        expected = numbers.select(self._word(F.col("id")).alias("word")).groupBy("word")
         both = counted.join(expected.agg(F.count("*").alias("m")), "word", "full_outer")
         return committed, both.where("n is distinct from m").count()
 
@@ -183,13 +185,10 @@ class Rig:
 
     def _there(self) -> bool:
         placing = self.follower.placing
-        at = placing.where()
-        return (
-            self._works()
-            and not placing.wanted()
-            and self.follower.acted == self.plan.latest.version
-            and all(task in at and at[task] == self.follower.target(host) for task, host in self.at.items())
-        )
+        if not self._works() or placing.wanted() or self.follower.acted != self.plan.latest.version:
+            return False
+        at, target = placing.where(), {host: self.follower.target(host) for host in set(self.at.values())}
+        return all(task in at and at[task] == target[host] for task, host in self.at.items())
 
     def _start(self) -> StreamingQuery:
         self._note()
@@ -213,8 +212,12 @@ class Rig:
 
     def _words(self, records: DataFrame) -> DataFrame:
         """SENTENCE words for each record, the same whenever it is asked for."""
-        word = (F.pmod(F.hash(F.col("value") * SENTENCE + k), F.lit(self._vocabulary)) for k in range(SENTENCE))
-        return records.select(F.explode(F.array(*word)).alias("word"))
+        words = (self._word(F.col("value") * SENTENCE + k) for k in range(SENTENCE))
+        return records.select(F.explode(F.array(*words)).alias("word"))
+
+    def _word(self, number: Column) -> Column:
+        """Word `number` of all that there are."""
+        return F.pmod(F.hash(number), F.lit(self._vocabulary))
 
     def _note(self) -> None:
         """Take over the batches of the query that runs now, before it may be stopped."""

@@ -134,13 +134,13 @@ FULL = Setting(
 )
 """600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
 QUICK = Setting(
-    7.0,
-    7.0,
+    6.0,
+    6.0,
     0.5,
     (Case(None), Case(RESTART, 1), Case(ONLINE, 1), Case(LAZY, 1), Case(RESTART, 16), Case(LAZY, 16)),
     rounds=2,
     hurry=10.0,
-    warm=20.0,
+    warm=12.0,
 )
 """Periods and cycles shortened, and fewer cases: it shows that the experiment works, and proves less."""
 
