@@ -123,8 +123,20 @@ def _written(text: str) -> Path:
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [(["visp", "--plant", "spark"], ("visp", "spark", "simulated")), (["nothing"], ("nothing", "visp"))],
-    ids=["a plant that the experiment has no form for", "an experiment that there is not"],
+    [
+        (["visp", "--plant", "spark"], ("visp", "spark", "simulated")),
+        (["nothing"], ("nothing", "visp")),
+        (["visp", "--moves", "1,4"], ("visp", "moves")),
+        (["nstorm", "--moves", "1,17"], ("1 to 16", "1,17")),
+        (["nstorm", "--moves", "few"], ("1 to 16", "few")),
+    ],
+    ids=[
+        "a plant that the experiment has no form for",
+        "an experiment that there is not",
+        "a part that the experiment has not",
+        "more tasks than there are",
+        "no number",
+    ],
 )
 def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
     arguments: list[str], named: tuple[str, ...]

@@ -3,6 +3,7 @@
 Two executors, one query a kind of state. What is counted in the end is what a batch query counts.
 """
 
+import json
 import time
 from itertools import count
 
@@ -105,7 +106,7 @@ def stays(query, states, partition, place, other):
     """Whether `partition` is loaded at `other` and stays at `place`; a batch that asks in between may go the wrong way."""
     states.move(partition, place)
     batches_more(query, 1)
-    return states.load(partition, other, keep=True) and states.where()[partition] == place
+    return states.load({partition: other}, keep=True) and states.where()[partition] == place
 
 
 def places(spark):
@@ -130,7 +131,7 @@ def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path
     query = started(spark, kind, checkpoint)
     try:
         states = StatePartitions(spark, query, PARTITIONS)
-        assert states.load(0, places(spark)[0], keep=True) is False  # nothing is there before the first batch
+        assert states.load({0: places(spark)[0]}, keep=True) == ()  # nothing is there before the first batch
         batches_more(query, 3)
         one, other = places(spark)
         for partition in range(PARTITIONS):
@@ -138,11 +139,84 @@ def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path
         soon(lambda: set(states.where().values()) == {one})
         batches_more(query, 2)
         soon(lambda: stays(query, states, 0, one, other))
-        soon(lambda: states.load(1, other, keep=False))
+        soon(lambda: states.load({1: other}, keep=False))
         soon(lambda: lands(query, states, 2, other))
     finally:
         query.stop()
     assert is_exact(spark, kind, checkpoint)
+
+
+class Stepped:
+    """A deduplication that has a batch when it is fed, with one state partition, which all metrics of state are of.
+
+    It opens its store once a batch; an aggregation does twice, and the metrics are of the second time.
+    """
+
+    def __init__(self, spark, folder):
+        self.input = folder / "input"
+        self.input.mkdir()
+        self.fed = 0
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+        source = spark.readStream.schema("value long").json(str(self.input))
+        writer = keyed(source).dropDuplicates(["k"]).writeStream.format("noop")
+        self.query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+
+    def batch(self):
+        """Feed it, and give the metrics of its state after the batch."""
+        made = self.input.parent / "records"
+        made.write_text("\n".join(json.dumps({"value": number}) for number in range(self.fed, self.fed + ROWS)))
+        made.rename(self.input / f"{self.fed}.json")
+        self.query.processAllAvailable()
+        self.fed += 1
+        (operator,) = self.query.lastProgress["stateOperators"]
+        return operator["customMetrics"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, ahead, tmp_path):
+    stepped = Stepped(spark, tmp_path)
+    try:
+        stepped.batch()
+        stepped.batch()
+        states = StatePartitions(spark, stepped.query, 1)
+        (other,) = set(places(spark)) - {states.where()[0]}
+        if ahead:
+            assert states.load({0: other}, keep=False) == {0}
+        else:
+            states.move(0, other)
+        metrics = stepped.batch()
+        assert states.where()[0] == other
+    finally:
+        stepped.query.stop()
+    if "loadedMapCacheHitCount" in metrics:
+        # Of this executor since it has the partition: one miss is the load's, or else the batch's own.
+        assert (metrics["loadedMapCacheHitCount"], metrics["loadedMapCacheMissCount"]) == (int(ahead), 1)
+    else:
+        assert metrics["rocksdbNumLoadedFromDfs"] == int(not ahead)
+        assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
+
+
+def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tmp_path):
+    """Spark keeps a store that was opened for reading with the thread, for the task's next operator to write to."""
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+    one = Stepped(spark, folders[0])
+    try:
+        one.batch()
+        one.batch()
+        states = StatePartitions(spark, one.query, 1)
+        for place in places(spark):
+            states.load({0: place}, keep=False)
+        other = Stepped(spark, folders[1])
+        try:
+            other.batch()
+        finally:
+            other.query.stop()
+    finally:
+        one.query.stop()
+    assert other.fed == 1
 
 
 def test_a_driver_that_starts_again_finds_the_plan_and_restores_the_placement(spark, tmp_path):
@@ -202,6 +276,7 @@ def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
         assert follower.failure is None
         assert (follower.restarts > 0) == (scheme is Scheme.RESTART)
         if scheme is Scheme.LAZY:
+            # By loaders in threads of their own, which have no active session.
             assert any(MigrationState.WARM in dict(map(reversed, each.history)) for each in follower.placing.landed)
     finally:
         follower.close()

@@ -1,5 +1,6 @@
 """Migrations against an engine of paper: what a batch runs where, and whose report comes last, is up to each test."""
 
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from elastream.spark.placing import ATTEMPTS, Limits, Placing
 from elastream.spark.state_partitions import Location
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
+DONE = threading.Event()
+DONE.set()
 NAMES = {at: name for name, at in HERE.items()}
 
 
@@ -25,8 +28,11 @@ class Engine:
     batch: int = -1
     told: list[tuple[int, str]] = field(default_factory=list)
     loaded: list[tuple[int, str]] = field(default_factory=list)
+    jobs: int = 0
+    busy: bool = False
     loads: bool | None = True
     overwrites: bool = False
+    slow: dict[Location, threading.Event] = field(default_factory=dict)
 
     def where(self):
         return dict(self.believed)
@@ -39,11 +45,17 @@ class Engine:
     def planned(self):
         return self.batch
 
-    def load(self, partition, at, *, keep):
-        self.loaded.append((partition, NAMES[at]))
+    def idle(self):
+        return not self.busy
+
+    def load(self, places, *, keep):
+        self.jobs += 1
+        for at in places.values():
+            self.slow.get(at, DONE).wait()
+        self.loaded += [(partition, NAMES[at]) for partition, at in places.items()]
         if self.loads and not keep:
-            self.believed[partition] = at
-        return self.loads
+            self.believed |= places
+        return None if self.loads is None else places if self.loads else ()
 
     def run(self):
         """A batch from plan to end."""
@@ -73,8 +85,8 @@ class Bench:
             self.loaded()
 
     def loaded(self):
-        """Until nothing is being loaded."""
-        while any(each.loading for each in self.placing._under_way.values()):
+        """Until nothing is being loaded, but where that is made to last."""
+        while any(each.load for each in self.placing._under_way.values() if each.place not in self.engine.slow):
             time.sleep(0.001)
 
     def on(self, host):
@@ -316,6 +328,51 @@ def test_a_host_that_runs_tasks_already_gets_few_at_a_time(tmp_path):
     bench.placing.want_all({task(n): "h2" for n in range(3)})
     bench.batch()
     assert bench.engine.loaded == [(0, "h2")]
+
+
+def test_while_a_batch_runs_only_an_executor_that_runs_no_task_loads_ahead(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.busy = True
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.batch()
+    assert bench.engine.loaded == [(1, "h3")]
+    assert bench.engine.told == [(0, "h2")]
+    bench.batch(2)
+    assert (bench.on("h2"), bench.on("h3")) == ({0, 3}, {1})
+
+
+def test_one_job_loads_all_whose_turn_it_is(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=2)
+    bench.engine.believed |= {2: HERE["h2"], 3: HERE["h3"]}
+    bench.batch()
+    bench.placing.want_all({task(0): "h2", task(1): "h3", task(2): "h3"})
+    bench.batch()
+    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h3"), (2, "h3")]
+    assert bench.engine.jobs == 1
+
+
+def test_a_load_that_ends_after_its_target_got_another_executor_counts_for_nothing(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    old, new = HERE["h2"], Location(HERE["h2"].address, "9")
+    NAMES[new] = "h2"
+    bench.engine.slow = {old: threading.Event(), new: threading.Event()}
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    bench.usable["h2"] = new
+    bench.batch()
+    assert bench.engine.jobs == 2
+    bench.engine.slow.pop(old).set()
+    while not bench.engine.loaded:
+        time.sleep(0.001)
+    bench.batch()
+    assert bench.engine.told == []
+    assert states(bench.placing) == {0: MigrationState.WARMING}
+    bench.engine.slow.pop(new).set()
+    bench.loaded()
+    bench.batch(2)
+    assert bench.engine.believed[0] == new
 
 
 def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path):

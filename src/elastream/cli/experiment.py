@@ -1,5 +1,6 @@
 """`elastream experiment NAME`: a paper's evaluation run again, its figures beside the paper's, bars that hold or do not."""
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,10 @@ def experiment(
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
+    moves: Annotated[
+        str | None, typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks that a re-deployment moves, as 1,4,16.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: how long each case runs.")] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -49,9 +54,13 @@ def experiment(
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
+    part = {"moves": _numbers(moves), "seconds": seconds}
+    part = {option: value for option, value in part.items() if value is not None}
+    if unknown := part.keys() - inspect.signature(run).parameters:
+        raise typer.BadParameter(f"{name} on the plant {plant!r} has no --{min(unknown)}")
     console = Console()
     with progress_bar(console) as tell:
-        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell)
+        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell, **part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
@@ -62,6 +71,16 @@ def experiment(
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    try:
+        found = None if text is None else tuple(dict.fromkeys(int(number) for number in text.split(",")))
+    except ValueError:
+        found = (0,)
+    if found is not None and not all(1 <= number <= 16 for number in found):
+        raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, as 1,4,16, not {text!r}")
+    return found
 
 
 def _visp() -> "Callable[..., Outcome]":

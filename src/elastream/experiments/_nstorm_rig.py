@@ -5,15 +5,17 @@ case has lost or doubled a record.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+import psutil
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
@@ -26,12 +28,12 @@ from elastream.spark.executors import Executors
 from elastream.spark.local import Local, LocalCluster
 from elastream.spark.schemes import Cycles, Follower, Scheme
 from elastream.spark.session import StateStore, open_session, settings_for
-from elastream.spark.warmup import warm_up
 
-__all__ = ["Rig"]
+__all__ = ["Rig", "Used"]
 
 START_LIMIT, SETTLE_LIMIT = 180.0, 90.0
 """Seconds that executors may take to come up, and that a placement may take to settle, on a busy machine."""
+CORES = os.cpu_count() or 1
 WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
 
 
@@ -64,7 +66,7 @@ class Rig:
     @property
     def confinement(self) -> str:
         """What kind of hosts these are."""
-        return f"{HOSTS} processes of one slot each on one machine, sharing its cores; no quota, no network limits"
+        return f"{HOSTS} processes of one slot each on one machine, sharing its {CORES} cores; no quota, no network limits"
 
     @property
     def hosts(self) -> list[str]:
@@ -77,7 +79,10 @@ class Rig:
         return dict(self.plan.latest.hosts)
 
     def begin(self, warm: float) -> None:
-        """Start everything, warm it up, spread the tasks evenly, and let it run for `warm` seconds."""
+        """Start everything, spread the tasks evenly, and let it run for `warm` seconds.
+
+        The query runs no Python: nothing but its own batches can warm executors up for it.
+        """
         master = self._cluster.start()
         for _ in range(HOSTS):
             self._lease()
@@ -87,14 +92,12 @@ class Rig:
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
             state_store=self._state_store,
+            small=CORES < HOSTS,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
         self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
         self._executors = Executors(self.spark)
         _until(lambda: len(self._executors.by_address()) == HOSTS, START_LIMIT, f"{HOSTS} executors")
-        executors = list(self._executors.by_address().values())
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda each: warm_up(self.spark, each, self._folder), executors))
         self.plan = AllocationStore(self._folder / "allocation.jsonl")
         self._traffic = _Traffic(self.spark)
         self._follower = Follower(
@@ -149,9 +152,9 @@ class Rig:
         bytes_so_far["plan read"] = self.plan.bytes_read + self.follower.plan.bytes_read
         return self.follower.restarts, len(self.follower.placing.landed), bytes_so_far
 
+    @property
     def batches(self) -> list[Batch]:
-        """All batches so far."""
-        self._note()
+        """All batches that were noted."""
         return list(self._batches.values())
 
     def finish(self) -> tuple[int, int]:
@@ -162,7 +165,9 @@ class Rig:
         committed = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
         state = self.spark.read.format("statestore").load(str(checkpoint))
         counted = state.select(F.col("key.word").alias("word"), F.col("value.count").alias("n"))
-        expected = self._words(self.spark.range(committed * self._rows).withColumnRenamed("id", "value")).groupBy("word")
+        # The words of all records are numbered from 0 on.
+        numbers = self.spark.range(committed * self._rows * SENTENCE)
+        expected = numbers.select(self._word(F.col("id")).alias("word")).groupBy("word")
         both = counted.join(expected.agg(F.count("*").alias("m")), "word", "full_outer")
         return committed, both.where("n is distinct from m").count()
 
@@ -180,13 +185,10 @@ class Rig:
 
     def _there(self) -> bool:
         placing = self.follower.placing
-        at = placing.where()
-        return (
-            self._works()
-            and not placing.wanted()
-            and self.follower.acted == self.plan.latest.version
-            and all(task in at and at[task] == self.follower.target(host) for task, host in self.at.items())
-        )
+        if not self._works() or placing.wanted() or self.follower.acted != self.plan.latest.version:
+            return False
+        at, target = placing.where(), {host: self.follower.target(host) for host in set(self.at.values())}
+        return all(task in at and at[task] == target[host] for task, host in self.at.items())
 
     def _start(self) -> StreamingQuery:
         self._note()
@@ -210,8 +212,12 @@ class Rig:
 
     def _words(self, records: DataFrame) -> DataFrame:
         """SENTENCE words for each record, the same whenever it is asked for."""
-        word = (F.pmod(F.hash(F.col("value") * SENTENCE + k), F.lit(self._vocabulary)) for k in range(SENTENCE))
-        return records.select(F.explode(F.array(*word)).alias("word"))
+        words = (self._word(F.col("value") * SENTENCE + k) for k in range(SENTENCE))
+        return records.select(F.explode(F.array(*words)).alias("word"))
+
+    def _word(self, number: Column) -> Column:
+        """Word `number` of all that there are."""
+        return F.pmod(F.hash(number), F.lit(self._vocabulary))
 
     def _note(self) -> None:
         """Take over the batches of the query that runs now, before it may be stopped."""
@@ -223,6 +229,30 @@ class Rig:
                 start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
                 seconds = progress["durationMs"]["triggerExecution"] / 1000
                 self._batches[query.runId, progress["batchId"]] = Batch(start, start + seconds, progress["numInputRows"])
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """CPU seconds so far: of the whole machine, of this process with all that it started, and there were to use."""
+
+    machine: float
+    own: float
+    available: float
+
+    @staticmethod
+    def now() -> "Used":
+        """As of now. Of a process that has ended, its parent knows what it used."""
+        own = psutil.Process()
+        mine = 0.0
+        for process in (own, *own.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                mine += sum(process.cpu_times()[:4])
+        times = psutil.cpu_times()
+        return Used(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice, mine, time.time() * CORES)
+
+    def others(self, since: "Used") -> float:
+        """Share of the machine's cores that other programs have used since then."""
+        return max(0.0, self.machine - since.machine - (self.own - since.own)) / (self.available - since.available)
 
 
 class _Traffic:

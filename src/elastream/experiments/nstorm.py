@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "per_second",
     "redeploy",
     "run_cases",
+    "usual",
 ]
 
 HOSTS, PARTITIONS = 4, 16
@@ -88,9 +89,10 @@ CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 class Setting:
     """How long each case runs, how often its tasks are re-deployed, which cases there are.
 
-    Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up.
-    first: seconds into a round at which tasks are re-deployed for the first time. hurry: what all cycles but those of the
-    lazy scheme are divided by. warm: seconds before the first round.
+    Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up and
+    others may use the machine too. first: seconds into a round at which tasks are re-deployed for the first time, and
+    every `period` seconds from then on. hurry: what all cycles but those of the lazy scheme are divided by. warm: seconds
+    before the first round.
     """
 
     seconds: float
@@ -101,27 +103,44 @@ class Setting:
     hurry: float = 1.0
     warm: float = 60.0
 
+    @property
+    def order(self) -> tuple[Case, ...]:
+        """All rounds of all cases. Those that replace executors come last: the new ones are as slow as any that are new."""
+        kept = [case for case in self.cases if case.scheme != EXECUTORS]
+        others = [case for case in self.cases if case.scheme == EXECUTORS]
+        return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
+
+    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Setting":
+        """The same with fewer numbers of `moves`, without other cycles, and with about so many `seconds` a case."""
+        cases = self.cases
+        if moves is not None:
+            others = (Case(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
+            cases = (Case(None), *others, Case(EXECUTORS, min(moves)))
+        rounds = self.rounds if seconds is None else max(1, round(seconds / self.seconds))
+        return replace(self, cases=cases, rounds=rounds)
+
 
 FULL = Setting(
-    120.0,
     60.0,
-    50.0,
+    60.0,
+    10.0,
     (
         Case(None),
         *(Case(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
         Case(EXECUTORS, 1),
         *(Case(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
     ),
-    rounds=5,
+    rounds=10,
 )
+"""600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
 QUICK = Setting(
-    7.0,
-    7.0,
-    1.5,
-    (Case(None), Case(RESTART, 1), Case(LAZY, 1), Case(ONLINE, 1), Case(LAZY, 16), Case(RESTART, 16), Case(EXECUTORS, 1)),
+    6.0,
+    6.0,
+    0.5,
+    (Case(None), Case(RESTART, 1), Case(ONLINE, 1), Case(LAZY, 1), Case(RESTART, 16), Case(LAZY, 16)),
     rounds=2,
-    hurry=6.0,
-    warm=10.0,
+    hurry=10.0,
+    warm=12.0,
 )
 """Periods and cycles shortened, and fewer cases: it shows that the experiment works, and proves less."""
 
@@ -170,9 +189,15 @@ def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[fl
     return tuple(np.diff(np.interp(edges, times[1:] or [0.0], done[1:] or [0.0])).tolist())
 
 
-def degraded(throughput: Sequence[float], baseline: float) -> dict[float, int]:
-    """Seconds with at least each level of degradation against `baseline` records a second (Fig. 9)."""
-    lost = 1 - np.asarray(throughput) / baseline
+def usual(none: Run, rounds: int) -> tuple[float, ...]:
+    """Records a second without migrations, for each second: the mean of its round, as machines change meanwhile."""
+    means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
+    return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
+
+
+def degraded(throughput: Sequence[float], baseline: Sequence[float]) -> dict[float, int]:
+    """Seconds with at least each level of degradation against `baseline`, records in each second (Fig. 9)."""
+    lost = 1 - np.asarray(throughput) / np.asarray(baseline)
     return {level: int((lost >= level - 1e-9).sum()) for level in LEVELS}
 
 
@@ -196,20 +221,19 @@ def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
     return max(load[host] for host in hosts) - min(load[host] for host in hosts)
 
 
-def bars(runs: Sequence[Run], wrong: int = 0) -> tuple[Check, ...]:
+def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
     """The project's bars (issue "Where tasks run", after section 5.2.1), as far as the cases that were run tell.
 
-    wrong: counts that differ from a batch query's at the end.
+    rounds: of each case. wrong: counts that differ from a batch query's at the end.
     """
     by_case = {run.case: run for run in runs}
     none = by_case[Case(None)]
-    baseline = none.total / len(none.throughput)
+    baseline = usual(none, rounds)
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
 
     def added(run: Run, level: float) -> float:
-        """Seconds beyond those that there are without any migration, for as long a time."""
-        usual = degraded(none.throughput, baseline)[level] * len(run.throughput) / len(none.throughput)
-        return degraded(run.throughput, baseline)[level] - usual
+        """Seconds beyond those that there are without any migration."""
+        return degraded(run.throughput, baseline)[level] - degraded(none.throughput, baseline)[level]
 
     restart = by_case.get(Case(RESTART, 1))
     for scheme in (ONLINE, LAZY):
@@ -247,36 +271,51 @@ def run_cases(
 
     Raises EnvironmentProblem where the query fails.
     """
-    from elastream.experiments._nstorm_rig import Rig
+    from elastream.experiments._nstorm_rig import Rig, Used
 
     with tempfile.TemporaryDirectory(prefix="nstorm-") as folder, contextlib.closing(Rig(Path(folder))) as rig:
-        steps = len(setting.cases) * setting.rounds + 1
-        progress("starting four executors", 0, steps)
+        order = setting.order
+        progress("starting four executors", 0, len(order) + 1)
         rig.begin(setting.warm)
-        found: dict[Case, list[Run]] = {case: [] for case in setting.cases}
-        for turn in range(setting.rounds):
-            for case in setting.cases[:: -1 if turn % 2 else 1]:
-                progress(case.name, sum(map(len, found.values())) + 1, steps)
-                found[case].append(_run_case(rig, case, setting, random.Random(f"{seed} {turn} {case.moves}")))
-        runs = [_together(each) for each in found.values()]
-        progress("comparing counts", steps, steps)
+        stays, began = [], Used.now()
+        for number, case in enumerate(order):
+            progress(case.name, number + 1, len(order) + 1)
+            # The same re-deployments for all schemes, other ones in each round.
+            turn = order[:number].count(case)
+            stays.append(_run_case(rig, case, setting, random.Random(f"{seed} {turn} {case.moves}")))
+        others = Used.now().others(began)
+        rig.settle()  # the batch that is under way at the end counts for the last case
+        progress("comparing counts", len(order) + 1, len(order) + 1)
         batches, wrong = rig.finish()
-        return runs, {"batches": batches, "hosts": rig.confinement, "wrong counts": wrong}
+        runs = [_together([stay for stay in stays if stay.case == case], rig.batches, setting) for case in setting.cases]
+        return runs, {"batches": batches, "hosts": rig.confinement, "wrong counts": wrong, "others": others}
 
 
-def _together(runs: Sequence[Run]) -> Run:
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A round of a case: when it began, epoch seconds, and what was counted in it."""
+
+    case: Case
+    began: float
+    moved: int
+    landing: tuple[float, ...]
+    restarts: int
+    traffic: Mapping[str, float]
+
+
+def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting) -> Run:
     """The rounds of one case as one run."""
     return Run(
-        runs[0].case,
-        tuple(second for run in runs for second in run.throughput),
-        sum(run.moved for run in runs),
-        tuple(seconds for run in runs for seconds in run.landing),
-        sum(run.restarts for run in runs),
-        {kind: sum(run.traffic[kind] for run in runs) / len(runs) for kind in runs[0].traffic},
+        stays[0].case,
+        tuple(second for stay in stays for second in per_second(batches, stay.began, int(setting.seconds))),
+        sum(stay.moved for stay in stays),
+        tuple(seconds for stay in stays for seconds in stay.landing),
+        sum(stay.restarts for stay in stays),
+        {kind: sum(stay.traffic[kind] for stay in stays) / len(stays) for kind in stays[0].traffic},
     )
 
 
-def _run_case(rig: Any, case: Case, setting: Setting, chance: random.Random) -> Run:
+def _run_case(rig: Any, case: Case, setting: Setting, chance: random.Random) -> _Stay:
     from elastream.spark.schemes import CYCLES, Cycles, Scheme
 
     scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
@@ -298,11 +337,9 @@ def _run_case(rig: Any, case: Case, setting: Setting, chance: random.Random) -> 
             asked = 0.0
         time.sleep(0.05)
     restarted, ended, after = rig.take()
-    rig.settle()  # what is under way at the end of the case must not be there at the beginning of the next
-    # The batch that was under way at the end is known once it has ended.
-    return Run(
+    return _Stay(
         case,
-        per_second(rig.batches(), began, int(setting.seconds)),
+        began,
         ended - landed,
         tuple(landing),
         restarted - restarts,

@@ -25,11 +25,15 @@ from elastream.experiments.nstorm import (
     bars,
     degraded,
     run_cases,
+    usual,
 )
 from elastream.experiments.outcome import Check, Outcome, check_table, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_nstorm"]
+
+ALONE = 0.03
+"""Share of the cores that others may use of a machine that counts as free."""
 
 SCHEMES = {RESTART: "Storm", EXECUTORS: "Storm*", ONLINE: "N-Storm", LAZY: "N-Storm+"}
 """What the paper calls each scheme."""
@@ -41,10 +45,14 @@ def run_nstorm(
     sensitivity: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-    setting: Setting | None = None,
+    moves: Sequence[int] | None = None,
+    seconds: float | None = None,
 ) -> Outcome:
-    """The experiment on Spark. sensitivity, workers: nothing here is assumed, and nothing can run side by side."""
-    setting = setting or (QUICK if quick else FULL)
+    """The experiment on Spark, or that part of it with so many `moves` and `seconds` a case.
+
+    sensitivity, workers: nothing here is assumed, and nothing can run side by side.
+    """
+    setting = (QUICK if quick else FULL).reduced(moves, seconds)
     began = time.monotonic()
     runs, about = run_cases(setting, progress)
     return outcome(runs, setting, about, time.monotonic() - began)
@@ -52,12 +60,12 @@ def run_nstorm(
 
 def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], seconds: float) -> Outcome:
     """All that the runs say."""
-    checks = bars(runs, about["wrong counts"])
-    baseline = _baseline(runs)
+    checks = bars(runs, setting.rounds, about["wrong counts"])
+    baseline = _baseline(runs, setting)
     return Outcome(
         {
             "cases": {run.case.name: _figures(run, baseline, setting) for run in runs},
-            "baseline (records/s)": baseline,
+            "baseline (records/s, by round)": [round(baseline[int(n * setting.seconds)]) for n in range(setting.rounds)],
             "batches": about["batches"],
             "wrong counts": about["wrong counts"],
             "seconds": round(seconds, 1),
@@ -68,6 +76,7 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
         environment(
             plant="spark",
             hosts=about["hosts"],
+            others_share_of_cores=round(about["others"], 3),
             seconds_each=setting.seconds * setting.rounds,
             period=setting.period,
             hurry=setting.hurry,
@@ -78,20 +87,22 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
 
 def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
     """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
-    baseline = _baseline(runs)
+    baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
     rows: list[tuple[str, ...]] = []
     for run in runs:
         lost = degraded(run.throughput, baseline)
         ratio = f"{run.total / restart[run.case.moves]:.2f}" if run.case.moves in restart else "-"
-        rows.append((f"{run.case.name} (Spark)", *(f"{lost[level]}" for level in LEVELS), f"{run.total:,.0f}", ratio))
+        shares = (_share(lost[level], each) for level in LEVELS)
+        rows.append((f"{run.case.name} (Spark)", *shares, f"{run.total:,.0f}", ratio))
         printed = PAPER.get(_paper_name(run.case)) if run.case.cycles is None else None
         if printed:
             known = (printed.get("seconds at >= 60 %"), printed.get("seconds at 100 %"), printed.get("total, Storm = 1"))
-            sixty, stopped, total = ("-" if value is None else f"{value:g}" for value in known)
-            rows.append((f"   paper, {_paper_name(run.case)}, of 600 s", "-", "-", sixty, "-", stopped, "-", total))
+            sixty, stopped = ("-" if value is None else _share(value, 600.0) for value in known[:2])
+            total = "-" if known[2] is None else f"{known[2]:g}"
+            rows.append((f"paper: {_paper_name(run.case)}, of 600 s", "-", "-", sixty, "-", stopped, "-", total))
     return Table(
-        f"Seconds of {setting.seconds * setting.rounds:g} at each level of degradation, and totals (Figs. 9 and 10)",
+        f"Seconds, of {each:g}, at each level of degradation with their share, and totals (Figs. 9 and 10)",
         ("", *(f"{'>= ' * (level < 1)}{level:.0%}" for level in LEVELS), "records", "over stop and restart's"),
         tuple(rows),
     )
@@ -105,7 +116,8 @@ def movement_table(runs: Sequence[Run]) -> Table:
         traffic = (f"{run.traffic.get(kind, 0.0):,.0f}" for kind in ("gateway", "plan written", "plan read"))
         rows.append((run.case.name, f"{run.moved}", f"{run.restarts}", landing, *traffic))
     return Table(
-        "Control plane, Spark: bytes/s to and from Spark's driver, into and out of the plan's file (Fig. 11)",
+        "Control plane, Spark: bytes/s to and from Spark's driver, into and out of the plan's file (Fig. 11); what has not "
+        "landed at the end of its round does so behind it",
         ("", "migrations landed", "query starts", "mean s to land", "driver", "plan written", "plan read"),
         tuple(rows),
     )
@@ -121,34 +133,48 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
             f"query's over the same records at the end: {about['wrong counts']} differ."
         ),
         Prose(_how(setting)),
+        Prose(_shared(about["others"])),
         Prose(f"{held} of {len(checks)} bars hold."),
         check_table(checks, "Spark"),
         degradation_table(runs, setting),
         movement_table(runs),
         Heading("Throughput per second (compare Fig. 8)"),
-        *(_plot(run, _baseline(runs)) for run in runs),
+        *(_plot(run, _baseline(runs, setting)) for run in runs),
     ]
     return Page("N-Storm: task migration on a live query (Spark)", tuple(blocks))
 
 
 def _how(setting: Setting) -> str:
     each = setting.seconds * setting.rounds
-    quick = (
-        f" This is the quick form: {each:g} s a case instead of 600, a re-deployment every {setting.period:g} s instead of "
-        f"60, cycles of all but the lazy scheme divided by {setting.hurry:g}, and some of the cases."
-        if setting.hurry > 1
-        else ""
-    )
+    shorter = [f"{each:g} s a case instead of 600"] * (each < 600)
+    shorter += [f"a re-deployment every {setting.period:g} s instead of 60"] * (setting.period < 60)
+    shorter += [f"cycles of all but the lazy scheme divided by {setting.hurry:g}"] * (setting.hurry > 1)
+    shorter += ["fewer cases"] * (len(setting.cases) < len(FULL.cases))
     return (
         f"The source always has a batch of {ROWS:,} records ready, so throughput is what the query can take. A second's "
         "throughput is the records of each committed batch, spread evenly over the time of that batch (from its trigger to "
         "its commit, which includes loading state and replanning), none between batches, and none for a batch that was "
         "broken off. So a stopped query shows as seconds at 100 %, a batch that takes three times as long as seconds at "
-        "67 %. The baseline is the mean of the case without migrations; its own seconds below the mean are its noise. "
-        f"Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as machines "
-        "and compilers warm up; curves show the rounds one after the other. Degraded seconds compare as shares of time. "
+        "67 %. The baseline is the mean, in the same round, of the case without migrations, whose own seconds below it are "
+        f"noise. Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as "
+        "machines and compilers warm up (those that replace executors came last, because new ones are slow); curves show "
+        "the rounds one after the other. Degraded seconds compare as shares of time. "
         f"Tasks are the {PARTITIONS} state partitions, workers the {HOSTS} executors. Storm waits 30 s in a rebalance by "
-        f"default; nothing is waited for here that Spark does not wait for.{quick}"
+        "default; nothing is waited for here that Spark does not wait for."
+        + (f" This run is shorter than the paper's: {', '.join(shorter)}." if shorter else "")
+    )
+
+
+def _share(seconds: float, of: float) -> str:
+    return f"{seconds:g} ({seconds / of:.0%})"
+
+
+def _shared(others: float) -> str:
+    if others < ALONE:
+        return f"The machine was free for this: other programs used {others:.1%} of its cores."
+    return (
+        f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Cases took turns so "
+        "that this hits all alike, but single seconds, and small differences between totals, are noise."
     )
 
 
@@ -157,7 +183,7 @@ def _verdict(checks: Sequence[Check]) -> str:
     return f"Missed: {missed}."
 
 
-def _figures(run: Run, baseline: float, setting: Setting) -> dict[str, Any]:
+def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str, Any]:
     lost = degraded(run.throughput, baseline)
     return {
         "throughput by second": [round(value) for value in run.throughput],
@@ -171,7 +197,7 @@ def _figures(run: Run, baseline: float, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _plot(run: Run, baseline: float) -> Plot:
+def _plot(run: Run, baseline: Sequence[float]) -> Plot:
     seconds = [float(second) for second in range(len(run.throughput))]
     return Plot(
         f"{run.case.name} (Spark)",
@@ -179,14 +205,13 @@ def _plot(run: Run, baseline: float) -> Plot:
         "records/s",
         (
             line("throughput", seconds, run.throughput, colour=0, steps=True),
-            line("mean without migrations", [0.0, seconds[-1]], [baseline, baseline], colour=5, dash="dot"),
+            line("mean without migrations", seconds, baseline, colour=5, dash="dot", steps=True),
         ),
     )
 
 
-def _baseline(runs: Sequence[Run]) -> float:
-    none = next(run for run in runs if run.case == Case(None))
-    return none.total / len(none.throughput)
+def _baseline(runs: Sequence[Run], setting: Setting) -> tuple[float, ...]:
+    return usual(next(run for run in runs if run.case == Case(None)), setting.rounds)
 
 
 def _paper_name(case: Case) -> str:

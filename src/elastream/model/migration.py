@@ -40,7 +40,7 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
     },
     MigrationState.WARMING: {
         MigrationState.WARM: "the new executor has loaded the state",
-        MigrationState.WANTED: "loading failed, or the target has another executor by now",
+        MigrationState.WANTED: "loading failed or was not seen, or the target has another executor by now",
         MigrationState.LANDED: "the engine ran it there by itself",
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
     },

@@ -51,8 +51,12 @@ class States(Protocol):
         """The newest batch that was planned; -1 before the first."""
         ...
 
-    def load(self, partition: int, at: Location, *, keep: bool) -> bool | None:
-        """Load its state at `at`, and keep it where it is if asked to; whether that was done, after as long as it takes.
+    def idle(self) -> bool:
+        """Whether no batch is under way that would wait for what is loaded meanwhile."""
+        ...
+
+    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
+        """Load states, each at its place, and keep them where they are if asked to; those it was done for, once it was.
 
         None where state of this kind cannot be loaded ahead.
         """
@@ -83,7 +87,7 @@ class Limits:
     per_host: towards one host, between their turn and their flip, so that many a batch: loading a partition takes time from
     the batch that needs it, and many at once would make one batch long. in_all: towards all hosts. None: as many as there
     are.
-    lazy: whether the new executor loads the state before the plan flips.
+    lazy: whether the new executor loads the state before the plan flips, where no batch waits for that.
     """
 
     per_host: int | None = 1
@@ -91,15 +95,27 @@ class Limits:
     lazy: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """States that are loaded by one job: an operator's, each at its place. keep: batches do not go there yet."""
+
+    operator: str
+    keep: bool
+    places: dict[TaskId, Location]
+
+
 @dataclass
 class _UnderWay:
-    """A migration with what it needs to be stepped along: the executor it goes to, and the batch that will show it."""
+    """A migration with what it needs to be stepped along: the executor it goes to, and the batch that will show it.
+
+    load: the one under way. loaded: whether the last one succeeded.
+    """
 
     migration: Migration
     place: Location | None = None
     due: int = 0
     loads: int = 0
-    loading: bool = False
+    load: _Load | None = None
     loaded: bool = False
     keep: bool = False
 
@@ -130,7 +146,7 @@ class Placing:
         self._under_way: dict[TaskId, _UnderWay] = {}
         self._held: dict[TaskId, str] = {}
         self._cold: set[str] = set()
-        self._loads: queue.SimpleQueue[_UnderWay | None] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[_Load | None] = queue.SimpleQueue()
         self._loaders: list[threading.Thread] = []
         self.landed: list[Migration] = []
         self.dropped: list[Migration] = []
@@ -250,9 +266,9 @@ class Placing:
             elif batch >= each.due:
                 # The coordinator repeats what it was told; a batch planned since then makes it true.
                 self._end(task, MigrationState.LANDED)
-        elif there and not each.loading:
+        elif there and each.load is None:
             self._end(task, MigrationState.LANDED)
-        elif state is MigrationState.WARMING and not each.loading:
+        elif state is MigrationState.WARMING and each.load is None:
             if each.loaded:
                 self._step(each, MigrationState.WARM)
             else:
@@ -278,30 +294,37 @@ class Placing:
             if each.place is not None and each.migration.state is not MigrationState.FLIPPED:
                 count[each.migration.host] = count.get(each.migration.host, 0) + 1
         waiting = [each for each in self._under_way.values() if each.place is None]
-        # An executor that runs no task yet loads at leisure: no batch waits for it.
+        # State is loaded ahead where no batch waits for it: by an executor that runs no task yet, or between batches. While
+        # one runs, an executor that has a part in it would load in its time, and by a job of its own at that.
         held = set(self._where.values())
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
+        loads: dict[tuple[str, bool], _Load] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
             if _reached(sum(count.values()), self.limits.in_all):
-                return
+                break
             place = target(host)
             if place is None or (host not in fresh and _reached(count.get(host, 0), self.limits.per_host)):
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
-            known = each.migration.task in self._where and each.migration.task.operator not in self._cold
-            if self.limits.lazy and known and each.loads < LOADS:
-                each.loads, each.loading, each.loaded, each.keep = each.loads + 1, True, False, host in fresh
+            task, keep = each.migration.task, host in fresh
+            known = task in self._where and task.operator not in self._cold
+            if self.limits.lazy and known and each.loads < LOADS and (keep or self._states[task.operator].idle()):
+                # One job loads all that have their turn now: a job costs the driver more than loading a small state does.
+                each.load = loads.setdefault((task.operator, keep), _Load(task.operator, keep, {}))
+                each.load.places[task] = place
+                each.loads, each.loaded, each.keep = each.loads + 1, False, keep
                 self._step(each, MigrationState.WARMING)
-                self._loads.put(each)
-                self._more_loaders()
+        for load in loads.values():
+            self._loads.put(load)
+            self._more_loaders()
 
     def _waits(self, each: _UnderWay) -> bool:
         """Whether an executor that runs no task yet still loads others: the first to run would have it unload the rest."""
-        return each.loading or (
+        return each.load is not None or (
             each.keep
-            and any(other.loading for other in self._under_way.values() if other.migration.host == each.migration.host)
+            and any(other.load for other in self._under_way.values() if other.migration.host == each.migration.host)
         )
 
     def _flip(self, each: _UnderWay) -> None:
@@ -322,31 +345,33 @@ class Placing:
             loader.start()
 
     def _load_all(self) -> None:
-        while (each := self._loads.get()) is not None:
+        while (load := self._loads.get()) is not None:
             # A query or session that ends meanwhile answers with an error; the migration goes on without, or ends with it.
             with contextlib.suppress(Exception):
-                self._load(each)
+                self._load(load)
 
-    def _load(self, each: _UnderWay) -> None:
-        """In a thread of its own: load the state, and flip where the new executor runs other tasks already."""
-        task, place = each.migration.task, each.place
-        assert place is not None
-        loaded: bool | None = False
+    def _load(self, load: _Load) -> None:
+        """In a thread of its own: load states, and flip where the new executor runs other tasks already."""
+        loaded: Collection[int] | None = ()
         try:
-            loaded = self._states[task.operator].load(task.index, place, keep=each.keep)
+            places = {task.index: place for task, place in load.places.items()}
+            loaded = self._states[load.operator].load(places, keep=load.keep)
             if loaded is None:
-                self._cold.add(task.operator)
+                self._cold.add(load.operator)
         finally:
             with self._lock:
-                each.loaded, each.loading = bool(loaded), False
-                if loaded and not each.keep and self._under_way.get(task) is each:
-                    # The executor has reported by itself that it holds it; to wait would be to let it unload it again.
-                    self._step(each, MigrationState.WARM)
-                    self._flip(each)
+                for task in load.places:
+                    each = self._under_way.get(task)
+                    if each is not None and each.load is load:
+                        each.load, each.loaded = None, task.index in (loaded or ())
+                        if each.loaded and not load.keep:
+                            # The executor has reported by itself that it holds it; to wait would let it unload it again.
+                            self._step(each, MigrationState.WARM)
+                            self._flip(each)
 
     def _back(self, each: _UnderWay) -> None:
         self._step(each, MigrationState.WANTED)
-        each.place = None
+        each.place = each.load = None
 
     def _step(self, each: _UnderWay, state: MigrationState) -> None:
         each.migration = each.migration.to(state, self._clock())

@@ -127,6 +127,11 @@ class SparkPlant:
         return self._telemetry
 
     @property
+    def task_telemetry(self) -> TaskTelemetry:
+        """What tasks cost and send each other, for benchmarks."""
+        return self._tasks
+
+    @property
     def running(self) -> tuple[RunningSegment, ...]:
         """The queries."""
         return self._running

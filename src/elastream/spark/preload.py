@@ -5,6 +5,8 @@ has such a task, `ReadStateStoreRDD`. How to open the store exactly as the query
 query's own operator: it is asked for its RDD over an empty input, which runs nothing, and that RDD for what it was made of.
 """
 
+import contextlib
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,8 @@ from pyspark.sql import SparkSession
 from elastream.spark.executors import Location
 
 __all__ = ["StateOpener", "find_opener"]
+
+log = logging.getLogger(__name__)
 
 OPENED_BY_ONE_RDD = frozenset({"StateStoreSaveExec", "StreamingDeduplicateExec", "FlatMapGroupsInPandasWithStateExec"})
 """Operators that keep one store and open it in a StateStoreRDD. A stream-stream join has four stores, with names that this
@@ -27,43 +31,53 @@ class StateOpener:
 
     spark: SparkSession
     partitions: int
+    state: Any
     made_of: Mapping[str, Any]
 
-    def open(self, execution: Any, partition: int, at: Location) -> None:
-        """Run one task at `at` that opens the state that the batch of `execution` began with; blocks until it has.
+    def open(self, session: Any, version: int, places: Mapping[int, Location]) -> None:
+        """Run one task a partition, each at its place, that opens its state of `version`; blocks until all have.
 
-        The executor reports to the coordinator that it holds the partition now. Raises Py4JError where the task failed.
+        Their executors report to the coordinator that they hold them now. session: the query's, of the JVM. A task whose
+        executor is busy for long is run elsewhere, and that one reports. Raises Py4JError where a task failed.
         """
         jvm: Any = self.spark._jvm
         context = self.spark.sparkContext
-        preferred = jvm.PythonUtils.toSeq([f"executor_{at.address}_{at.executor}"])
-        # The number of a task is the number of the state partition that it opens: one row for each, and one task is run.
-        rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2("", preferred) for _ in range(self.partitions)])
+        # The number of a task is the number of the state partition that it opens: a row for each, though few are run.
+        rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
+        for partition, at in places.items():
+            rows.set(partition, _row(jvm, f"executor_{at.address}_{at.executor}"))
         anything = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
-        made_of = self.made_of
-        opening = jvm.org.apache.spark.sql.execution.streaming.state.ReadStateStoreRDD(
-            context._jsc.sc().makeRDD(rows, anything),
-            _reads_nothing(jvm),
-            made_of["checkpointLocation"],
-            made_of["queryRunId"],
-            made_of["operatorId"],
-            int(execution.currentBatchId()),
-            jvm.scala.Option.empty(),
-            made_of["stateSchemaBroadcast"],
-            made_of["keySchema"],
-            made_of["valueSchema"],
-            made_of["keyStateEncoderSpec"],
-            execution.sparkSession().sessionState(),
+        state = self.state
+        # By way of the method that Spark's operators use: it has tasks forget their store. One that was left behind in its
+        # thread would be taken for its own by the next task of any query that opens none for reading first.
+        operations = _module(jvm, "org.apache.spark.sql.execution.streaming.state.package$")
+        opening = operations.StateStoreOps(
+            context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(rows), anything), anything
+        ).mapPartitionsWithReadStateStore(
+            state.copy(
+                state.checkpointLocation(),
+                state.queryRunId(),
+                state.operatorId(),
+                version,
+                state.numPartitions(),
+                state.stateSchemaMetadata(),
+                jvm.scala.Option.empty(),
+            ),
+            self.made_of["keySchema"],
+            self.made_of["valueSchema"],
+            self.made_of["keyStateEncoderSpec"],
+            session.sessionState(),
             jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
-            made_of["useColumnFamilies"],
+            self.made_of["useColumnFamilies"],
             _module(jvm, "scala.collection.immutable.Map$").empty(),
-            anything,
+            _reads_nothing(jvm),
             anything,
         )
         gateway: Any = context._gateway
-        wanted = gateway.new_array(jvm.int, 1)
-        wanted[0] = partition
-        context.setJobDescription(f"load state partition {partition} on executor {at.executor}")
+        wanted = gateway.new_array(jvm.int, len(places))
+        for position, partition in enumerate(places):
+            wanted[position] = partition
+        context.setJobDescription(f"load state of version {version}, partitions {', '.join(map(str, places))}")
         try:
             opening.toJavaRDD().collectPartitions(wanted)
         finally:
@@ -74,31 +88,35 @@ def find_opener(spark: SparkSession, execution: Any, operator: int, partitions: 
     """What opens the state of `operator` of the query whose ended batch `execution` is; None where there is no way."""
     jvm: Any = spark._jvm
     try:
-        for node in _nodes(execution.executedPlan()):
-            # By its name: to ask any other node for what it lacks would be to run it.
-            if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
-                nothing = jvm.PythonUtils.toSeq([])
-                empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
-                    node.child().output(), nothing, jvm.scala.Option.empty(), False
-                )
-                rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
-                while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
-                    rdd = rdd.dependencies().apply(0).rdd()
-                made_of = {name: _field(rdd, name) for name in PARTS}
-                # Stores that take several values a key, or versions with names of their own, open in another way.
-                if made_of.pop("useMultipleValuesPerKey") or made_of.pop("uniqueId").isDefined():
-                    return None
-                return StateOpener(spark, partitions, made_of)
-    except (Py4JError, TypeError, KeyError):
+        with _session_of(jvm, execution):
+            return _opener_in(spark, execution, operator, partitions)
+    except (Py4JError, TypeError, KeyError) as error:
+        said = " ".join(str(error).split("\n")[:2])
+        log.warning("operator %d: its state is not loaded ahead of moves, because this Spark says: %s", operator, said)
         return None
+
+
+def _opener_in(spark: SparkSession, execution: Any, operator: int, partitions: int) -> StateOpener | None:
+    jvm: Any = spark._jvm
+    for node in _nodes(execution.executedPlan()):
+        # By its name: to ask any other node for what it lacks would be to run it.
+        if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
+            nothing = jvm.PythonUtils.toSeq([])
+            empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
+                node.child().output(), nothing, jvm.scala.Option.empty(), False
+            )
+            rdd = node.withNewChildren(jvm.PythonUtils.toSeq([empty])).execute()
+            while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
+                rdd = rdd.dependencies().apply(0).rdd()
+            made_of = {name: _field(rdd, name) for name in PARTS}
+            # Stores that take several values a key, or versions with names of their own, open in another way.
+            if made_of.pop("useMultipleValuesPerKey") or made_of.pop("uniqueId").isDefined():
+                return None
+            return StateOpener(spark, partitions, node.getStateInfo(), made_of)
     return None
 
 
 PARTS = (
-    "checkpointLocation",
-    "queryRunId",
-    "operatorId",
-    "stateSchemaBroadcast",
     "keySchema",
     "valueSchema",
     "keyStateEncoderSpec",
@@ -107,6 +125,30 @@ PARTS = (
     "uniqueId",
 )
 """Fields of a StateStoreRDD that say how its store is opened."""
+
+
+@contextlib.contextmanager
+def _session_of(jvm: Any, execution: Any) -> Iterator[None]:
+    """While inside, the session of a query is the active one of this thread.
+
+    A physical operator belongs to the session that is active where it is made, copies included. A thread that has none, as
+    any that we start, makes operators without a session, which fail with a NullPointerException at once.
+    """
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(execution.sparkSession())
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _row(jvm: Any, *preferred: str) -> Any:
+    """A row of no content, whose task prefers these places."""
+    return jvm.scala.Tuple2("", jvm.PythonUtils.toSeq(list(preferred)))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

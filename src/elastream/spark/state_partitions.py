@@ -6,10 +6,10 @@ state loaded from the checkpoint; nothing is copied and nothing can be lost. A b
 and may overwrite what it was told, which is why callers move right after a batch ends, look again, and repeat.
 """
 
-import contextlib
+import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -22,11 +22,13 @@ from elastream.spark.preload import StateOpener, find_opener
 
 __all__ = ["Location", "StatePartitions"]
 
+log = logging.getLogger(__name__)
+
 LOOK = 0.01
 """Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
 
 PATIENCE = 60.0
-"""Seconds that the end of a batch is waited for, to see how its operators open their state."""
+"""Seconds that the end of a batch is waited for, to see in its plan how its operators open their state."""
 
 
 class StatePartitions:
@@ -82,53 +84,74 @@ class StatePartitions:
         execution = self._execution()
         return -1 if execution is None else int(execution.currentBatchId())
 
+    def idle(self) -> bool:
+        """Whether the query waits for its next batch; one that has ended does."""
+        wrapper = self._streams.get(self._query_id)
+        return wrapper is None or not wrapper.status().isTriggerActive()
+
     def resume(self, before: "StatePartitions") -> None:
         """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
         self._root = before._root
 
-    def load(self, partition: int, at: Location, *, keep: bool) -> bool | None:
-        """Load the state of `partition` at `at`, so that a batch finds it there; whether that was done, after it was.
+    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
+        """Load the state of partitions, each at its place, so that a batch finds it there; blocks until it is done.
 
-        None where no state of this operator can be loaded so.
+        The answer is the partitions that it was done for, None where no state of this operator can be loaded so.
 
-        The executor that loads it reports that it holds it now, and batches go there from then on. keep: put that right
+        The executor that loads one reports that it holds it now, and batches go there from then on. keep: put that right
         each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
         what it does not hold: `keep` is for those that run none yet.
         """
+        if self._version() < 1 or not (self._looked_for_opener or self._look_for_opener()):
+            return ()
+        if self._opener is None:
+            return None
         execution = self._execution()
-        if execution is None or execution.currentBatchId() < 1:
-            return False
-        if not self._looked_for_opener and self._has_ended(execution):
-            self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
-            self._looked_for_opener = True
-        before = self._location(partition)
-        if self._opener is None or before is None:
-            return None if self._looked_for_opener and self._opener is None else False
-        opening = _Opening(self._opener, self._execution() or execution, partition, at)
+        held = {partition: at for partition in places if (at := self._location(partition)) is not None}
+        if execution is None or not held:
+            return ()
+        arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
+        opening, seen = _Opening(self._opener, arguments), set[int]()
         opening.start()
-        while True:
+        alive = True
+        while alive:
+            # Looking costs the driver as much as a batch's own work does: often only where a report must not stand.
+            opening.join(LOOK if keep else None)
             alive = opening.is_alive()
-            if keep and before != at and self._location(partition) == at:
-                self.move(partition, before)
-            if not alive:
-                # Its report may have been overwritten by the next batch's before anyone looked: that it ran is what counts.
-                return opening.done
-            opening.join(LOOK)
+            for partition in held.keys() - seen:
+                if (now := self._location(partition)) == places[partition]:
+                    seen.add(partition)
+                if now != held[partition] and (keep or now != places[partition]):
+                    # Put right: it shall stay, or its task was run elsewhere because the executor was busy.
+                    self.move(partition, held[partition])
+        # What was overwritten by the next batch's reports before anyone looked is not known to be there.
+        return seen if opening.done else ()
+
+    def _look_for_opener(self) -> bool:
+        """Find how state is opened, once a batch has ended; whether it was looked for."""
+        execution, until = self._execution(), time.monotonic() + PATIENCE
+        while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
+            time.sleep(LOOK)
+        if execution is None or not ended:
+            return False
+        self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
+        self._looked_for_opener = True
+        return True
+
+    def _version(self) -> int:
+        """The version of state that the stateful stage of the batch under way, or else of the next one, begins with."""
+        execution = self._execution()
+        return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
     def _has_ended(self, execution: Any) -> bool:
-        """Wait until the batch of `execution` has ended; False where it does not within a minute.
+        """Whether the batch of `execution` has ended, which is when it has its plan for certain.
 
-        Its plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that
-        has not the settings of the query.
+        A plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that has
+        not the settings of the query.
         """
-        batch, until = int(execution.currentBatchId()), time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            wrapper = self._streams.get(self._query_id)
-            progress = None if wrapper is None else wrapper.lastProgress()
-            if progress is not None and int(progress.batchId()) >= batch:
-                return True
-            time.sleep(LOOK)
-        return False
+        wrapper = self._streams.get(self._query_id)
+        progress = None if wrapper is None else wrapper.lastProgress()
+        return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
     def _provider(self, partition: int, store: str) -> Any:
         key = (partition, store)
@@ -160,16 +183,17 @@ class StatePartitions:
 
 
 class _Opening(threading.Thread):
-    """One partition on its way into an executor. done: whether the task that opened it succeeded."""
+    """Partitions on their way into executors. done: whether all of the tasks that open them have."""
 
-    def __init__(self, opener: StateOpener, execution: Any, partition: int, at: Location) -> None:
-        super().__init__(name=f"load-state-{partition}", daemon=True)
-        self._arguments = opener, execution, partition, at
+    def __init__(self, opener: StateOpener, arguments: tuple[Any, int, Mapping[int, Location]]) -> None:
+        super().__init__(name="load-state", daemon=True)
+        self._opener, self._arguments = opener, arguments
         self.done = False
 
     def run(self) -> None:
-        opener, execution, partition, at = self._arguments
-        # An executor that leaves meanwhile takes the task with it; the partition is moved all the same.
-        with contextlib.suppress(Py4JError):
-            opener.open(execution, partition, at)
+        try:
+            self._opener.open(*self._arguments)
             self.done = True
+        except Py4JError as error:
+            # An executor that leaves meanwhile takes its tasks with it, for one; the partitions are moved all the same.
+            log.info("state was not loaded ahead: %s", " ".join(str(error).split("\n")[:2]))

@@ -6,7 +6,7 @@ move together: such a group is one `StatefulStage`, and stands to policies for o
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -108,7 +108,11 @@ class StageState:
         last = self._execution.lastExecution()
         return -1 if last is None else int(last.currentBatchId())
 
-    def load(self, partition: int, at: Location, *, keep: bool = False) -> bool | None:
+    def idle(self) -> bool:
+        """Whether it is known that no batch is under way: never."""
+        return False
+
+    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
         """State is not loaded ahead here: the batch behind a move loads it."""
         return None
 
