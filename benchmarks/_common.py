@@ -11,6 +11,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -89,6 +90,15 @@ def interleaved(a: Callable[[], float], b: Callable[[], float], rounds: int, wha
             first.append(a())
         progress(f"{what} round {number + 1} of {rounds}: {first[-1]:.4g} against {second[-1]:.4g}")
     return Sides(tuple(first), tuple(second))
+
+
+def wait_until(holds: Callable[[], bool], limit: float) -> None:
+    """Until `holds()`; raises TimeoutError after `limit` seconds."""
+    until = time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > until:
+            raise TimeoutError(f"not within {limit:g} s")
+        time.sleep(0.2)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float]:

@@ -18,8 +18,8 @@ from _common import Report, main, progress
 
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers
-from elastream.planning.elastic_allocator import allocate
 from elastream.planning.exact import deviation, least_deviation
+from elastream.planning.matching import allocate
 from elastream.planning.otd import Case, Rules, Workers, otd_round
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20

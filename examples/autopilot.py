@@ -3,8 +3,10 @@
 python examples/autopilot.py        # on three executors of this machine; a real job has its own master
 """
 
+import hashlib
 import logging
 
+import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,13 +23,25 @@ spark = (
     .getOrCreate()
 )
 
-# A few users do most of what is done, as everywhere: their state partitions are heavier than others.
-events = spark.readStream.format("rate").option("rowsPerSecond", 20_000).load()
-users = events.withColumn("user", F.floor(F.pow(F.rand(seed=1), 4) * 10_000))
-per_user = users.groupBy("user").agg(F.count("*").alias("events"), F.max("timestamp").alias("last"))
-query = per_user.writeStream.outputMode("update").format("noop").trigger(processingTime="1 second").start()
 
-with Autopilot(spark, target_latency="2s").watch(query):
+def check(user, events, state):
+    """Counts the events of a user, the signature of each of which has to be checked: that takes the time."""
+    seen = state.get[0] if state.exists else 0
+    for part in events:
+        for value in part["value"]:
+            hashlib.pbkdf2_hmac("sha256", str(value).encode(), b"salt", 1500)
+        seen += len(part)
+    state.update((seen,))
+    yield pd.DataFrame({"user": [user[0]], "events": [seen]})
+
+
+# A few users do most of what is done, as everywhere: their state partitions are heavier than others.
+events = spark.readStream.format("rate").option("rowsPerSecond", 400).load()
+users = events.withColumn("user", F.floor(F.pow(F.rand(seed=1), 8) * 1_000)).groupBy("user")
+per_user = users.applyInPandasWithState(check, "user long, events long", "seen long", "update", "NoTimeout")
+query = per_user.writeStream.outputMode("update").format("noop").trigger(processingTime="2 seconds").start()
+
+with Autopilot(spark, target_latency="5s").watch(query):
     query.awaitTermination(120)
 
 query.stop()

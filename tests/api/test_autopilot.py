@@ -1,13 +1,10 @@
 """Autopilot beside queries that know nothing of it, in one session with two executors."""
 
 import logging
-import os
-import sys
 import time
 from dataclasses import dataclass
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, ElastreamError
@@ -18,7 +15,7 @@ from elastream.planning.attached import ByLoad
 from elastream.spark import attached
 from elastream.spark.attached import AttachedPlant
 from elastream.spark.capabilities import probe
-from spark_jvm import forget_jvm
+from stranger import two_executors
 
 PARTITIONS = 3
 ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
@@ -27,26 +24,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    forget_jvm()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    root = tmp_path_factory.mktemp("session")
-    builder = SparkSession.builder.master("local-cluster[2,1,700]").appName("stranger")
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.executor.memory": "600m",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.warehouse.dir": str(root / "warehouse"),
-        "spark.local.dir": str(root / "scratch"),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
-    forget_jvm()
+    with two_executors(tmp_path_factory.mktemp("session"), 600, shuffle_partitions=str(PARTITIONS)) as session:
+        yield session
 
 
 def records(spark):
@@ -194,7 +173,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
 
 def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
-    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kind=ONE_SLOT)
+    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
 
     def observed(holds):
         return lambda: holds(plant.observe())

@@ -33,7 +33,17 @@ from elastream.model.action import (
 )
 from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation
-from elastream.model.plant import Plant
+from elastream.model.plant import Plant, Policy
+from elastream.planning.baselines import Even, Random
+from elastream.planning.elastic_allocator import ElasticAllocator
+from elastream.planning.otd import Otd
+
+PLACING: dict[str, Callable[[], Policy]] = {
+    "even": Even,
+    "random": lambda: Random(1),
+    "otd": lambda: Otd(period=0.0),
+    "elastic allocator": lambda: ElasticAllocator(period=0.0),
+}
 
 
 @dataclass(frozen=True)
@@ -251,6 +261,19 @@ def conformance_suite(case: PlantCase) -> type:
                         after = wait_for(plant, case, lambda o, a=action: in_force(a, o))
                         assert in_force(action, after), f"{action} was accepted and is not in force"
                     check_observation(plant, plant.observe())
+
+        @pytest.mark.parametrize("policy", PLACING)
+        def test_what_policies_of_placement_propose_is_accepted(self, shared, policy):
+            with self.plant(shared) as plant:
+                if "MoveTask" not in plant.context.capabilities:
+                    pytest.skip("this plant moves no tasks")
+                self.prepared(plant, "MoveTask")
+                decides = PLACING[policy]()
+                for _ in range(3):
+                    for action in decides.plan(advance(plant, case.step)):
+                        outcome = plant.apply(action)
+                        check_outcome(action, outcome)
+                        assert outcome.succeeded, outcome
 
         def prepared(self, plant: Plant, kind: str) -> Observation:
             """An observation that gives occasion for an action of `kind`: a second host, or one that is being drained."""

@@ -23,6 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
+from elastream.model.observation import Metric
+from elastream.spark.attached import AttachedPlant
+from elastream.spark.capabilities import probe
 from elastream.spark.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.sources import check_source, open_source
 from spark_jvm import forget_jvm
@@ -221,3 +224,32 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
     assert query.awaitTermination(600)
     written = spark.read.format("kafka").options(**source_options(sink)).load().selectExpr("cast(value as string) v")
     assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic = kafka("watched", broker)
+    write(spark, topic, 0, 2000)
+    held_back = source_options(topic) | {"maxOffsetsPerTrigger": "30"}
+    counts = spark.readStream.format("kafka").options(**held_back).load().groupBy("key").count()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    writer = counts.writeStream.queryName("q").format("noop").outputMode("update").trigger(processingTime="1 second")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    can = probe(spark)
+    assert can.driver is not None
+    plant = AttachedPlant(spark, can.driver, can.task_loads)
+    try:
+        until = time.monotonic() + 300
+        while (seen := plant.observe()) and not (len(seen.tasks) == 2 and seen.operators.value("q", Metric.BACKLOG) > 0):
+            assert query.isActive, query.exception()
+            assert time.monotonic() < until, seen
+            time.sleep(0.2)
+        assert {str(task) for task in seen.tasks.tasks} == {"q/aggregate0#0", "q/aggregate0#1"}
+        assert 0 < seen.operators.value("q", Metric.BACKLOG) < 2000
+    finally:
+        plant.close()
+        query.stop()

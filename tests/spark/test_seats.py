@@ -54,7 +54,7 @@ def clock():
 @pytest.fixture
 def seats(cluster, clock, monkeypatch):
     monkeypatch.setattr(module, "fence", lambda spark, executor: cluster.there.update(fenced=("", 0, 0, False)))
-    found = Seats(cluster.session, cluster, clock.now, asks=True, kind=TYPE, allowed=2)
+    found = Seats(cluster.session, cluster, clock.now, allowed=2)
     found.look()
     return found
 
@@ -78,7 +78,7 @@ def test_in_local_mode_the_driver_is_the_host(cluster, clock):
 
 
 def test_an_executor_that_was_asked_for_takes_the_name_it_was_asked_under(seats, cluster):
-    seats.lease("h7")
+    seats.lease("h7", TYPE)
     assert cluster.totals == [3]
     assert state(seats, "h7") is HostState.REQUESTED
     cluster.there["2"] = ("10.0.0.4", 2, 0, False)
@@ -136,7 +136,7 @@ def test_a_host_whose_batches_do_not_end_is_not_waited_for(seats, cluster, clock
 
 
 def test_what_the_cluster_has_no_room_for_is_given_up_and_no_longer_asked_for(seats, cluster, clock):
-    seats.lease("h3")
+    seats.lease("h3", TYPE)
     clock.advance(module.START_LIMIT + 1)
     seats.step({}, holds=lambda host: False)
     assert state(seats, "h3") is HostState.LOST
@@ -146,16 +146,16 @@ def test_what_the_cluster_has_no_room_for_is_given_up_and_no_longer_asked_for(se
 def test_spark_may_have_as_many_executors_as_before_in_the_end(seats, cluster):
     seats.unbind()
     assert cluster.totals == []
-    seats.lease("h3")
+    seats.lease("h3", TYPE)
     seats.unbind()
     seats.unbind()
     assert cluster.totals == [3, 2]
 
 
 def test_where_spark_takes_what_there_is_only_giving_back_sets_a_limit(cluster, clock, seats):
-    free = Seats(cluster.session, cluster, clock.now, asks=True, kind=TYPE)
+    free = Seats(cluster.session, cluster, clock.now)
     free.look()
-    free.lease("h3")
+    free.lease("h3", TYPE)
     assert cluster.totals == []
     free.release("h2")
     for batch in (1, 1, 3):
@@ -185,7 +185,7 @@ class Provider:
     full = broken = False
 
     def __init__(self):
-        self.there, self.ended = [], []
+        self.there, self.ended, self.confined = [], [], {}
 
     def room(self, waiting, starting):
         return () if self.full else tuple(waiting)
@@ -198,8 +198,8 @@ class Provider:
     def address(self, host):
         return f"10.1.0.{host[1:]}"
 
-    def alive(self, host):
-        return True
+    def confine(self, host, cores):
+        self.confined[host] = cores
 
     def terminate(self, host):
         self.ended.append(host)
@@ -207,13 +207,13 @@ class Provider:
 
 @pytest.fixture
 def leased(cluster, clock, seats):
-    found = Seats(cluster.session, cluster, clock.now, provider=Provider(), kind=TYPE)
+    found = Seats(cluster.session, cluster, clock.now, provider=Provider())
     found.look()
     return found
 
 
 def test_a_leased_host_is_the_executor_at_its_address_and_is_ended_with_it(leased, cluster):
-    leased.lease("h3")
+    leased.lease("h3", TYPE)
     assert state(leased, "h3") is HostState.STARTING
     cluster.there["2"] = ("10.1.0.9", 2, 0, False)
     cluster.there["3"] = ("10.1.0.3", 2, 0, False)
@@ -226,9 +226,20 @@ def test_a_leased_host_is_the_executor_at_its_address_and_is_ended_with_it(lease
     assert (cluster.killed, cluster.totals) == ([], [])
 
 
+def test_a_leased_host_is_held_to_its_type_once_it_has_worked_off_its_first_batches(leased, cluster):
+    leased.lease("h3", TYPE)
+    cluster.there["3"] = ("10.1.0.3", 2, 0, False)
+    leased.look()
+    for batch in range(10, 14):
+        leased.step({"q": batch, "idle": -1}, holds=lambda host: False)
+    assert leased._provider.confined == {}
+    leased.step({"q": 14, "idle": -1}, holds=lambda host: False)
+    assert leased._provider.confined == {"h3": TYPE.cores}, "and executors that nobody leased are left as they are"
+
+
 def test_a_host_waits_while_the_provider_has_no_room(leased):
     leased._provider.full = True
-    leased.lease("h3")
+    leased.lease("h3", TYPE)
     leased.step({}, holds=lambda host: False)
     assert state(leased, "h3") is HostState.REQUESTED
     leased._provider.full = False
@@ -239,10 +250,10 @@ def test_a_host_waits_while_the_provider_has_no_room(leased):
 def test_a_host_that_the_provider_refuses_is_lost_and_says_why_to_who_asked(leased):
     leased._provider.broken = True
     with pytest.raises(CloudError, match="nothing to be had"):
-        leased.lease("h3")
+        leased.lease("h3", TYPE)
     assert state(leased, "h3") is HostState.LOST
     leased._provider.full = True
-    leased.lease("h4")
+    leased.lease("h4", TYPE)
     leased._provider.full = False
     leased.step({}, holds=lambda host: False)
     assert state(leased, "h4") is HostState.LOST

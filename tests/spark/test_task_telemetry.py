@@ -122,7 +122,7 @@ def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_loc
         assert flow.bytes.sum(axis=0) == pytest.approx(local + remote, rel=0.11, abs=2)
         assert flow.bytes.sum() >= (local + remote).sum()  # rounded up, never down by more than a byte a block
         executors = {where: number for number, where in enumerate(sorted({*flow.sender.executor, *flow.receiver.executor}))}
-        between = flow.between(executors)
+        between = flow.between(executors, len(executors))
         assert np.trace(between) == pytest.approx(local.sum(), rel=0.11, abs=2)
         assert between.sum() - np.trace(between) == pytest.approx(remote.sum(), rel=0.11, abs=2)
     first = next(load for load in told if load.ranks == (0,))

@@ -55,10 +55,17 @@ def test_a_batch_is_matched_with_its_own_stages_only():
     assert read_flows(LINES, (SOURCE, load(2, ("a",), (21,), parents=(1,), ranks=(0,), batch=8))) == ()
 
 
-def test_between_executors_bytes_add_up_to_all_that_was_sent_among_those_that_are_known():
+def test_between_places_bytes_add_up_to_all_that_was_sent_among_those_that_are_known():
     into_first, _ = read_flows(LINES, LOADS)
-    assert into_first.between({"a": 0, "b": 1}).tolist() == [[10, 50], [40, 110]]
-    assert into_first.between({"b": 0}).tolist() == [[110]]
+    assert into_first.between({"a": 0, "b": 1}, 2).tolist() == [[10, 50], [40, 110]]
+    assert into_first.between({"a": 1}, 2).tolist() == [[0, 0], [0, 10]]
+    assert into_first.between({"a": 0, "b": 0}, 1).tolist() == [[210]]
+
+
+def test_between_hosts_what_stays_is_on_the_diagonal():
+    found = traffic().between({"a": "h1", "b": "h2"}, ("h1", "h2"))
+    # Into the first 10 and 110 stay, into the second 2 and 4 + 6 + 7 + 9.
+    assert found.tolist() == pytest.approx(np.array([[12, 54], [53, 136]]) / 2)
 
 
 def test_tasks_with_state_exchange_by_pairs_and_what_feeds_them_stands_nowhere():

@@ -5,8 +5,10 @@ here is logged and ends here; what is not known or not possible is left alone. I
 """
 
 import logging
+import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,9 @@ from elastream.planning.attached import ByLoad
 from elastream.spark.attached import AttachedPlant
 from elastream.spark.capabilities import probe
 from elastream.spark.hosts import Provider
+from elastream.spark.joining import join
+from elastream.spark.local import Local
+from elastream.spark.pool import Pool
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -40,6 +45,8 @@ log = logging.getLogger("elastream.autopilot")
 
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
+GIVING_BACK = 20.0
+"""Of these, the seconds for which partitions are moved off hosts that end with it."""
 
 
 class Autopilot:
@@ -47,8 +54,9 @@ class Autopilot:
 
     State partitions are spread over the executors by what they take, and moved off executors that are about to leave. With
     `max_hosts`, executors are asked for when the load needs more, up to that many, and given back when it needs fewer, but
-    never below `min_hosts`. With `cloud`, a running provider of hosts that the session's cluster takes workers from (a
-    `LocalCluster`, for one), hosts of `host_type` are leased and released instead.
+    never below `min_hosts`. With `cloud`, hosts are leased and released instead: what `run(cloud=...)` takes (`Local`,
+    `Pool`), opened when it begins and closed when it ends, whose hosts join the session's Standalone master; or a provider
+    that runs already and is somebody else's to close. host_type: what is leased, by default what the cloud has.
 
     target_latency: seconds, or text such as `"2s"`, that a record may take; it decides how fast backlog must go. period:
     between two looks. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`. metrics_port,
@@ -67,7 +75,7 @@ class Autopilot:
         target_latency: float | str | None = None,
         max_hosts: int | None = None,
         min_hosts: int = 1,
-        cloud: Provider | None = None,
+        cloud: Local | Pool | Provider | None = None,
         host_type: HostType | None = None,
         period: float | str = "5s",
         observe_only: bool = False,
@@ -95,6 +103,7 @@ class Autopilot:
         self._plant: AttachedPlant | None = None
         self._loop: Loop | None = None
         self._stopped = False
+        self._staying: ExitStack | None = None
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
         """Look after `queries`, through restarts from their checkpoints; with none given, after all that the session has.
@@ -153,44 +162,59 @@ class Autopilot:
     def _run(self) -> None:
         """The thread: nothing that happens in here may reach the user's job."""
         try:
-            plant = self._attach()
-            if plant is not None:
-                self._steer(plant)
+            with ExitStack() as stack:
+                plant = self._attach(stack)
+                if plant is not None:
+                    self._steer(plant)
+                    if plant.kept:
+                        log.info("%s stay until this program ends: queries run, and nothing else does their work",
+                                 ", ".join(plant.kept))  # fmt: skip
+                        self._staying = stack.pop_all()
         except Exception as error:
             log.error("it looks after nothing any more, because of a fault: %s: %s", type(error).__name__, _line(error))
             log.debug("the fault", exc_info=True)
             if self._plant is not None:
                 self._plant.close()
 
-    def _attach(self) -> AttachedPlant | None:
-        can = probe(self._spark, self._cloud)
+    def _attach(self, stack: ExitStack) -> AttachedPlant | None:
+        cloud = self._cloud if isinstance(self._cloud, Local | Pool) else None
+        running = None if isinstance(self._cloud, Local | Pool) else self._cloud
+        can = probe(self._spark, running)
         for sentence in can.lacking:
             log.warning("%s", sentence)
         if can.driver is None:
             return None
-        leases = can.leases and self._max_hosts is not None
-        asks = can.asks and self._max_hosts is not None and not leases and self._cloud is None
-        kind = self._kind(can.slots) if leases or asks else None
+        asks = can.asks and self._max_hosts is not None and self._cloud is None
+        provider = running if can.leases and self._max_hosts is not None else None
+        if cloud is not None:
+            provider = self._joined(cloud, stack)
+        local = getattr(provider, "local", None)
         return AttachedPlant(
             self._spark,
             can.driver,
             can.task_loads,
             chosen=self._ids,
             target_latency=self._target,
-            max_hosts=self._max_hosts or 0,
+            max_hosts=int(getattr(local, "max_hosts", 0) if self._max_hosts is None else self._max_hosts),
             min_hosts=self._min_hosts,
             asks=asks,
-            provider=self._cloud if leases else None,
-            kind=kind,
+            provider=provider,
+            kinds=[self._type] if self._type else getattr(local, "types", None) or [_executor(can.slots or 1)],
+            gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
             hands_off=self._observe_only,
         )
 
-    def _kind(self, slots: int) -> HostType:
-        """The host type that is leased: as given, the provider's, or an executor as this session has them."""
-        local = getattr(self._cloud, "local", None)
-        kind = self._type or next(iter(getattr(local, "types", ())), None)
-        return kind or HostType("executor", cores=slots or 1, slots=slots or 1, price=0.0, billing=Billing(1.0), start=15.0)
+    def _joined(self, cloud: Local | Pool, stack: ExitStack) -> Provider | None:
+        """The hosts behind the cloud, opened here and closed with `stack`; None, said once, where they cannot be."""
+        folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
+        try:
+            cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
+        except (ElastreamError, OSError) as error:
+            log.warning("hosts cannot be leased: %s", _line(error))
+            return None
+        stack.callback(cluster.close)
+        return cluster
 
     def _steer(self, plant: AttachedPlant) -> None:
         journal, observers = Journal(), self._observers(plant)
@@ -286,6 +310,11 @@ class _Spoken:
         if text and (said != text if again else not said):
             log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
         self._said[what] = text
+
+
+def _executor(slots: int) -> HostType:
+    """What an executor of the session's own is taken for."""
+    return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
 
 
 def _line(error: Exception) -> str:

@@ -7,11 +7,11 @@ Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from elastream.experiments.assumptions import assumed
 from elastream.experiments.cases import run_all
 from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostState, HostType, Lease
@@ -72,39 +72,27 @@ FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
 """The bars: the paper's own results (19.3 / 11.4 = 1.7)."""
 
 
-def _assumed(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "why": why})
-
-
 @dataclass(frozen=True)
 class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled; `field.metadata` gives unit and reason."""
+    """What the paper does not say, as numbers that can be halved and doubled."""
 
-    work: float = _assumed(
+    work: float = assumed(
         1.0,
         "times the least",
         "the paper gives no service time, only that 2, 6 and 6 replicas are provided for the peak; 1 is the least work for "
         "which its own rule would not take one of them away at the peak: a utilisation of (n - 1) / n c S_s-out",
     )
-    source_work: float = _assumed(
+    source_work: float = assumed(
         0.35, "utilisation at the peak", "the source has one replica in every scenario, so less than S_s-out; half of it"
     )
-    words: float = _assumed(
+    words: float = assumed(
         6.4, "words a sentence", "the mean of the five sentences that Storm's word count example draws from"
     )
-    rise: float = _assumed(900.0, "s", "how long the load rises, and then falls, Figure 2 does not say in its text")
-    host_start: float = _assumed(5.0, "s", "the paper: containers are quickly spawned")
-    host_stop: float = _assumed(10.0, "s", "Docker's time between asking a container to stop and stopping it")
-    variation: float = _assumed(0.2, "coefficient of variation", "of service times, lognormal: the simulator's default")
-    network_latency: float = _assumed(0.0005, "s one way", "the simulator's default between hosts of one data centre")
-
-    def scaled(self, name: str, factor: float) -> "Assumptions":
-        """With one of them multiplied."""
-        return replace(self, **{name: getattr(self, name) * factor})
-
-    def listed(self) -> tuple[tuple[str, float, str, str], ...]:
-        """(name, value, unit, reason) of each."""
-        return tuple((f.name, getattr(self, f.name), f.metadata["unit"], f.metadata["why"]) for f in fields(self))
+    rise: float = assumed(900.0, "s", "how long the load rises, and then falls, Figure 2 does not say in its text")
+    host_start: float = assumed(5.0, "s", "the paper: containers are quickly spawned")
+    host_stop: float = assumed(10.0, "s", "Docker's time between asking a container to stop and stopping it")
+    variation: float = assumed(0.2, "coefficient of variation", "of service times, lognormal: the simulator's default")
+    network_latency: float = assumed(0.0005, "s one way", "the simulator's default between hosts of one data centre")
 
     @property
     def seconds(self) -> float:

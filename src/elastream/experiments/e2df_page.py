@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.e2df import (
     FEWER_REPLICAS,
     PAPER,
@@ -50,9 +51,7 @@ def run_e2df(
     if not quick:
         sets.append(("the most work that the provision can mean", heaviest(given)))
     if sensitivity:
-        sets += [
-            (f"{name} x {factor:g}", given.scaled(name, factor)) for name, *_ in given.listed() for factor in (0.5, 2.0)
-        ]
+        sets += [(f"{name} x {factor:g}", varied) for (name, factor), varied in variations(given).items()]
     wanted = [Case(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
     runs, seconds = run_cases(wanted, workers, lambda case, done, of: progress(case.scenario, done, of))
     size = len(SCENARIOS)
@@ -71,7 +70,7 @@ def outcome(varied: Sequence[Variation], seconds: float) -> Outcome:
                 each.name: {"bars": {c.name: c.value for c in bars(each.runs)}, "missed": _missed(bars(each.runs))}
                 for each in varied
             },
-            "assumptions": {name: value for name, value, *_ in runs[0].case.assumptions.listed()},
+            "assumptions": values(runs[0].case.assumptions),
             "seconds": round(seconds, 2),
         },
         {name: dict(figures) for name, figures in PAPER.items()},
@@ -131,15 +130,6 @@ def verdict(varied: Sequence[Variation]) -> str:
         f"Without it the saving is {1 - (given[-1].replicas - STATIC['source']) / named:.1%}; hosts counted only while "
         f"they are up are {1 - given[-1].running / given[0].running:.1%} fewer. "
         "The bars are about all replicas, and hosts as they are paid."
-    )
-
-
-def assumption_table(assumptions: Assumptions) -> Table:
-    """What the paper leaves open, and what is assumed."""
-    return Table(
-        "Assumptions",
-        ("assumption", "value", "unit", "why"),
-        tuple((name, f"{value:g}", unit, why) for name, value, unit, why in assumptions.listed()),
     )
 
 

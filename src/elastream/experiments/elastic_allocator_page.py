@@ -7,6 +7,7 @@ Figures are simulated; the paper shows curves and its text gives no values. What
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
 from elastream.experiments.elastic_allocator import (
     FIGURES,
@@ -58,9 +59,8 @@ def run_elastic_allocator(
         wanted += [Case(p, 0, 1, given) for p in POLICIES]
     if sensitivity:
         wanted += [
-            Case(p, rate, seed, given.scaled(name, factor))
-            for name, *_ in given.listed()
-            for factor in (0.5, 2.0)
+            Case(p, rate, seed, varied)
+            for varied in variations(given).values()
             for rate in (RATES[0], RATES[-1])
             for p in POLICIES
             for seed in seeds
@@ -83,9 +83,8 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
     day = by_policy(main, 0)
     varied = {
         f"{name} x {factor:g}": {c.name: c.value for c in bars(mine)}
-        for name, *_ in given.listed()
-        for factor in (0.5, 2.0)
-        if (mine := [run for run in runs if run.case.assumptions == given.scaled(name, factor)])
+        for (name, factor), other in variations(given).items()
+        if (mine := [run for run in runs if run.case.assumptions == other])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
     return Outcome(
@@ -95,7 +94,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
             "greedy over exact": gaps,
             "exact proven": {str(run.case.rate): run.proven for run in main if not math.isnan(run.gap)},
             "sensitivity": varied,
-            "assumptions": {name: value for name, value, *_ in given.listed()},
+            "assumptions": values(given),
             "refused": sum(run.refused for run in runs),
             "seconds": round(seconds, 2),
         },
@@ -114,10 +113,10 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
         parts.append(f"{name} is higher at {', '.join(more) + ' tuples/s' if more else 'no rate'}")
     return (
-        f"{'; '.join(parts)}. At the others it is the same by arithmetic: as long as no host and no link is full every "
-        "tuple gets through, and the same tuples need the same cores wherever tasks lie. Links are used a little less "
-        "where tasks that talk came to lie on one host. Where the exact placement is not proven the greedy one may be "
-        "better than it."
+        f"{'; '.join(parts)} than with even and random. Elsewhere it is the same by arithmetic: as long as no host and no "
+        "link is full every tuple gets through, and the same tuples need the same cores wherever tasks lie. Links are used "
+        "a little less where tasks that talk came to lie on one host. Where the exact placement is not proven the greedy "
+        "one may be better than it."
     )
 
 
@@ -168,8 +167,7 @@ def _page(
         bars_of = tuple((name, *(str(values.get(c.name, "-")) for c in checks)) for name, values in varied.items())
         header = ("assumed", *(c.name for c in checks))
         blocks.append(Table("The bars under other assumptions, simulated", header, bars_of))
-    rows = tuple((name, f"{value:g}", unit, why) for name, value, unit, why in Assumptions().listed())
-    blocks.append(Table("Assumptions", ("assumption", "value", "unit", "why"), rows))
+    blocks.append(assumption_table(Assumptions()))
     return Page("Elastic Allocator: tasks placed by what they need of cores and links (simulated)", tuple(blocks))
 
 

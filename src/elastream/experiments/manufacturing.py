@@ -6,11 +6,11 @@ From "Cost-efficient enactment of stream processing topologies" (Hochreiner et a
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.experiments.assumptions import assumed
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
@@ -89,58 +89,46 @@ LIGHT, CALCULATING, HEAVY = (
 )
 
 
-def _assumed(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "why": why})
-
-
 @dataclass(frozen=True)
 class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled; `field.metadata` gives unit and reason.
+    """What the paper does not say, as numbers that can be halved and doubled.
 
     Table 2's durations are means without queueing and contain the messaging before the operator; how much of each
     occupies an instance is not said. Whatever is assumed here, messaging is the rest, so the mean stays that of Table 2.
     """
 
-    light_work: float = _assumed(
+    light_work: float = assumed(
         0.020,
         "s an item",
         "O2, O6 and O8 read a small JSON text and drop nearly all of it; some published versions of O2 and O6 also wait "
         "200 ms, ten times this, which is tried as well",
     )
-    calculation_work: float = _assumed(
+    calculation_work: float = assumed(
         0.050, "s an item", "O3 to O5 as published ask the shared state up to eight times and send each result; O7 likewise"
     )
-    heavy_messaging: float = _assumed(
+    heavy_messaging: float = assumed(
         0.700,
         "s an item",
         "O3 to O5 leave 750 - 50 ms to messaging; O1 (OCR) and O9 (PDF) get the same, the rest is work",
     )
-    work_variation: float = _assumed(0.2, "coefficient of variation", "the paper gives means; lognormal")
-    messaging_variation: float = _assumed(
+    work_variation: float = assumed(0.2, "coefficient of variation", "the paper gives means; lognormal")
+    messaging_variation: float = assumed(
         0.2, "coefficient of variation", "the paper blames its low real-time compliance on such delays, without a figure"
     )
-    machines: float = _assumed(
+    machines: float = assumed(
         1.0,
         "times 2 to 8",
         "the text says two to eight machines, and that a tenth of all items makes 20 to 40 readings a second: 200 to 400 "
         "items, as 4 to 8 machines emit; penalties printed in Table 3 mean 1.6 to 1.7 million items, these 1.7",
     )
-    walk_interval: float = _assumed(
+    walk_interval: float = assumed(
         120.0, "s", "how often a random walk steps is not said, only that it changes more often than every 4 min"
     )
-    host_stop: float = _assumed(20.0, "s", "the shutdown grace of VISP's published runtime")
-    registry_bandwidth: float = _assumed(
+    host_stop: float = assumed(20.0, "s", "the shutdown grace of VISP's published runtime")
+    registry_bandwidth: float = assumed(
         14.0, "MB/s", "fetching 68 to 89 MB fills the rest of the 5 to 10 s that the paper gives for spawning an instance"
     )
-    network_latency: float = _assumed(0.0005, "s", "a round trip of 1 ms within a data centre")
-
-    def scaled(self, name: str, factor: float) -> "Assumptions":
-        """With one of them multiplied."""
-        return replace(self, **{name: getattr(self, name) * factor})
-
-    def listed(self) -> tuple[tuple[str, float, str, str], ...]:
-        """(name, value, unit, reason) of each."""
-        return tuple((f.name, getattr(self, f.name), f.metadata["unit"], f.metadata["why"]) for f in fields(self))
+    network_latency: float = assumed(0.0005, "s", "a round trip of 1 ms within a data centre")
 
     def work(self, operator: str) -> float:
         """Seconds for which an item occupies an instance; never more than Table 2's whole duration."""

@@ -8,11 +8,11 @@ its own, and its worker nodes are regions. `Case` and `Run` know nothing of the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from elastream.experiments.assumptions import assumed
 from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -25,9 +25,11 @@ from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, ma
 
 __all__ = [
     "APPLICATIONS",
+    "FEWER_SEEDS",
     "MAIN",
     "PAPER",
     "POLICIES",
+    "SEEDS",
     "SIZES",
     "Assumptions",
     "Case",
@@ -48,6 +50,11 @@ SECONDS, PERIOD = 600.0, 5.0
 """Length of a run, and seconds between rounds (paper, sections 5.2 and 5.3)."""
 SETTLED = 50.0
 """Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
+SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
+FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
+"""How many on the paper's own cluster. Half of twelve tasks calculate, drawn anew five times a run. In a quarter of all
+draws no worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its
+mean to about one point. The 25 draws of five runs had it five points too high. Fewer, where only a change is to be seen."""
 
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "communication": {
@@ -55,50 +62,55 @@ PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "otd": {"traffic between nodes, at the end": 0.06},
     },
     "computation": {
-        "even": {"CPU use of workers, mean": 0.51, "traffic between nodes, at the end": 0.50},
-        "otd": {"CPU use of workers, mean": 0.77, "traffic between nodes, at the end": 0.20},
+        "even": {
+            "CPU use of workers, settled": 0.51,
+            "CPU use of workers, mean": 0.51,
+            "traffic between nodes, at the end": 0.50,
+        },
+        "otd": {
+            "CPU use of workers, settled": 0.77,
+            "CPU use of workers, mean": 0.75,
+            "traffic between nodes, at the end": 0.20,
+        },
     },
 }
 """Sections 5.3.1 and 5.3.2, Figures 12 and 13: two worker nodes of four workers each. Figures 14 and 15 (2 to 16 worker
-nodes of two workers) give no numbers in the text."""
-LESS_TRAFFIC, MORE_CPU = 0.88, 0.51
-"""The bars: the paper's own results."""
-
-
-def _assumed(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "why": why})
+nodes of two workers) give no numbers in the text. CPU use rises to 77 % in the first 50 s, which is the 51 % more of its
+abstract, and is kept at 75 % while the calculation moves from task to task."""
+LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47
+"""The bars: the paper's own results; 75 % is 47 % above 51 %."""
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled; `field.metadata` gives unit and reason."""
+    """What the paper does not say, as numbers that can be halved and doubled."""
 
-    words: float = _assumed(12.0, "words a sentence", "about what novels have")
-    sentence: float = _assumed(70.0, "bytes", "so many words of about five letters, and blanks")
-    word: float = _assumed(16.0, "bytes", "a word and what a tuple of it needs")
-    light: float = _assumed(0.02, "times the heavy work", "Bolt 1 where no calculation is added: splitting alone")
-    heavy_share: float = _assumed(
+    words: float = assumed(12.0, "words a sentence", "about what novels have")
+    sentence: float = assumed(70.0, "bytes", "so many words of about five letters, and blanks")
+    word: float = assumed(16.0, "bytes", "a word and what a tuple of it needs")
+    light: float = assumed(0.02, "times the heavy work", "Bolt 1 where no calculation is added: splitting alone")
+    heavy_share: float = assumed(
         0.5,
         "of Bolt 1's tasks",
         "the calculation is added to a random part of the key domain; half is as much random as a part can be",
+        most=1.0,
     )
-    interval: float = _assumed(120.0, "s", "how long a part of the key domain has the calculation before it changes")
-    quiet: float = _assumed(
+    interval: float = assumed(120.0, "s", "how long a part of the key domain has the calculation before it changes")
+    quiet: float = assumed(
         0.15, "of all cores", "communication-intensive: 'CPU usage is stable at a low level for all workers'"
     )
-    vocabulary: float = _assumed(
+    vocabulary: float = assumed(
         10_000.0, "words", "of a novel; they occur by Zipf's law, and each goes to one of Bolt 2's tasks by chance"
     )
-    pending: float = _assumed(500.0, "sentences", "under way at once: the clients of DRPC wait for their answers")
-
-    def scaled(self, name: str, factor: float) -> "Assumptions":
-        """With one of them multiplied."""
-        value = getattr(self, name) * factor
-        return replace(self, **{name: min(1.0, value) if name == "heavy_share" else value})
-
-    def listed(self) -> tuple[tuple[str, float, str, str], ...]:
-        """(name, value, unit, reason) of each."""
-        return tuple((f.name, getattr(self, f.name), f.metadata["unit"], f.metadata["why"]) for f in fields(self))
+    offered: float = assumed(
+        1.25,
+        "times a core's worth a task",
+        "computation-intensive: as fast as answers come, more than a worker can do for one heavy task",
+    )
+    relief: float = assumed(
+        Otd.relief, "of what lies between two workers", "ours, not the paper's: how much a move must relieve the busier one"
+    )
+    pending: float = assumed(500.0, "sentences", "under way at once: the clients of DRPC wait for their answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +152,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a case came to. cpu: mean use of workers once settled. remote, remote_end: part of what tasks send each other
-    that goes between nodes, mean over the run and at its end. rate: sentences/s done, once settled. delay: seconds a record
-    takes, likewise. best: the mean CPU use that the exact packing would bring, NaN where not asked. warnings: rounds that
-    said that resources are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
+    """What a case came to. cpu: mean use of workers after the first SETTLED seconds. settled: the same without the SETTLED
+    seconds after every change of who calculates. remote, remote_end: part of what tasks send each other that goes between
+    nodes, mean over the run and at its end. rate: sentences/s done, as `cpu`. delay: seconds a record takes, likewise.
+    best: the mean CPU use that the exact packing would bring, NaN where not asked. warnings: rounds that said that
+    resources are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
     """
 
     case: Case
     cpu: float
+    settled: float
     remote: float
     remote_end: float
     rate: float
@@ -162,6 +176,7 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """All figures, by the names of the tables."""
         return {
+            "CPU use of workers, settled": self.settled,
             "CPU use of workers, mean": self.cpu,
             "traffic between nodes, mean": self.remote,
             "traffic between nodes, at the end": self.remote_end,
@@ -186,12 +201,25 @@ def efforts(case: Case) -> Floats:
     return table
 
 
+def word_shares(case: Case) -> Floats:
+    """Part of all words that each task of Bolt 2 counts."""
+    random = np.random.default_rng([case.seed, case.cluster.second, 7])
+    ranks = np.arange(1, round(case.assumptions.vocabulary) + 1)
+    found = np.bincount(random.integers(0, case.cluster.second, ranks.size), 1 / ranks, case.cluster.second)
+    return np.asarray(found / found.sum())
+
+
 def best_use(case: Case) -> float:
-    """Mean CPU use over the intervals under the exact packing, where the busiest worker or one task alone sets the pace."""
+    """Mean CPU use over the intervals under the exact packing of all tasks, where the busiest worker sets the pace.
+
+    The bound that the solver proves is taken for it, so no placement is above.
+    """
+    counting = COUNT * case.assumptions.words * word_shares(case)
     found = []
     for row in efforts(case):
-        packed = pack(row, case.cluster.hosts, seconds=5.0)
-        found.append(float(row.sum()) / (case.cluster.hosts * max(packed.bound, float(row.max()))))
+        a_sentence = np.concatenate([HEAVY * row / row.size, counting])
+        packed = pack(a_sentence, case.cluster.hosts, seconds=5.0)
+        found.append(float(a_sentence.sum()) / (case.cluster.hosts * packed.bound))
     return float(np.mean(found))
 
 
@@ -217,12 +245,8 @@ def make(case: Case) -> SimulatedPlant:
     """The plant of a case, at time 0: tasks dealt over the workers in turn, those over the nodes."""
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
-    random = np.random.default_rng([case.seed, cluster.second, 7])
-    ranks = np.arange(1, round(given.vocabulary) + 1)
-    words = np.bincount(random.integers(0, cluster.second, ranks.size), 1 / ranks, cluster.second)
     if case.application == "computation":
-        # As fast as answers come: more than one heavy task alone on a worker can do.
-        rate = 1.25 * cluster.first / HEAVY
+        rate = given.offered * cluster.first / HEAVY
     else:
         rate = given.quiet * cluster.hosts / (SPLIT + given.words * COUNT)
     return make_plant(
@@ -239,7 +263,7 @@ def make(case: Case) -> SimulatedPlant:
             # N-Storm+ lets the old executor work until the new one does (section 3.3).
             start_cached=0.0,
             pending=given.pending,
-            shares={"count": words.tolist()},
+            shares={"count": word_shares(case).tolist()},
             efforts={"split": efforts(case)} if case.application == "computation" else {},
             share_interval=given.interval,
         ),
@@ -250,7 +274,7 @@ def policy_of(case: Case) -> Otd | None:
     """Who decides; nobody for the even deployment."""
     if case.policy == "even":
         return None
-    return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else Otd.relief)
+    return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else case.assumptions.relief)
 
 
 def between_nodes(seen: Observation) -> float:
@@ -278,14 +302,17 @@ def run_case(case: Case) -> Run:
             refused += sum(not plant.apply(action).succeeded for action in policy.plan(seen))
             warnings += policy.decide(seen).case is LoadCase.SHORTAGE
     table = np.array(rows)
-    settled = table[:, 0] > SETTLED
+    later = table[:, 0] > SETTLED
+    # A row stands for the period that ends with it.
+    settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
     return Run(
         case,
+        float(table[later, 1].mean()),
         float(table[settled, 1].mean()),
         float(table[:, 2].mean()),
         float(table[-1, 2]),
-        float(table[settled, 3].mean()),
-        float(np.nanmean(np.array(delays)[settled])),
+        float(table[later, 3].mean()),
+        float(np.nanmean(np.array(delays)[later])),
         best_use(case) if case.application == "computation" and case.policy == "even" else math.nan,
         plant.migrations,
         warnings,
@@ -304,9 +331,13 @@ def bars(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Chec
     traffic = {
         name: figures["communication"][name]["traffic between nodes, at the end"] for name in ("even", "otd")
     }  # fmt: skip
-    cpu = {name: figures["computation"][name]["CPU use of workers, mean"] for name in ("even", "otd")}
     less = 1 - traffic["otd"] / traffic["even"]
-    more = cpu["otd"] / cpu["even"] - 1
+    more = {
+        what: figures["computation"]["otd"][f"CPU use of workers, {what}"]
+        / figures["computation"]["even"][f"CPU use of workers, {what}"]
+        - 1
+        for what in ("settled", "mean")
+    }
     return (
         Check(
             f"communication-intensive, {MAIN.name}: traffic between nodes below the even deployment's",
@@ -316,10 +347,17 @@ def bars(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> tuple[Chec
             "our bar; paper, section 5.3.2: 88 %",
         ),
         Check(
-            f"computation-intensive, {MAIN.name}: mean CPU use above the even deployment's",
-            round(more, 4),
+            f"computation-intensive, {MAIN.name}: CPU use above the even deployment's, where both have settled",
+            round(more["settled"], 4),
             f">= {MORE_CPU:g}",
-            more >= MORE_CPU,
-            "our bar; paper, section 5.3.1: 51 %",
+            more["settled"] >= MORE_CPU,
+            "our bar; paper, section 5.3.1: from 51 to 77 % in 50 s",
+        ),
+        Check(
+            f"computation-intensive, {MAIN.name}: CPU use above the even deployment's, mean with all changes",
+            round(more["mean"], 4),
+            f">= {KEPT_CPU:g}",
+            more["mean"] >= KEPT_CPU,
+            "paper, section 5.3.1: kept at 75 % as the load changes",
         ),
     )

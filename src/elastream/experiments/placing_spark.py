@@ -6,14 +6,15 @@ quota and, where the machine allows it, a link of their own. Which policies are 
 """
 
 import contextlib
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition, Metric, Observation
+from elastream.model.observation import Composition, Floats, Frame, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, Segment
 from elastream.planning.exact import deviation
@@ -35,7 +36,7 @@ from elastream.spark.network import Link
 from elastream.spark.plant import SparkPlant
 from elastream.spark.starting import start_plant
 
-__all__ = ["HOST", "LINK", "PARTITIONS", "Phase", "Query", "cluster", "network_kind", "phase", "settle"]
+__all__ = ["HOST", "LINK", "PARTITIONS", "ROUND", "Moves", "Phase", "Query", "cluster", "network_kind", "phase", "settle"]
 
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
@@ -46,6 +47,8 @@ FAVOURITE = 0.9
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
+ROUND = 5.0
+"""Seconds between a move that landed and the next question, as in the paper: one to three batches."""
 LANDING, WARMING = 40.0, 60.0
 """Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
@@ -80,22 +83,30 @@ class Query:
         return [round(self.steps * each) for each in share]
 
 
+class Moves(NamedTuple):
+    """How a placement came about: moves of state partitions that landed, and that the plant refused."""
+
+    landed: int
+    refused: int
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
 
-    within, crossing: bytes/s between tasks of one host and of two, NaN where tasks with state send each other nothing.
+    sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
+    within, crossing: bytes/s between tasks with state on one host and on two, NaN where they send each other nothing.
     rate: records/s taken, of all queries. batch: seconds of a batch, median. moves: to come to this placement.
     """
 
-    name: str
     cpu: tuple[float, ...]
     link: tuple[float, ...]
+    sent: tuple[tuple[float, ...], ...]
     within: float
     crossing: float
     rate: float
     batch: float
-    moves: int
+    moves: Moves
 
     @property
     def crossing_share(self) -> float:
@@ -112,7 +123,8 @@ class Phase:
             "links of hosts (deviation)": _deviation(self.link),
             "records/s": self.rate,
             "batch (s)": self.batch,
-            "state partitions moved": float(self.moves),
+            "state partitions moved": float(self.moves.landed),
+            "moves refused": float(self.moves.refused),
         }
         if self.within + self.crossing > 0:
             found["between hosts, of what tasks with state send each other"] = self.crossing_share
@@ -147,7 +159,7 @@ def frame_of(spark: SparkSession, query: Query) -> DataFrame:
     work = F.aggregate(F.sequence(F.lit(0), steps), F.lit(0.0), lambda total, n: total + 1 / (n + 1))
     worked = fresh.withColumn("work", work if query.steps else F.lit(0.0))
     if not query.partner:
-        return worked.select("value", "work")
+        return worked.select("value", "work", "payload")  # what nobody asks for would not be sent
     # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
     keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
     table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]
@@ -226,33 +238,41 @@ def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
 def network_kind(plant: SparkPlant) -> str:
     """Which kind of network the hosts were on, in words."""
     if plant.cluster.link_rate > 0:
-        return f"network namespaces, each host's link limited by tc to {LINK}"
+        return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {LINK}, not delayed"
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
 
 
-def settle(plant: SparkPlant, policy: Policy, seconds: float, *, period: float = 2.0, one_by_one: bool = False) -> int:
-    """Let `policy` move tasks for `seconds`, looking every `period`; the number of moves that landed.
+def settle(plant: SparkPlant, policy: Policy, seconds: float) -> Moves:
+    """Let `policy` move tasks for `seconds`: it is asked once ROUND has passed since what it asked for before has landed.
 
-    one_by_one: ask again only once what was asked for has landed, because the use of hosts shows it no sooner.
-
-    Ends earlier where it asked for nothing in four looks in a row. Raises ElastreamError where a query fails, or nothing is
-    known of its tasks within WARMING.
+    Ends earlier where it asked for nothing twice in a row. Raises ElastreamError where a query fails, or nothing is known
+    of its tasks within WARMING.
     """
     _await_measured(plant)
-    before, until, quiet = len(plant.placing.landed), time.monotonic() + seconds, 0
-    while time.monotonic() < until and quiet < 4:
+    before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
+    while time.monotonic() < until and quiet < 2:
+        seen = _over_a_round(plant)
+        actions = policy.plan(seen) if _measured(seen) else ()
+        refused += sum(not plant.apply(action).succeeded for action in actions)
+        quiet = 0 if actions else quiet + 1
+        landing = time.monotonic() + LANDING
+        while plant.placing.wanted() and time.monotonic() < landing:
+            _looked(plant)
+            time.sleep(0.5)
+    return Moves(len(plant.placing.landed) - before, refused)
+
+
+def _over_a_round(plant: SparkPlant) -> Observation:
+    """What is seen at the end of a round, with the use of hosts' CPU over all of it: within a batch it goes up and down."""
+    hosts = tuple(plant.hosts.usable)
+    began, before = time.monotonic(), _cpu(plant, hosts)
+    while (passed := time.monotonic() - began) < ROUND:
         seen = _looked(plant)
-        if _measured(seen) and not (one_by_one and plant.placing.wanted()):
-            actions = policy.plan(seen)
-            for action in actions:
-                plant.apply(action)
-            quiet = 0 if actions else quiet + 1
-        time.sleep(period)
-    landing = time.monotonic() + LANDING
-    while plant.placing.wanted() and time.monotonic() < landing:
-        _looked(plant)
         time.sleep(0.5)
-    return len(plant.placing.landed) - before
+    used = dict(zip(hosts, (np.array(_cpu(plant, hosts)) - before) / passed / HOST.cores, strict=True))
+    kept = {metric: seen.hosts.column(metric) for metric in (Metric.BANDWIDTH, Metric.MEMORY, Metric.TASKS)}
+    frame = Frame(seen.hosts.ids, {**kept, Metric.CPU: [used.get(host, math.nan) for host in seen.hosts.ids]})
+    return replace(seen, hosts=frame)
 
 
 def _await_measured(plant: SparkPlant) -> None:
@@ -267,13 +287,16 @@ def _measured(seen: Observation) -> bool:
     return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
 
 
-def phase(plant: SparkPlant, name: str, moves: int, seconds: float) -> Phase:
+def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
     """Measure for `seconds` what goes on under the placement as it is."""
     hosts = tuple(plant.hosts.usable)
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
     seen: list[Observation] = []
+    sent: list[Floats] = []
     while time.monotonic() < clock + seconds:
         seen.append(_looked(plant))
+        host_of = {executor.id: host for host in hosts if (executor := plant.hosts.executor(host)) is not None}
+        sent.append(plant.task_telemetry.between(host_of, hosts))
         time.sleep(1.0)
     passed = time.monotonic() - clock
     cpu = tuple((b - a) / passed / HOST.cores for a, b in zip(before, _cpu(plant, hosts), strict=True))
@@ -290,9 +313,9 @@ def phase(plant: SparkPlant, name: str, moves: int, seconds: float) -> Phase:
         if batch.rows and began <= batch.end
     ]
     return Phase(
-        name,
         cpu,
         link,
+        tuple(map(tuple, np.nanmean(sent, axis=0).tolist())),
         within,
         crossing,
         sum(batch.rows for batch in batches) / passed,

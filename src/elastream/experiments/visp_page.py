@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import pairwise
 from statistics import fmean
 
+from elastream.experiments.assumptions import assumption_table, scaled, variations
 from elastream.experiments.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, Assumptions
 from elastream.experiments.outcome import Check, Outcome, check_table, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
@@ -30,7 +31,7 @@ from elastream.experiments.visp import (
 from elastream.experiments.visp_paper import TABLES, Printed
 from elastream.planning.btu import Btu
 
-__all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "variations", "verdict"]
+__all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
 
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
@@ -84,12 +85,14 @@ def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = (
 def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Outcome:
     """The whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
-    sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled (`variations`).
+    sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
+    published versions of O2 and O6 wait.
     progress: called with (name of what is done, runs done, runs in all).
     """
     told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
-    changes = variations() if sensitivity else []
+    given = Assumptions()
+    changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if sensitivity else {}
     seeds = (1,) if quick else SEEDS
     total = len(wanted) + 4 * len(seeds) * len(changes)
     done = 0
@@ -103,7 +106,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     varied = []
     if changes:
         # One batch, so that the workers are never idle between two variations.
-        batches = [cases(("stepwise",), seeds, Assumptions().scaled(name, factor)) for name, factor in changes]
+        batches = [cases(("stepwise",), seeds, assumptions) for assumptions in changes.values()]
         found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
         size = len(batches[0])
         varied = [
@@ -111,11 +114,6 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
             for k, (name, factor) in enumerate(changes)
         ]
     return outcome(runs, seconds, varied)
-
-
-def variations() -> list[tuple[str, float]]:
-    """Every assumption, halved and doubled; and the 200 ms that published versions of O2 and O6 wait."""
-    return [*((name, factor) for name, *_ in Assumptions().listed() for factor in (0.5, 2.0)), ("light_work", 10.0)]
 
 
 def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Table:
@@ -231,15 +229,6 @@ def sensitivity_table(varied: Sequence[Variation]) -> Table:
     )
 
 
-def assumption_table() -> Table:
-    """What the paper leaves open, and what is assumed."""
-    return Table(
-        "Assumptions",
-        ("assumption", "value", "unit", "why"),
-        tuple((name, f"{value:g}", unit, why) for name, value, unit, why in Assumptions().listed()),
-    )
-
-
 def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied: Sequence[Variation]) -> Page:
     missed = [check for check in checks if not check.holds]
     blocks: list[Block] = [
@@ -254,7 +243,7 @@ def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied
     for pattern, columns in figures.items():
         blocks += [Heading(pattern), comparison(pattern, columns)]
         blocks += [_plot(run) for run in runs if run.case.pattern == pattern and run.case.seed == runs[0].case.seed]
-    blocks += [Heading("What is assumed"), assumption_table()]
+    blocks += [Heading("What is assumed"), assumption_table(Assumptions())]
     if varied:
         blocks += [Heading("What depends on it"), sensitivity_table(varied)]
     return Page("VISP: provisioning by billing time unit (simulated)", tuple(blocks))

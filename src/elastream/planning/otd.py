@@ -19,21 +19,18 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Report
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.planning.attraction import attraction, score_changes, touching
 from elastream.planning.static import missing_hosts
 
 __all__ = [
-    "Attraction",
     "Case",
     "LoadClass",
     "Otd",
     "Pair",
     "Rules",
     "Workers",
-    "allocation_score",
-    "attraction",
     "classes",
     "otd_round",
-    "score_changes",
 ]
 
 TICK = 1e-6
@@ -70,10 +67,11 @@ class Rules:
     it is high whatever its CPU does. threshold: least change of the allocation score for Algorithm 2, as a fraction of what
     a task exchanges on average (the paper's threshold_ASC is in its own units).
 
-    relief: ours. Algorithm 1 as published looks at communication alone and may move a task that does nothing, or so much
-    that the receiver is as full as the giver was. With `relief` above 0 a move must bring the busier of the two down by
-    that part of what lies between them, and where the busiest worker has no such task the next one of high load is asked.
-    0: as published.
+    relief: ours. As published both algorithms look at communication alone. Algorithm 1 may move a task that does nothing,
+    or so much that the receiver is as full as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must then
+    relieve, for ever. With `relief` above 0 a move of the first must bring the busier of the two down by that part of what
+    lies between them, and where the busiest worker has no such task the next one of high load is asked; one of the second
+    must leave its receiver below high load. 0: as published.
     """
 
     high: float = 0.9
@@ -117,23 +115,6 @@ class Workers:
         return np.lexsort((waiting, used))
 
 
-@dataclass(frozen=True)
-class Attraction:
-    """Bytes/s that tasks exchange with all others on each node, sorted by task and node; missing pairs: none."""
-
-    task: Integers
-    node: Integers
-    rate: Floats
-
-    def at(self, task: Integers, node: Integers, nodes: int) -> Floats:
-        """Of these pairs of task and node; 0 where they exchange nothing."""
-        keys, wanted = self.task * nodes + self.node, task * nodes + node
-        if not keys.size:
-            return np.zeros(wanted.size)
-        found = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
-        return np.where(keys[found] == wanted, self.rate[found], 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Pair:
     """What a round comes to: the case, and for cases 1 and 3 the task to move, its new worker and the change of its
@@ -154,41 +135,6 @@ def classes(workers: Workers, rules: Rules) -> Integers:
     found[(workers.utilisation >= rules.high) | long] = LoadClass.HIGH
     found[~workers.takes] = LoadClass.UNKNOWN
     return found
-
-
-def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
-    """The sums of Equation 4, for all tasks and nodes that exchange anything. place: node of each task, -1 for nowhere.
-
-    Who stands nowhere is near nobody and counts for none.
-    """
-    source, target, rate = exchange.source, exchange.target, exchange.rate
-    between = (source >= 0) & (target >= 0) & (source != target)
-    source, target, rate = source[between], target[between], rate[between]
-    task, other = np.concatenate([source, target]), np.concatenate([target, source])
-    node, both = place[other], np.concatenate([rate, rate])
-    placed = node >= 0
-    keys = task[placed] * nodes + node[placed]
-    order = np.argsort(keys)
-    keys, both = keys[order], both[placed][order]
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
-    sums = np.add.reduceat(both, first) if first.size else np.zeros(0)
-    return Attraction(keys[first] // nodes, keys[first] % nodes, sums)
-
-
-def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """AS of Equation 4: what `task` exchanges within `node` less what it exchanges with all others, were it there."""
-    touching = (exchange.source == task) ^ (exchange.target == task)
-    other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
-    rate = exchange.rate[touching]
-    there = np.append(place, -1)[other]
-    placed = there >= 0
-    within = rate[placed & (there == node)].sum()
-    return float(within - rate[placed & (there != node)].sum())
-
-
-def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
-    """ASC of Equation 5 for moving each of `task` from where it is to the node beside it, others staying where they are."""
-    return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
 
 
 def otd_round(
@@ -219,19 +165,19 @@ def otd_round(
         lightest[workers.node[worker]] = worker
     place = np.where(host >= 0, workers.node[host], -1)
     if case is Case.BALANCE:
-        givers = order[high[order]][::-1]
+        givers, weight = order[high[order]][::-1], _weights(workers, host, load)
         for giver in (givers if rules.relief > 0 else givers[:1]).tolist():
-            pair = _balance(workers, host, load, place, exchange, giver, lightest, rules, without)
+            pair = _balance(workers, host, weight, place, exchange, giver, lightest, rules, without)
             if pair.task >= 0:
                 return pair
         return Pair(case)
-    return _bring_together(workers, host, place, exchange, lightest, rules, without)
+    return _bring_together(workers, host, load, place, exchange, lightest, rules, without)
 
 
 def _balance(
     workers: Workers,
     host: Integers,
-    load: Floats,
+    weight: Floats,
     place: Integers,
     exchange: Exchange,
     giver: int,
@@ -239,7 +185,10 @@ def _balance(
     rules: Rules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 1: of all tasks on the busiest worker and all lightest workers the pair with the greatest change."""
+    """Algorithm 1: of all tasks on the busiest worker and all lightest workers the pair with the greatest change.
+
+    weight: of each task, see `_weights`.
+    """
     mine, goals = np.flatnonzero(host == giver), np.flatnonzero(lightest >= 0)
     if not mine.size:
         return Pair(Case.BALANCE)
@@ -247,13 +196,12 @@ def _balance(
     task, node = np.repeat(mine, goals.size), np.tile(goals, mine.size)
     worker = lightest[node]
     if exchange.known:
-        change = score_changes(attraction(_touching(exchange, mine, host.size), place, nodes), place, task, node, nodes)
+        change = score_changes(attraction(touching(exchange, mine, host.size), place, nodes), place, task, node, nodes)
     else:
         change = np.zeros(task.size)
     gap = workers.utilisation[giver] - workers.utilisation[worker]
-    weight = load[mine] / max(float(np.nansum(load[mine])), 1e-12) * workers.utilisation[giver]
     # A task that is half the gap leaves both alike: by so much it brings the busier of the two down.
-    brings = np.minimum(np.repeat(weight, goals.size), gap - np.repeat(weight, goals.size))
+    brings = np.minimum(weight[task], gap - weight[task])
     order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
     for row in order.tolist():
         if rules.relief > 0 and brings[row] < rules.relief * gap[row]:
@@ -263,9 +211,17 @@ def _balance(
     return Pair(Case.BALANCE)
 
 
+def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
+    """Part of its worker's utilisation that each task makes up; NaN where unknown, and for a task that stands nowhere."""
+    at = np.append(workers.utilisation, np.nan)[host]
+    total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
+    return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)
+
+
 def _bring_together(
     workers: Workers,
     host: Integers,
+    load: Floats,
     place: Integers,
     exchange: Exchange,
     lightest: Integers,
@@ -280,27 +236,22 @@ def _bring_together(
     own = pulls.at(np.arange(host.size), place, nodes)
     # Where a task exchanges nothing it has nothing to gain, so only the pairs in the table can be worth a move.
     movable = (host >= 0) & workers.takes[host]
-    open_to = (lightest[pulls.node] >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
+    goal = lightest[pulls.node]
+    open_to = (goal >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
+    if rules.relief > 0:
+        open_to &= ~(workers.utilisation[goal] + _weights(workers, host, load)[pulls.task] >= rules.high)
     change = np.where(open_to, pulls.rate - own[pulls.task], -math.inf)
     if not change.size:
         return Pair(Case.COMMUNICATION)
     least = rules.threshold * float(pulls.rate.sum()) / host.size
     best = int(np.argmax(change))
     if without:
-        barred = [(int(pulls.task[r]), int(lightest[pulls.node[r]])) in without for r in np.flatnonzero(change > least)]
+        barred = [(int(pulls.task[r]), int(goal[r])) in without for r in np.flatnonzero(change > least)]
         change[np.flatnonzero(change > least)[barred]] = -math.inf
         best = int(np.argmax(change))
     if not change[best] > least:
         return Pair(Case.COMMUNICATION)
-    return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(lightest[pulls.node[best]]), float(change[best]))
-
-
-def _touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
-    """The entries that one of `tasks` is part of."""
-    mine = np.zeros(count + 1, dtype=np.bool_)
-    mine[tasks] = True
-    rows = mine[exchange.source] | mine[exchange.target]
-    return Exchange(exchange.source[rows], exchange.target[rows], exchange.rate[rows])
+    return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(goal[best]), float(change[best]))
 
 
 @dataclass

@@ -28,7 +28,7 @@ __all__ = ["TaskNetwork", "TaskStation"]
 STEPS = 20
 """Steps that a monitoring period is cut into."""
 PASSES = 4
-"""Times in a step that what hosts can give and what is asked of them are fitted to each other."""
+"""Times in a step that what hosts can give and what is asked of them are fitted to each other, at most."""
 DUST = 1e-9
 """Records, and core-seconds, less than this are nothing."""
 
@@ -158,13 +158,16 @@ class TaskNetwork(Network):
         hosts = ground.room.size
         scale = self.scale if self.scale.size == hosts else np.ones(hosts)
         for _ in range(PASSES):
-            wanted, _ = self._flow(ground, queues, entering, most, scale, at)
+            wanted, served = self._flow(ground, queues, entering, most, scale, at)
             cores = np.bincount(at, wanted, hosts)
             link = np.bincount(at, wanted / ground.cost * ground.carried, hosts)
             by_cores = np.divide(ground.room * lasts, cores, out=np.ones(hosts), where=cores > DUST)
             by_link = np.divide(ground.link * lasts, link, out=np.ones(hosts), where=link > DUST)
-            scale = np.minimum(1.0, np.minimum(by_cores, by_link))
-        _, served = self._flow(ground, queues, entering, most, scale, at)
+            before, scale = scale, np.minimum(1.0, np.minimum(by_cores, by_link))
+            if np.abs(scale - before).max() < DUST:
+                break
+        else:
+            _, served = self._flow(ground, queues, entering, most, scale, at)
         self.scale = scale
         self._settle(ground, entering, served, begin + lasts / 2, lasts)
 

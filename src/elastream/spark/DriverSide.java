@@ -53,6 +53,14 @@ private static void visit(org.apache.spark.sql.execution.SparkPlan plan, int[] g
     }
 }
 
+/**
+ * CPU nanoseconds that the answering thread has taken so far, less than 0 where this JVM does not count them. All calls of
+ * one thread of Python are answered by one thread here.
+ */
+public static long spent() {
+    return java.lang.management.ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
+}
+
 /** Where a state store is believed to be, a line a partition, empty where it was never loaded: "executor_HOST_ID". */
 public static String locations(Object coordinator, String root, String run, long operator, String store, int partitions) {
     org.apache.spark.sql.execution.streaming.state.StateStoreCoordinatorRef asked =

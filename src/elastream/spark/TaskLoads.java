@@ -17,8 +17,8 @@ public static String loads(Object context, Object execution, String names, long 
     if (query.lastProgress() == null) return "";
     // With its progress there, a batch has ended: a user's function may make a batch run several jobs.
     long over = query.lastProgress().batchId();
-    long first = Math.max(told + 1, over - limit + 1);
-    if (first > over) return "";
+    if (told >= over) return "";
+    long first = -1;
     org.apache.spark.status.AppStatusStore store = spark.statusStore();
     int[] jobs = spark.statusTracker().getJobIdsForGroup(query.runId().toString());
     java.util.Arrays.sort(jobs);
@@ -28,6 +28,11 @@ public static String loads(Object context, Object execution, String names, long 
             org.apache.spark.status.api.v1.JobData job = store.job(jobs[at]);
             long batch = batchOf(job);
             if (batch > over || !job.completionTime().isDefined()) continue;
+            if (first < 0) {
+                // Not always the last one in the progress: a query that finds nothing to do makes progress as well.
+                if (batch <= told) return "";
+                first = Math.max(told + 1, batch - limit + 1);
+            }
             if (batch < first - 1) break;
             if (job.status() != org.apache.spark.JobExecutionStatus.SUCCEEDED) continue;
             out.append("J\t").append(batch).append('\t')

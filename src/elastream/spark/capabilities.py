@@ -18,7 +18,7 @@ from elastream.spark.task_watch import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
 
-PROVIDER = ("room", "lease", "address", "alive", "terminate")
+PROVIDER = ("room", "lease", "address", "confine", "terminate")
 """What is asked of a provider of hosts here; `elastream.spark.hosts.Provider` has more."""
 
 

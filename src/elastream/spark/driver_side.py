@@ -5,6 +5,7 @@ each of 2,000 tasks took would be some thousands of calls a look; `DriverSide.ja
 answers with lines of text. Spark's driver always has the compiler for it: its own generated code goes through the same.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ class DriverSide:
         """
         answer: str = getattr(self._object, method)(*arguments)
         return [line.split("\t") for line in answer.split("\n")[:-1]]
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the calling thread has taken so far, here and in the JVM; differences of it tell what calls cost.
+
+        Needs the methods of `DriverSide.java`.
+        """
+        return time.thread_time() + max(0, int(self._object.spent())) / 1e9
 
 
 def first_line(error: Exception) -> str:

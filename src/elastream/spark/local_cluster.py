@@ -71,17 +71,25 @@ class LocalCluster:
         self._hosts: dict[str, int] = {}
         self._supervisor: Connection | None = None
 
-    def start(self) -> str:
-        """Start the master and return its URL once it answers.
+    def start(self, master: str | None = None) -> str:
+        """Start the master and return its URL once it answers. master: one that runs already and that hosts join instead.
 
         Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
+        Raises CloudError where `master` is none that workers join, or is not to be reached from hosts with links.
         """
+        if master is not None and not master.startswith("spark://"):
+            raise CloudError(f"hosts of this machine join a Standalone master (spark://...), which {master!r} is not")
         self._java = find_java()
         self._check_folder()
         self._claim_addresses()
         try:
             self._open_supervisor()
-            self._start_master()
+            if master is None:
+                self._start_master()
+            elif self._linked:
+                raise CloudError(f"hosts with links or regions of their own cannot reach {master}, only a master of theirs")
+            else:
+                self._url = master
         except BaseException:
             self.close()
             raise
@@ -90,7 +98,7 @@ class LocalCluster:
     @property
     def url(self) -> str:
         """What a session calls its master: `spark://127.0.x.1:PORT`."""
-        return f"spark://{self.driver_address}:{self._port}"
+        return self._url
 
     @property
     def page(self) -> str:
@@ -282,8 +290,9 @@ class LocalCluster:
         self._namespaces: str | None = about["namespaces"]
 
     def _start_master(self) -> None:
-        self._port, self._page_port = self._free_ports()
-        arguments = {"--host": self.driver_address, "--port": str(self._port), "--webui-port": str(self._page_port)}
+        port, self._page_port = self._free_ports()
+        self._url = f"spark://{self.driver_address}:{port}"
+        arguments = {"--host": self.driver_address, "--port": str(port), "--webui-port": str(self._page_port)}
         self._ask(
             "spawn",
             name=MASTER,

@@ -31,10 +31,11 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import ACTIVE, HostState, Lease, total_cost
+from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
 from elastream.spark.compile import RunningSegment, explain_failure, switch
+from elastream.spark.host_actions import HostActions
 from elastream.spark.host_watch import HostWatch
 from elastream.spark.hosts import Hosts
 from elastream.spark.link_watch import LinkWatch
@@ -49,8 +50,6 @@ __all__ = ["SparkPlant"]
 
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
-ANYWHERE = "local"
-"""The region of an action whose policy leaves it to the host type."""
 NAN = float("nan")
 
 
@@ -84,6 +83,7 @@ class SparkPlant:
         self._links = LinkWatch(cluster)
         self._tasks = TaskTelemetry(spark, running)
         self._steward = Steward(running, hosts, placing, clock.now, cluster.landlord)
+        self._host_actions = HostActions(hosts, context.host_types, context.max_hosts, self._steward.empty)
         self._steward.start()
 
     @property
@@ -125,6 +125,11 @@ class SparkPlant:
     def telemetry(self) -> Telemetry:
         """Batches so far, for tests and benchmarks."""
         return self._telemetry
+
+    @property
+    def task_telemetry(self) -> TaskTelemetry:
+        """What tasks cost and send each other, for benchmarks."""
+        return self._tasks
 
     @property
     def running(self) -> tuple[RunningSegment, ...]:
@@ -255,16 +260,8 @@ class SparkPlant:
                 return self._set_parallelism(action, operator, instances)
             case MoveTask(task, host):
                 return self._move(action, task, host)
-            case LeaseHost(host, kind, region):
-                return self._lease(action, host, kind, region)
-            case RenewHost(host):
-                return self._hosts.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
-            case DrainHost(host):
-                return self._drain(action, host)
-            case CancelDrain(host):
-                return self._cancel_drain(action, host)
-            case ReleaseHost(host):
-                return self._release(action, host)
+            case LeaseHost() | RenewHost() | DrainHost() | CancelDrain() | ReleaseHost():
+                return self._host_actions.apply(action)
 
     def _switch_alternate(self, action: Action, operator: str, alternate: str) -> Outcome:
         graph = self._context.graph
@@ -310,55 +307,6 @@ class SparkPlant:
             self._placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
         self._placing.want(task, host, action.why)
-        return Outcome(action, Status.ACCEPTED)
-
-    def _lease(self, action: Action, host: str, kind: str, region: str) -> Outcome:
-        known = self._hosts.leases.get(host)
-        if known is not None:
-            if known.active:
-                return Outcome(action, Status.DONE)
-            return Outcome(action, Status.REFUSED, f"host {host!r} was leased before and is {known.state}; take a new name")
-        if kind not in self._context.host_types:
-            return Outcome(action, Status.REFUSED, f"there is no host type {kind!r}")
-        stands = self._context.host_types[kind].region
-        if region not in (stands, ANYWHERE):
-            return Outcome(action, Status.REFUSED, f"hosts of type {kind!r} stand in {stands!r}, not in {region!r}")
-        if sum(lease.active for lease in self._hosts.leases.values()) >= self._context.max_hosts:
-            return Outcome(action, Status.REFUSED, f"all {self._context.max_hosts} hosts are leased")
-        self._hosts.lease(host, self._context.host_types[kind])
-        return Outcome(action, Status.ACCEPTED)
-
-    def _drain(self, action: Action, host: str) -> Outcome:
-        if self._hosts.state(host) is HostState.DRAINING:
-            return Outcome(action, Status.DONE)
-        if refusal := self._hosts.expect(action, host, HostState.RUNNING):
-            return refusal
-        others = [name for name in self._hosts.usable if name != host]
-        if not others:
-            return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
-        self._hosts.drain(host)
-        self._steward.empty(host, others)
-        return Outcome(action, Status.ACCEPTED)
-
-    def _cancel_drain(self, action: Action, host: str) -> Outcome:
-        if self._hosts.state(host) is HostState.RUNNING:
-            return Outcome(action, Status.DONE)
-        if refusal := self._hosts.expect(action, host, HostState.DRAINING):
-            return refusal
-        self._hosts.cancel_drain(host)
-        return Outcome(action, Status.DONE)
-
-    def _release(self, action: Action, host: str) -> Outcome:
-        state = self._hosts.state(host)
-        if state in (HostState.RELEASING, HostState.RELEASED):
-            return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
-        if state is HostState.REQUESTED:
-            self._hosts.release(host)
-            return Outcome(action, Status.DONE)
-        if refusal := self._hosts.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING):
-            return refusal
-        if not self._steward.release(host):
-            return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")
         return Outcome(action, Status.ACCEPTED)
 
     # -- observation ---------------------------------------------------------------------------------------------------

@@ -339,9 +339,9 @@ class PooledCluster(LocalCluster):
             self._member.close()
             raise
 
-    def start(self) -> str:
-        """Start the master and return its URL once it answers; raises EnvironmentProblem."""
-        url = super().start()
+    def start(self, master: str | None = None) -> str:
+        """As `LocalCluster.start` does; the pool is talked to from now on."""
+        url = super().start(master)
         self._member.start(self._running, self.kill)
         return url
 

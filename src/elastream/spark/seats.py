@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import ElastreamError
 from elastream.spark.driver_side import DriverSide
-from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, START_LIMIT, Provider, fence
+from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, SETTLING_BATCHES, START_LIMIT, Provider, fence
 from elastream.spark.lease_book import LeaseBook
 from elastream.spark.state_partitions import Location
 
@@ -45,6 +45,8 @@ class _Seat:
     executor: str | None = None
     address: str = ""
     provided: bool = False
+    confined_after: Mapping[str, int] | None = None
+    confined: bool = False
     leaving: bool = False
     busy: deque[tuple[float, float]] = field(default_factory=deque)
     waiting_since: float = 0.0
@@ -54,8 +56,8 @@ class _Seat:
 class Seats(LeaseBook):
     """All hosts seen so far. `look` sees what has changed; everything else is cheap. Thread-safe.
 
-    provider, kind: where hosts are leased and of which type; without a provider, `kind` is what an executor asked of Spark
-    is taken for, and without `asks` nobody is asked. allowed: how many executors Spark may have before anyone asks.
+    provider: where hosts are leased; without one, executors are asked of Spark. allowed: how many it may have before anyone
+    asks.
     """
 
     def __init__(
@@ -64,14 +66,12 @@ class Seats(LeaseBook):
         driver: DriverSide,
         clock: Callable[[], float],
         *,
-        asks: bool = False,
         provider: Provider | None = None,
-        kind: HostType | None = None,
         allowed: int = UNLIMITED,
     ) -> None:
         super().__init__(clock)
         self._spark, self._driver = spark, driver
-        self.asks, self._provider, self._kind = asks, provider, kind
+        self._provider = provider
         self._seats: dict[str, _Seat] = {}
         self._allowed = self._total = allowed
         self._given_back = False
@@ -80,6 +80,11 @@ class Seats(LeaseBook):
     def next_number(self) -> int:
         """A number such that no host is called `h` and that, or more."""
         return 1 + max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
+
+    @property
+    def provided(self) -> tuple[str, ...]:
+        """Hosts of the provider that are still leased."""
+        return tuple(name for name, lease in self.leases.items() if lease.active and self._seats[name].provided)
 
     def host_of(self) -> Mapping[str, str]:
         """Host by executor, of those that are there."""
@@ -126,11 +131,10 @@ class Seats(LeaseBook):
                 self._follow(name, int(busy) / 1e3, leaving == "1")
             self._end_missing(there)
 
-    def lease(self, host: str) -> None:
-        """Ask for a host under the name `host`."""
-        assert self._kind is not None
+    def lease(self, host: str, type: HostType) -> None:
+        """Ask for a host under the name `host`, as an executor of Spark's or as a host of the provider's of `type`."""
         with self._lock:
-            self._leases[host] = Lease(host, self._kind, self._clock())
+            self._leases[host] = Lease(host, type, self._clock())
             self._seats[host] = _Seat(provided=self._provider is not None, waiting_since=self._clock())
             if self._provider is None:
                 self._request()
@@ -148,7 +152,7 @@ class Seats(LeaseBook):
 
     def leaving(self, host: str) -> bool:
         """Whether Spark gives `host` nothing new, so that no wish of ours brings it back."""
-        return self._seats[host].leaving
+        return host in self._seats and self._seats[host].leaving
 
     def step(self, batches: Mapping[str, int], holds: Callable[[str], bool]) -> None:
         """Take hosts that come and go along. batches: the newest that each query ended; holds: whether one has state."""
@@ -162,6 +166,8 @@ class Seats(LeaseBook):
                     self._lose(name)
             elif lease.state is HostState.RELEASING:
                 self._step_releasing(name, seat, batches, holds)
+            elif seat.provided and lease.state is HostState.RUNNING:
+                self._confine(name, seat, batches)
 
     def close(self) -> None:
         """Let go of every host: it stays where it is, with whoever owns the session or the provider."""
@@ -217,6 +223,15 @@ class Seats(LeaseBook):
                 seat.fenced_at, seat.waiting_since = dict(batches), self._clock()
         elif tired or all(batches[each] - seat.fenced_at.get(each, -1) >= GRACE_BATCHES for each in batches):
             self._end(name, seat)
+
+    def _confine(self, name: str, seat: _Seat, batches: Mapping[str, int]) -> None:
+        """Hold a host of the provider to its type, as `Hosts` does: once it has worked off its first batches."""
+        if seat.confined_after is None:
+            seat.confined_after = {query: batch + SETTLING_BATCHES for query, batch in batches.items()}
+        elif not seat.confined and any(batches.get(query, -1) > last for query, last in seat.confined_after.items()):
+            seat.confined = True
+            if self._provider is not None:
+                self._provider.confine(name, self._leases[name].type.cores)
 
     def _end(self, name: str, seat: _Seat) -> None:
         if seat.provided and self._provider is not None:

@@ -6,7 +6,7 @@ Pure arithmetic, so that it can be tested on what a Spark once said. How the tex
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,16 @@ from elastream.model.observation import Floats, Integers
 __all__ = ["LoadWindow", "Mean", "StageLoad", "read_loads"]
 
 MILLI, NANO = 1e-3, 1e-9
-FIGURES = ("run_time", "waited", "cpu", "records", "local_bytes", "remote_bytes", "written_bytes")
+FIGURES = {
+    "run_time": MILLI,
+    "waited": MILLI,
+    "cpu": NANO,
+    "records": 1.0,
+    "local_bytes": 1.0,
+    "remote_bytes": 1.0,
+    "written_bytes": 1.0,
+}
+"""What `TaskLoads.java` tells of a task, in its order, and what makes it the unit that `StageLoad` has it in."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +91,9 @@ def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
         # Jobs come newest first. Stages without state run once a batch: a later job finds what they wrote.
         key = (batch, ranks, 0 if ranks else stage)
         if (known := found.get(key)) is None:
-            found[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, *columns)
-        elif known.partitions == len(columns.executor):
-            more = {name: getattr(known, name) + getattr(columns, name) for name in FIGURES}
+            found[key] = StageLoad(batch, stage, parents, ranks, head[4] == "1", math.nan, math.nan, **columns)
+        elif known.partitions == len(columns["executor"]):
+            more = {name: getattr(known, name) + columns[name] for name in FIGURES}
             found[key] = replace(known, **more)
     return tuple(
         replace(load, seconds=ended[load.batch] - ended.get(load.batch - 1, math.nan), ended=ended[load.batch])
@@ -113,19 +122,8 @@ def _stages(
         yield batch, head, rows
 
 
-class _Columns(NamedTuple):
-    executor: tuple[str, ...]
-    task: Integers
-    run_time: Floats
-    waited: Floats
-    cpu: Floats
-    records: Floats
-    local_bytes: Floats
-    remote_bytes: Floats
-    written_bytes: Floats
-
-
-def _columns(rows: Sequence[Sequence[str]], tasks: int) -> _Columns | None:
+def _columns(rows: Sequence[Sequence[str]], tasks: int) -> dict[str, Any] | None:
+    """The columns of a `StageLoad`, by name; None where a task is missing."""
     width = max(tasks, 1 + max((int(row[1]) for row in rows), default=-1))
     executor, task = [""] * width, np.full(width, -1, dtype=np.int64)
     figures = np.zeros((len(FIGURES), width))
@@ -136,8 +134,8 @@ def _columns(rows: Sequence[Sequence[str]], tasks: int) -> _Columns | None:
         figures[:, row] += [float(each) for each in spent]
     if not width or (task < 0).any():
         return None
-    run_time, waited, cpu, *rest = figures
-    return _Columns(tuple(executor), task, MILLI * run_time, MILLI * waited, NANO * cpu, *rest)
+    named = {name: unit * column for (name, unit), column in zip(FIGURES.items(), figures, strict=True)}
+    return {"executor": tuple(executor), "task": task, **named}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -124,5 +124,7 @@ def _word(kind: str) -> str:
         "StreamingSymmetricHashJoin": "join",
         "StreamingDeduplicate": "deduplicate",
         "SessionWindowStateStoreSave": "session",
+        "FlatMapGroupsInPandasWithState": "apply-in-pandas-with-state",
+        "TransformWithStateInPySpark": "transform-with-state",
     }
     return known.get(kind) or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()

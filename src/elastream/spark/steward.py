@@ -65,9 +65,11 @@ class Steward:
         held = {task: named[at.address] for task, at in self._placing.where().items() if at.address in named}
         return held | dict(self._placing.wanted())
 
-    def empty(self, host: str, others: Sequence[str]) -> None:
+    def empty(self, host: str) -> None:
         """Want everything that `host` holds, or is about to get, elsewhere: always on the host that has the least."""
-        held = self.held()
+        held, others = self.held(), self._others(host)
+        if not others:
+            return
         cores = {name: self._hosts.leases[name].type.cores * self._hosts.leases[name].type.speed for name in others}
         load = {name: sum(where == name for where in held.values()) / cores[name] for name in others}
         for task, where in held.items():
@@ -78,11 +80,15 @@ class Steward:
 
     def release(self, host: str) -> bool:
         """Send a host on its way out, what it holds to the others; False where there is no other that takes tasks."""
-        others = [name for name in self._hosts.usable if name != host]
-        if others:
-            self.empty(host, others)
-            self._hosts.release(host)
-        return bool(others)
+        if not self._others(host):
+            return False
+        self._hosts.release(host)
+        self.empty(host)
+        return True
+
+    def _others(self, host: str) -> tuple[str, ...]:
+        """Hosts that take tasks, without `host`."""
+        return tuple(name for name in self._hosts.usable if name != host)
 
     def _step_along(self) -> None:
         next_look = next_plan = 0.0
@@ -121,10 +127,9 @@ class Steward:
 
     def _keep_emptying(self) -> None:
         """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""
-        usable = self._hosts.usable
         for name, lease in self._hosts.leases.items():
-            if usable and lease.state in (HostState.DRAINING, HostState.RELEASING):
-                self.empty(name, usable)
+            if lease.state in (HostState.DRAINING, HostState.RELEASING):
+                self.empty(name)
 
     def _target(self, host: str) -> Location | None:
         lease = self._hosts.leases.get(host)  # the plan may name a host of another run

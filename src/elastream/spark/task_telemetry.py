@@ -100,6 +100,10 @@ class TaskTelemetry:
         """Who sends whom how much, mean over the last batches."""
         return self._traffic.exchange(tasks.tasks, now)
 
+    def between(self, host_of: Mapping[str, str], hosts: Sequence[str]) -> Floats:
+        """Who among `hosts` sends whom how much, see `Traffic.between`."""
+        return self._traffic.between(host_of, hosts)
+
     def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float) -> Frame:
         """What goes over the links between `hosts`, see `Traffic.links`."""
         return self._traffic.links(host_of, hosts, capacity)

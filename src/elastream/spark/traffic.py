@@ -34,15 +34,12 @@ class Flow:
     receiver: StageLoad
     bytes: Floats
 
-    def between(self, executors: Mapping[str, int]) -> Floats:
-        """Bytes from executor to executor, numbered by `executors`; those of executors that are not in it are left out."""
-        size = len(executors)
-        out, to = (
-            np.array([executors.get(where, size) for where in load.executor]) for load in (self.sender, self.receiver)
-        )
-        total = np.zeros((size + 1, size + 1))
+    def between(self, place: Mapping[str, int], places: int) -> Floats:
+        """Bytes from place to place. place: number of each executor's, below `places`; other executors are left out."""
+        out, to = (np.array([place.get(where, places) for where in load.executor]) for load in (self.sender, self.receiver))
+        total = np.zeros((places + 1, places + 1))
         np.add.at(total, np.ix_(out, to), self.bytes)
-        return total[:size, :size]
+        return total[:places, :places]
 
 
 class MapOutputs(DriverSide):
@@ -137,28 +134,26 @@ class Traffic:
         here = (rate > 0) & (target >= 0)
         return Exchange(source[here], target[here], rate[here], age=max(0.0, now - ended))
 
-    def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float = math.nan) -> Frame:
-        """A row per ordered pair of `hosts`: bytes/s of shuffles over it, and the bytes/s that it can carry.
+    def between(self, host_of: Mapping[str, str], hosts: Sequence[str]) -> Floats:
+        """Bytes/s of shuffles from host (row) to host (column), on the diagonal what stays; NaN where unknown.
 
         host_of: host by executor. What the driver, heartbeats and the checkpoint send besides is in no figure here.
         """
-        pairs = [(a, b) for a in hosts for b in hosts if a != b]
-        executors = {executor: number for number, executor in enumerate(host_of)}
-        between = np.zeros((len(executors), len(executors)))
+        rows = {host: row for row, host in enumerate(hosts)}
+        place = {executor: rows[host] for executor, host in host_of.items() if host in rows}
+        total = np.full((len(hosts), len(hosts)), 0.0 if self.known else math.nan)
         for batches in self._flows.values():
             seconds = math.fsum(flows[0].receiver.seconds for _, flows in batches)
-            for _, flows in batches:
-                for flow in flows:
-                    between += flow.between(executors) / seconds
-        total = dict.fromkeys(pairs, 0.0 if self.known else math.nan)
-        named = list(host_of.values())
-        for out, to in zip(*np.nonzero(between), strict=True):
-            if (pair := (named[out], named[to])) in total:
-                total[pair] += between[out, to]
-        return Frame(
-            [f"{a}>{b}" for a, b in pairs],
-            {Metric.TRAFFIC: list(total.values()), Metric.BANDWIDTH: [capacity] * len(pairs)},
-        )
+            for flow in (flow for _, flows in batches for flow in flows):
+                total += flow.between(place, len(hosts)) / seconds
+        return total
+
+    def links(self, host_of: Mapping[str, str], hosts: Sequence[str], capacity: float = math.nan) -> Frame:
+        """A row per ordered pair of `hosts`: bytes/s of shuffles over it (`between`), and the bytes/s that it can carry."""
+        apart = ~np.eye(len(hosts), dtype=np.bool_)
+        traffic = self.between(host_of, hosts)[apart]
+        names = [f"{a}>{b}" for a in hosts for b in hosts if a != b]
+        return Frame(names, {Metric.TRAFFIC: traffic, Metric.BANDWIDTH: np.full(len(names), capacity)})
 
 
 def _rates(

@@ -1,11 +1,11 @@
-"""A streaming query of the user's, watched from outside: its batches, its stages with state, what each partition takes.
+"""Streaming queries of the user's, watched from outside: their batches, stages with state, what each partition takes.
 
 Two questions to the driver a look, whatever the query does in between. A query is known by its id, which outlives a restart
 from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from elastream.spark.stateful import StageState, StatefulStage, stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
 from elastream.spark.traffic import Traffic
 
-__all__ = ["Loads", "WatchedBatch", "WatchedQuery"]
+__all__ = ["Loads", "WatchedBatch", "WatchedQueries", "WatchedQuery"]
 
 NAN = float("nan")
 REMEMBERED = 20
@@ -202,3 +202,57 @@ class WatchedQuery:
 
     def _task_name(self, stage: StatefulStage) -> str:
         return f"{self.name}/{stage.name}"
+
+
+class WatchedQueries:
+    """The queries of a session that are chosen, through all their runs. chosen: their ids, None for every one that runs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        driver: DriverSide,
+        loads: TaskLoads | None,
+        placing: Placing,
+        chosen: Callable[[], frozenset[str] | None],
+        traffic: Traffic | None = None,
+    ) -> None:
+        self._spark, self._driver, self._task_loads, self._placing = spark, driver, loads, placing
+        self._chosen, self._traffic = chosen, traffic
+        self._queries: dict[str, WatchedQuery] = {}
+        self._gone_since: dict[str, float] = {}
+
+    @property
+    def all(self) -> tuple[WatchedQuery, ...]:
+        """Every query so far."""
+        return tuple(self._queries.values())
+
+    @property
+    def live(self) -> tuple[WatchedQuery, ...]:
+        """Those that ran when they were last looked for."""
+        return tuple(query for query in self.all if query.run_id is not None)
+
+    def gone_for(self, now: float) -> float:
+        """Seconds for which none has run, since 0 where none ever has; 0 while one runs."""
+        return 0.0 if self.live else now - max(self._gone_since.values(), default=0.0)
+
+    def find(self, now: float) -> None:
+        """See which run at second `now`."""
+        chosen = self._chosen()
+        running = set()
+        for query_id, run_id, name in self._driver.ask("queries", self._spark._jsparkSession.streams()):
+            if chosen is None or query_id in chosen:
+                running.add(query_id)
+                if query_id not in self._queries:
+                    self._queries[query_id] = self._new(query_id, name or query_id[:8])
+                self._queries[query_id].run(run_id)
+                self._gone_since.pop(query_id, None)
+        for query in self.live:
+            if query.id not in running:
+                query.end()
+                self._gone_since[query.id] = now
+
+    def _new(self, query_id: str, name: str) -> WatchedQuery:
+        """A query under a name that no other has."""
+        names = {query.name for query in self.all}
+        free = next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
+        return WatchedQuery(self._spark, self._driver, self._task_loads, query_id, free, self._placing, self._traffic)

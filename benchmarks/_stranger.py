@@ -1,0 +1,85 @@
+"""A session and a query of somebody else's, on hosts that are each held to a part of a core.
+
+Several such hosts together stay below what a machine of two cores has: so many do so many times the work of one, and the
+driver keeps its share.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from _common import wait_until
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream import HostType, Local
+from elastream.spark.local import LocalCluster
+from elastream.spark.session import open_session, settings_for
+
+HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
+"""Four of them use 1.4 cores; two are the least that these benchmarks run on."""
+KEYS, STATES = 64, 16
+
+
+def executors(spark: SparkSession) -> int:
+    """How many there are."""
+    return int(spark.sparkContext._jsc.sc().statusStore().executorList(True).size()) - 1
+
+
+@contextmanager
+def session_on_hosts(first: int, most: int) -> Iterator[tuple[SparkSession, LocalCluster, Path]]:
+    """A session with `first` executors, on hosts h1, h2... without a quota yet, and a folder for checkpoints."""
+    root = Path(tempfile.mkdtemp(prefix="stranger-"))
+    cluster = LocalCluster(Local(HOST, max_hosts=most), root / "cluster")
+    master = cluster.start()
+    spark = None
+    try:
+        for number in range(1, first + 1):
+            cluster.lease(f"h{number}", HOST)
+        settings = settings_for(
+            driver_address=cluster.driver_address,
+            executor_memory=cluster.executor_memory_mb,
+            executor_cores=1,
+            state_partitions=STATES,
+            small=True,
+        )
+        # Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does.
+        spark = open_session(master, "stranger", cluster.folder, {**settings, "spark.locality.wait": "3s"})
+        wait_until(lambda: executors(spark) == first, 120)
+        yield spark, cluster, root
+    finally:
+        cluster.close()
+        if spark is not None:
+            spark.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def start_work(spark: SparkSession, root: Path, steps: int, share: str = "1") -> StreamingQuery:
+    """A count of each key, and then, in the same tasks, arithmetic: CPU in the executor's JVM.
+
+    A key k has `steps` steps of it times `share`, an expression of k.
+    """
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5 * KEYS).option("numPartitions", 2).load()
+    counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+    many = f"sequence(1L, cast(1 + {steps} * {share} as long))"
+    worked = counts.selectExpr("k", f"aggregate({many}, count, (a, x) -> (a * 31 + x) % 1000003) as n")
+    writer = worked.writeStream.outputMode("update").format("noop").trigger(processingTime="100 milliseconds")
+    return writer.option("checkpointLocation", str(root / f"checkpoint-{steps}")).start()
+
+
+def ended(query: StreamingQuery, batches: int, limit: float = 180.0) -> None:
+    """Wait until `batches` batches more have ended."""
+
+    def newest() -> int:
+        return -1 if query.lastProgress is None else int(query.lastProgress["batchId"])
+
+    wanted = newest() + batches
+    wait_until(lambda: newest() >= wanted or not query.isActive, limit)
+
+
+def seconds_of(query: StreamingQuery, first: int) -> list[float]:
+    """Seconds of each batch from `first` on."""
+    return [p["durationMs"]["triggerExecution"] / 1e3 for p in query.recentProgress if p["batchId"] >= first]

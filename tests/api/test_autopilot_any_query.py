@@ -1,0 +1,204 @@
+"""Autopilot beside whatever classic PySpark makes a streaming query of: its partitions are found, told apart and moved.
+
+One session with two executors and Spark's own settings; state in RocksDB where an operator needs it.
+"""
+
+import sys
+import time
+from dataclasses import dataclass, field
+
+import pandas as pd
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.types import LongType, StructField, StructType
+
+from elastream import Autopilot
+from elastream.model.action import MoveTask, TaskId
+from elastream.model.plant import Policy
+from stranger import two_executors
+
+PARTITIONS = 2
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+# Executors do not find this file: what runs there travels with the query.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+COUNT = StructType([StructField("n", LongType())])
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    settings = {
+        "shuffle_partitions": str(PARTITIONS),
+        "adaptive_enabled": "true",
+        "streaming_numRecentProgressUpdates": "9999",
+    }
+    with two_executors(tmp_path_factory.mktemp("session"), 700, **settings) as session:
+        yield session
+
+
+def records(spark, rows=60):
+    """Numbers with a key of ten, in order: of n whole batches every key has the same count."""
+    read = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+    return read.withColumn("k", F.col("value") % 10)
+
+
+class Counting(StatefulProcessor):
+    """How many rows each key has had."""
+
+    def init(self, handle):
+        self.seen = handle.getValueState("seen", COUNT)
+
+    def handleInputRows(self, key, rows, timerValues):
+        n = sum(len(part) for part in rows) + (self.seen.get()[0] if self.seen.exists() else 0)
+        self.seen.update((n,))
+        yield pd.DataFrame({"k": [key[0]], "n": [n]})
+
+    def close(self):
+        pass
+
+
+def count_in_pandas(key, parts, state):
+    n = sum(len(part) for part in parts) + (state.get[0] if state.exists else 0)
+    state.update((n,))
+    yield pd.DataFrame({"k": [key[0]], "n": [n]})
+
+
+def with_transform_with_state(spark):
+    spark.conf.set(PROVIDER, ROCKSDB)
+    counted = records(spark).groupBy("k").transformWithStateInPandas(
+        Counting(), outputStructType="k long, n long", outputMode="Update", timeMode="None"
+    )  # fmt: skip
+    return counted, {"transform-with-state0"}
+
+
+def with_state_in_pandas(spark):
+    grouped = records(spark).groupBy("k")
+    counted = grouped.applyInPandasWithState(count_in_pandas, "k long, n long", COUNT, "update", "NoTimeout")
+    return counted, {"apply-in-pandas-with-state0"}
+
+
+def aggregated_in_rocksdb(spark):
+    spark.conf.set(PROVIDER, ROCKSDB)
+    return records(spark).groupBy("k").agg(F.count("*").alias("n")), {"aggregate0"}
+
+
+def deduplicated_then_counted(spark):
+    rows = records(spark).withWatermark("timestamp", "1 minute").dropDuplicates(["value", "timestamp"])
+    return rows.groupBy("k").agg(F.count("*").alias("n")), {"aggregate0", "deduplicate1"}
+
+
+def joined_in_rocksdb(spark):
+    spark.conf.set(PROVIDER, ROCKSDB)
+
+    def side(n):
+        columns = (F.col(name).alias(f"{name}_{n}") for name in ("value", "k", "timestamp"))
+        return records(spark, 20).select(*columns).withWatermark(f"timestamp_{n}", "5 seconds")
+
+    near = "value_a = value_b and timestamp_b between timestamp_a and timestamp_a + interval 1 second"
+    return side("a").join(side("b"), F.expr(near)).select(F.col("k_a").alias("k"), F.lit(1).alias("n")), {"join0"}
+
+
+@dataclass(frozen=True)
+class Away(Policy):
+    """Wants every partition on the host that had it not when this policy saw it first."""
+
+    wanted: dict = field(default_factory=dict)
+
+    name = "away"
+
+    def plan(self, observation):
+        hosts = observation.usable
+        for task, row in zip(observation.tasks.tasks, observation.tasks.host.tolist(), strict=True):
+            self.wanted.setdefault(task, next(host for host in hosts if host != observation.hosts.ids[row]))
+        return [MoveTask(task, host, why="a test") for task, host in self.wanted.items()]
+
+
+def wait_until(holds, limit=240.0, seen=lambda: ""):
+    until = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < until, f"not within {limit:g} s: {seen()}"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def started(spark, tmp_path):
+    """Starts a query whose batches end in `out`, by way of foreachBatch, and stops it."""
+    running = []
+
+    def start(build, out):
+        before = spark.conf.get(PROVIDER)
+        frame, stages = build(spark)
+        writer = frame.writeStream.queryName("q").outputMode("append" if build is joined_in_rocksdb else "update")
+        writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="300 milliseconds")
+        running.append(writer.foreachBatch(lambda batch, number: out.append((number, batch.collect()))).start())
+        spark.conf.set(PROVIDER, before)
+        return running[-1], stages
+
+    yield start
+    for query in running:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [with_transform_with_state, with_state_in_pandas, aggregated_in_rocksdb, deduplicated_then_counted, joined_in_rocksdb],
+)
+def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_right(spark, started, build, caplog):
+    out, policy = [], Away()
+    query, stages = started(build, out)
+    run = query.runId
+    with Autopilot(spark, period=0.5, policy=policy).watch(query) as pilot:
+        names = {TaskId(f"q/{stage}", n) for stage in stages for n in range(PARTITIONS)}
+
+        def seen():
+            return [(each.newest, each.stages, each.ran) for each in (pilot.plant.queries if pilot.plant else ())]
+
+        wait_until(lambda: set(policy.wanted) >= names or not query.isActive, seen=seen)
+        assert query.exception() is None
+        assert set(policy.wanted) == names
+        wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
+        wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.wanted.items()))
+        moved = len(out)
+        wait_until(lambda: len(out) > moved + 2)
+    assert (query.isActive, query.runId) == (True, run)
+    if build is not joined_in_rocksdb:
+        taken = {each["batchId"]: each["numInputRows"] for each in query.recentProgress}
+        number, rows = next((number, rows) for number, rows in reversed(out) if rows and number in taken)
+        # A batch that only moves a watermark on takes no rows.
+        expected = sum(n for batch, n in taken.items() if batch <= number) / 10
+        assert {row["n"] for row in rows} == {expected}, "every key has had as many rows, through all moves"
+    assert [record.message for record in caplog.records if record.levelno > 30] == []
+
+
+def test_a_query_without_state_is_watched_and_left_alone(spark, tmp_path, caplog):
+    writer = records(spark).writeStream.queryName("stateless").format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="300 milliseconds").start()
+    try:
+        with Autopilot(spark, period=0.3).watch(query) as pilot:
+            wait_until(lambda: pilot.plant is not None and pilot.plant.looks > 3 and len(pilot.plant.queries) == 1)
+            assert pilot.plant.queries[0].operators == ()
+            assert not pilot.plant.placing.tasks
+            wait_until(lambda: pilot.plant.queries[0].newest > 3)
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_a_query_that_has_found_nothing_to_do_for_long_is_known_all_the_same(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("\n".join(f"{n % 10}" for n in range(100)))
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100")
+    counts = spark.readStream.schema("k string").text(str(tmp_path / "in")).groupBy("k").count()
+    writer = counts.writeStream.queryName("idle").format("noop").outputMode("update")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="200 milliseconds").start()
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+    try:
+        query.processAllAvailable()
+        time.sleep(3)  # by now it has had nothing to do several times
+        with Autopilot(spark, period=0.3, observe_only=True).watch(query) as pilot:
+            wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == PARTITIONS)
+    finally:
+        query.stop()

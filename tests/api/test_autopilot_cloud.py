@@ -1,0 +1,76 @@
+"""Hosts of a cloud that Autopilot opens beside somebody else's session: they join its master, work, and go without harm."""
+
+import logging
+import time
+
+import pytest
+from pyspark.sql import functions as F
+
+from elastream import Autopilot, HostType, Local
+from elastream.model.action import LeaseHost, MoveTask
+from elastream.model.plant import Policy
+from stranger import TINY, one_executor
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with one_executor(tmp_path_factory.mktemp("cluster")) as (session, _):
+        yield session
+
+
+@pytest.fixture
+def query(spark, tmp_path):
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
+    counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")
+    counts = counts.option("checkpointLocation", str(tmp_path / "checkpoint")).queryName("q")
+    running = counts.trigger(processingTime="500 milliseconds").start()
+    yield running
+    running.stop()
+
+
+class OneMore(Policy):
+    """Leases one host, and wants the first partition there."""
+
+    name = "one more"
+
+    def plan(self, observation):
+        if len(observation.leases) < 2:
+            return [LeaseHost(observation.host_name(0), "tiny", why="a test")]
+        tasks = [task for task in observation.tasks.tasks if task.index == 0]
+        return [MoveTask(task, observation.usable[-1], why="a test") for task in tasks if len(observation.usable) == 2]
+
+
+def wait_until(holds, limit=240.0):
+    until = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < until, f"not within {limit:g} s"
+        time.sleep(0.2)
+
+
+def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_on(spark, query, caplog):
+    caplog.set_level(logging.INFO, "elastream.autopilot")
+    with Autopilot(spark, period=0.5, policy=OneMore(), cloud=Local(TINY, max_hosts=2), max_hosts=2).watch(query) as pilot:
+        wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
+        plant = pilot.plant
+        assert set(plant.ran().values()) <= {"h1", "h2"}
+    assert pilot.join(60)
+    assert plant.kept == ()
+    batch = query.lastProgress["batchId"]
+    wait_until(lambda: query.lastProgress["batchId"] > batch + 2)
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)
+    assert executors.size() == 2, "the driver and the executor that was there before"
+    said = [record.message for record in caplog.records]
+    assert any(message.startswith("lease h2") for message in said)
+    assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+def test_a_cloud_that_cannot_be_is_one_line_and_partitions_are_watched_all_the_same(spark, query, caplog):
+    small = HostType("small", cores=0.8, slots=1, memory=700.0)
+    with Autopilot(spark, period=0.5, cloud=Local(small), max_hosts=2).watch(query) as pilot:
+        wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == 2)
+        assert pilot.plant.context.host_types == {}
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("hosts cannot be leased: an executor of this session takes")

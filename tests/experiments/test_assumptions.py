@@ -1,0 +1,35 @@
+"""Assumptions as they are multiplied and listed."""
+
+from dataclasses import dataclass
+
+from elastream.experiments.assumptions import assumed, assumption_table, scaled, values, variations
+
+
+@dataclass(frozen=True)
+class Given:
+    """Two, one of which is a share."""
+
+    work: float = assumed(3.0, "s", "a guess")
+    share: float = assumed(0.6, "of all", "another", most=1.0)
+
+
+def test_one_is_multiplied_and_the_others_stay():
+    assert scaled(Given(), "work", 2.0) == Given(work=6.0)
+
+
+def test_what_means_nothing_beyond_its_most_stops_there():
+    assert scaled(Given(), "share", 2.0) == Given(share=1.0)
+
+
+def test_each_is_halved_and_doubled_in_turn():
+    assert variations(Given()) == {
+        ("work", 0.5): Given(work=1.5),
+        ("work", 2.0): Given(work=6.0),
+        ("share", 0.5): Given(share=0.3),
+        ("share", 2.0): Given(share=1.0),
+    }
+
+
+def test_they_are_listed_with_unit_and_reason():
+    assert values(Given()) == {"work": 3.0, "share": 0.6}
+    assert assumption_table(Given()).rows[0] == ("work", "3", "s", "a guess")
