@@ -148,7 +148,7 @@ QUICK = Setting(
     hurry=10.0,
     warm=12.0,
 )
-"""Shorter periods and cycles, one re-deployment a case and fewer cases: it shows that the experiment works, and proves less.
+"""Shorter periods and cycles, one re-deployment a case, fewer cases: it shows that the experiment works, and proves less.
 
 With one round only, what is compared runs side by side, and the baseline in the middle."""
 

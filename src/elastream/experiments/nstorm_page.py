@@ -181,8 +181,8 @@ def _shared(others: float) -> str:
     if others < ALONE:
         return f"The machine was free for this: other programs used {others:.1%} of its cores."
     return (
-        f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Single seconds, and small "
-        "differences between totals, are noise."
+        f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Single seconds, and "
+        "small differences between totals, are noise."
     )
 
 
