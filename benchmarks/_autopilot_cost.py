@@ -113,7 +113,7 @@ def planning_seconds(queries: int, partitions: int, hosts: int = 8) -> float:
 def measure_cost(report: Report, quick: bool) -> None:
     """CPU of driver process and JVM, with Autopilot and without, in turn."""
     queries, partitions = (2, 50) if quick else (10, 200)
-    seconds, rounds = (20.0, 1) if quick else (40.0, 2)
+    seconds, rounds = (20.0, 1) if quick else (30.0, 2)
     root = Path(tempfile.mkdtemp(prefix="autopilot-cost-"))
     spark = local_session("cost", root, {"spark.sql.streaming.minBatchesToRetain": "2"})
     jvm, this = jvm_of(spark), os.getpid()

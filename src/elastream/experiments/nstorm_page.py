@@ -156,12 +156,20 @@ def _how(setting: Setting) -> str:
         "its commit, which includes loading state and replanning), none between batches, and none for a batch that was "
         "broken off. So a stopped query shows as seconds at 100 %, a batch that takes three times as long as seconds at "
         "67 %. The baseline is the mean, in the same round, of the case without migrations, whose own seconds below it are "
-        f"noise. Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as "
-        "machines and compilers warm up (those that replace executors came last, because new ones are slow); curves show "
-        "the rounds one after the other. Degraded seconds compare as shares of time. "
+        f"noise. {_turns(setting)} Degraded seconds compare as shares of time. "
         f"Tasks are the {PARTITIONS} state partitions, workers the {HOSTS} executors. Storm waits 30 s in a rebalance by "
         "default; nothing is waited for here that Spark does not wait for."
         + (f" This run is shorter than the paper's: {', '.join(shorter)}." if shorter else "")
+    )
+
+
+def _turns(setting: Setting) -> str:
+    if setting.rounds == 1:
+        return f"Each case ran once, for {setting.seconds:g} s, in the order of the curves below."
+    return (
+        f"Cases took turns, {setting.rounds} rounds of {setting.seconds:g} s each, forwards and backwards, as machines and "
+        "compilers warm up (those that replace executors came last, because new ones are slow); curves show the rounds one "
+        "after the other."
     )
 
 
@@ -173,8 +181,8 @@ def _shared(others: float) -> str:
     if others < ALONE:
         return f"The machine was free for this: other programs used {others:.1%} of its cores."
     return (
-        f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Cases took turns so "
-        "that this hits all alike, but single seconds, and small differences between totals, are noise."
+        f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Single seconds, and "
+        "small differences between totals, are noise."
     )
 
 
