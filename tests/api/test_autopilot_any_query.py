@@ -40,9 +40,12 @@ def spark(tmp_path_factory):
 
 
 def records(spark, rows=60):
-    """Numbers with a key of ten, in order: of n whole batches every key has the same count."""
-    read = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
-    return read.withColumn("k", F.col("value") % 10)
+    """Numbers with a key of ten, in order: of n whole batches every key has the same count.
+
+    Their times begin after the epoch's first second, which is where a watermark begins: what is not behind it is late.
+    """
+    read = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("startTimestamp", 10**9)
+    return read.load().withColumn("k", F.col("value") % 10)
 
 
 class Counting(StatefulProcessor):
