@@ -121,7 +121,11 @@ public static String batches(Object execution, long seen) {
         double behind = -1;
         for (int k = 0; k < recent[i].sources().length; k++) {
             Object held = recent[i].sources()[k].metrics().get("avgOffsetsBehindLatest");
-            if (held != null) behind = Math.max(behind, 0) + Double.parseDouble((String) held);
+            if (held == null) continue;
+            // Kafka's is the mean over the partitions of its topics, which its offsets name: {"topic":{"0":12,"1":7}}.
+            String end = recent[i].sources()[k].endOffset();
+            int partitions = end == null ? 1 : Math.max(1, end.split("\"\\d+\":\\d").length - 1);
+            behind = Math.max(behind, 0) + partitions * Double.parseDouble((String) held);
         }
         out.append(behind < 0 ? "" : String.valueOf(behind)).append('\n');
     }

@@ -62,7 +62,9 @@ def read_batch(segment: str, progress: Mapping[str, Any], before: Batch | None) 
     parts = {name: milliseconds / 1e3 for name, milliseconds in progress["durationMs"].items()}
     behind = (source.get("metrics") or {}).get("avgOffsetsBehindLatest")
     if behind is not None:
-        parts["behind"] = float(behind)
+        # Kafka's is the mean over the partitions of its topics, which its offsets name: {"topic": {"0": 12, "1": 7}}.
+        topics = _offset(source.get("endOffset")).values()
+        parts["behind"] = float(behind) * max(1, sum(len(each) for each in topics if isinstance(each, dict)))
     return Batch(
         segment=segment,
         id=progress["batchId"],
