@@ -36,8 +36,8 @@ def check(user, events, state):
 
 
 # A few users do most of what is done, as everywhere: their state partitions are heavier than others.
-events = spark.readStream.format("rate").option("rowsPerSecond", 400).load()
-users = events.withColumn("user", F.floor(F.pow(F.rand(seed=1), 8) * 1_000)).groupBy("user")
+events = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+users = events.withColumn("user", F.floor(F.pow(F.rand(seed=1), 4) * 100)).groupBy("user")
 per_user = users.applyInPandasWithState(check, "user long, events long", "seen long", "update", "NoTimeout")
 query = per_user.writeStream.outputMode("update").format("noop").trigger(processingTime="2 seconds").start()
 
