@@ -11,7 +11,7 @@ from elastream.model.cloud import HostType, Lease
 from elastream.model.observation import Frame, Metric
 from elastream.spark.host_watch import HostWatch
 from elastream.spark.stage_load import Mean
-from elastream.spark.task_telemetry import task_frame
+from elastream.spark.task_telemetry import task_frame, weights
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
 
@@ -53,6 +53,11 @@ def test_a_task_has_what_its_partition_costs_and_those_on_unknown_hosts_are_left
     assert frame.column(Metric.TRAFFIC).tolist() == [10, 20]
     assert frame.age(Metric.BUSY_CORES) == 1.5
     assert np.isnan(frame.column(Metric.STATE_SIZE)).all()
+
+
+def test_what_moving_a_task_is_good_for_is_what_it_keeps_busy_where_that_is_known(graph, leases):
+    frame = task_frame(graph, leases, HELD, {"count": mean([math.nan, 0.2, 0.3])})
+    assert weights(frame) == {TaskId("count", 1): 0.2}
 
 
 def test_what_was_not_measured_yet_is_unknown_and_has_no_age(graph, leases):

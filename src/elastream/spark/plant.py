@@ -82,6 +82,7 @@ class SparkPlant:
         self._watch = HostWatch(cluster)
         self._links = LinkWatch(cluster)
         self._tasks = TaskTelemetry(spark, running)
+        placing.benefit = self._tasks.weight
         self._steward = Steward(running, hosts, placing, clock.now, cluster.landlord)
         self._host_actions = HostActions(hosts, context.host_types, context.max_hosts, self._steward.empty)
         self._steward.start()

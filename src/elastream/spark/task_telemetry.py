@@ -26,7 +26,7 @@ from elastream.spark.stateful import stateful_stages
 from elastream.spark.task_watch import TaskLoads, TaskWatch
 from elastream.spark.traffic import MapOutputs, Traffic
 
-__all__ = ["TaskTelemetry", "task_frame"]
+__all__ = ["TaskTelemetry", "task_frame", "weights"]
 
 CAUGHT_UP = 3
 """Batches of a query told of in one look at most: they are shorter than a monitoring period, but seldom by that much."""
@@ -50,6 +50,7 @@ class TaskTelemetry:
         with _told():
             outputs = MapOutputs(spark)
         self._traffic = Traffic(outputs)
+        self._weights: Mapping[TaskId, float] = {}
 
     def poll(self) -> None:
         """Take what the batches that ended since the last call cost and sent."""
@@ -94,7 +95,13 @@ class TaskTelemetry:
         sizes: dict[str, int] = defaultdict(int)
         for task in held:
             sizes[task.operator] = max(sizes[task.operator], task.index + 1)
-        return task_frame(graph, leases, held, {name: self.means(name, size, now) for name, size in sizes.items()})
+        frame = task_frame(graph, leases, held, {name: self.means(name, size, now) for name, size in sizes.items()})
+        self._weights = weights(frame)
+        return frame
+
+    def weight(self, task: TaskId) -> float:
+        """Cores that a task kept busy when `tasks` was last asked for; 0 where unknown. What moving it first is good for."""
+        return self._weights.get(task, 0.0)
 
     def exchange(self, tasks: TaskFrame, now: float) -> Exchange:
         """Who sends whom how much, mean over the last batches."""
@@ -143,3 +150,10 @@ def task_frame(
         },
         ages=max(ages, default=0.0),
     )
+
+
+def weights(frame: TaskFrame) -> Mapping[TaskId, float]:
+    """Busy cores by task, of those for which they are known."""
+    return {
+        task: busy for task, busy in zip(frame.tasks, frame.column(Metric.BUSY_CORES).tolist(), strict=True) if busy > 0
+    }
