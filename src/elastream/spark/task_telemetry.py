@@ -100,7 +100,7 @@ class TaskTelemetry:
         return frame
 
     def weight(self, task: TaskId) -> float:
-        """Cores that a task kept busy when `tasks` was last asked for; 0 where unknown. What moving it first is good for."""
+        """Cores that a task kept busy as `tasks` last told: what moving it first is good for; 0 where unknown."""
         return self._weights.get(task, 0.0)
 
     def exchange(self, tasks: TaskFrame, now: float) -> Exchange:
