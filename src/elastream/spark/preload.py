@@ -42,6 +42,7 @@ class StateOpener:
         """
         jvm: Any = self.spark._jvm
         context = self.spark.sparkContext
+        gateway: Any = context._gateway
         # The number of a task is the number of the state partition that it opens: a row for each, though few are run.
         rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
         for partition, at in places.items():
@@ -70,10 +71,9 @@ class StateOpener:
             jvm.scala.Option.empty(),  # with a coordinator the task would prefer the executor that holds the partition
             self.made_of["useColumnFamilies"],
             _module(jvm, "scala.collection.immutable.Map$").empty(),
-            _reads_nothing(jvm),
+            _reads_nothing(gateway),
             anything,
         )
-        gateway: Any = context._gateway
         wanted = gateway.new_array(jvm.int, len(places))
         for position, partition in enumerate(places):
             wanted[position] = partition
@@ -175,12 +175,21 @@ def _module(jvm: Any, name: str) -> Any:
     return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
 
-def _reads_nothing(jvm: Any) -> Any:
+def _reads_nothing(gateway: Any) -> Any:
     """A serializable Scala function of two arguments that answers anything with an empty iterator.
 
     Made of what Scala's own library has, because executors know no class of ours: a map that has the same answer to every
     key is a function of one argument.
     """
+    jvm: Any = gateway.jvm
     empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
-    answer = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
-    return _module(jvm, "scala.Function$").untupled(answer)
+    answer = gateway.new_array(jvm.java.lang.Object, 1)
+    answer[0] = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
+    functions = _module(jvm, "scala.Function$")
+    # Four methods of this name differ only in what they return: called by name, any of them may answer, a JVM at a time.
+    (untupled,) = (
+        each
+        for each in functions.getClass().getMethods()
+        if str(each.getName()) == "untupled" and str(each.getReturnType().getName()) == "scala.Function2"
+    )
+    return untupled.invoke(functions, answer)
