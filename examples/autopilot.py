@@ -5,6 +5,8 @@ python examples/autopilot.py        # on three executors of this machine; a real
 
 import hashlib
 import logging
+import os
+import sys
 
 import pandas as pd
 from pyspark.sql import SparkSession
@@ -12,6 +14,7 @@ from pyspark.sql import functions as F
 
 from elastream import Autopilot
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run the Python that runs this, not the system's
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 spark = (
