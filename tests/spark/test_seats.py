@@ -188,6 +188,7 @@ class Provider:
         self.there, self.ended, self.confined = [], [], {}
 
     def room(self, waiting, starting):
+        self.waiting = tuple(waiting)
         return () if self.full else tuple(waiting)
 
     def lease(self, host, kind):
@@ -245,6 +246,13 @@ def test_a_host_waits_while_the_provider_has_no_room(leased):
     leased._provider.full = False
     leased.step({}, holds=lambda host: False)
     assert state(leased, "h3") is HostState.STARTING
+
+
+def test_a_provider_hears_that_nothing_waits_any_more(leased):
+    leased.lease("h3", TYPE)
+    assert leased._provider.waiting == ("h3",)
+    leased.step({}, holds=lambda host: False)
+    assert leased._provider.waiting == (), "a pool would go on asking for a machine that nobody waits for"
 
 
 def test_a_host_that_the_provider_refuses_is_lost_and_says_why_to_who_asked(leased):

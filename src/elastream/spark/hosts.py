@@ -34,7 +34,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.errors import ElastreamError
 from elastream.spark.executors import Executor, Executors
 from elastream.spark.lease_book import LeaseBook
 from elastream.spark.warmup import warm_up
@@ -123,7 +122,6 @@ class _Seen:
     waiting_since: float = 0.0
     fenced_batch: int = 0
     milestones: dict[str, float] = field(default_factory=dict)
-    refused: Exception = field(default_factory=Exception)
 
 
 class Hosts(LeaseBook):
@@ -168,9 +166,8 @@ class Hosts(LeaseBook):
         with self._lock:
             self._seen[host] = _Seen(milestones={"lease": self._clock()})
             self._leases[host] = Lease(host, type, self._clock())
-            self._spawn_where_there_is_room()
-            if self._leases[host].state is HostState.LOST:
-                raise self._seen[host].refused
+            if (refused := self._spawn_where_there_is_room().get(host)) is not None:
+                raise refused
 
     def adopt(self, host: str, type: HostType, since: float, *, spawned: bool) -> None:
         """Take over a host that was asked for at `since`, before there was a session, and may have been spawned then."""
@@ -212,20 +209,12 @@ class Hosts(LeaseBook):
         """Every host that is still leased is released now."""
         self._end_all()
 
-    def _spawn_where_there_is_room(self) -> None:
-        """Ask the provider for requested hosts where it has room. One that it refuses is LOST, and `refused` says why."""
+    def _spawn_where_there_is_room(self) -> Mapping[str, Exception | None]:
         with self._lock:
-            waiting = {n: each.type for n, each in self._leases.items() if each.state is HostState.REQUESTED}
-            starting = sum(each.state is HostState.STARTING for each in self._leases.values())
-            for name in self._provider.room(waiting, starting):
-                try:
-                    self._provider.lease(name, waiting[name])
-                except (ElastreamError, OSError) as error:
-                    self._seen[name].refused = error
-                    self._to(name, HostState.LOST)
-                else:
-                    self._seen[name].milestones["spawned"] = self._clock()
-                    self._to(name, HostState.STARTING)
+            asked = self._ask_for_hosts(self._provider)
+            for name in (name for name, refused in asked.items() if refused is None):
+                self._seen[name].milestones["spawned"] = self._clock()
+            return asked
 
     def _confine(self, name: str, lease: Lease, batch: int) -> None:
         seen = self._seen[name]

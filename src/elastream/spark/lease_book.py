@@ -1,13 +1,19 @@
 """Leases by the name of their host: what every keeper of hosts has, of our own and of executors of a foreign session.
 
-Nothing but the table of `elastream.model.cloud` decides where a host may go; how it gets there is the keeper's.
+Nothing but the table of `elastream.model.cloud` decides where a host may go; how it gets there is the keeper's, except
+how it begins: a provider is asked for it as soon as that has room.
 """
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.cloud import TRANSITIONS, HostState, Lease
+from elastream.model.errors import ElastreamError
+
+if TYPE_CHECKING:
+    from elastream.spark.hosts import Provider
 
 __all__ = ["LeaseBook"]
 
@@ -50,6 +56,25 @@ class LeaseBook:
     def cancel_drain(self, host: str) -> None:
         """DRAINING to RUNNING."""
         self._to(host, HostState.RUNNING)
+
+    def _ask_for_hosts(self, provider: "Provider") -> Mapping[str, Exception | None]:
+        """Ask `provider` for requested hosts where it has room: they are STARTING, or LOST where it refused, and why."""
+        with self._lock:
+            waiting = {name: each.type for name, each in self._leases.items() if each.state is HostState.REQUESTED}
+            starting = sum(each.state is HostState.STARTING for each in self._leases.values())
+            asked: dict[str, Exception | None] = {}
+            for name in provider.room(waiting, starting):
+                try:
+                    provider.lease(name, waiting[name])
+                except Exception as error:
+                    self._to(name, HostState.LOST)
+                    if not isinstance(error, ElastreamError | OSError):
+                        raise  # no refusal, but a fault of the provider
+                    asked[name] = error
+                else:
+                    self._to(name, HostState.STARTING)
+                    asked[name] = None
+            return asked
 
     def _end_all(self) -> None:
         """Every host that is still leased is released now."""

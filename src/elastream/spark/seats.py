@@ -13,7 +13,6 @@ provider it is a machine of the provider's with the one executor that Spark star
     any other -> LOST                  it is gone without being asked
 """
 
-import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.errors import ElastreamError
 from elastream.spark.driver_side import DriverSide
 from elastream.spark.hosts import GRACE_BATCHES, GRACE_LIMIT, SETTLING_BATCHES, START_LIMIT, Provider, fence
 from elastream.spark.lease_book import LeaseBook
@@ -138,8 +136,8 @@ class Seats(LeaseBook):
             self._seats[host] = _Seat(provided=self._provider is not None, waiting_since=self._clock())
             if self._provider is None:
                 self._request()
-            else:
-                self._spawn(host)
+            elif (refused := self._ask_for_hosts(self._provider).get(host)) is not None:
+                raise refused
 
     def release(self, host: str) -> None:
         """To RELEASING, or to RELEASED where nothing of it has been seen."""
@@ -156,12 +154,11 @@ class Seats(LeaseBook):
 
     def step(self, batches: Mapping[str, int], holds: Callable[[str], bool]) -> None:
         """Take hosts that come and go along. batches: the newest that each query ended; holds: whether one has state."""
+        if self._provider is not None:
+            self._ask_for_hosts(self._provider)
         for name, lease in self.leases.items():
             seat = self._seats[name]
-            if lease.state is HostState.REQUESTED and self._provider is not None:
-                with contextlib.suppress(ElastreamError, OSError):  # it is LOST then, which says it
-                    self._spawn(name)
-            if self._leases[name].state in (HostState.REQUESTED, HostState.STARTING):
+            if lease.state in (HostState.REQUESTED, HostState.STARTING):
                 if self._clock() - lease.since > max(START_LIMIT, 3 * lease.type.start):
                     self._lose(name)
             elif lease.state is HostState.RELEASING:
@@ -253,19 +250,6 @@ class Seats(LeaseBook):
                 self._provider.terminate(name)
         elif self._total != self._allowed:
             self._request()
-
-    def _spawn(self, name: str) -> None:
-        lease, provider = self._leases[name], self._provider
-        starting = sum(each.state is HostState.STARTING for each in self._leases.values())
-        waiting = {n: each.type for n, each in self._leases.items() if each.state is HostState.REQUESTED}
-        if provider is None or name not in waiting or name not in provider.room(waiting, starting):
-            return
-        try:
-            provider.lease(name, lease.type)
-        except BaseException:
-            self._to(name, HostState.LOST)
-            raise
-        self._to(name, HostState.STARTING)
 
     def _address(self, name: str) -> str:
         if self._provider is None or self._leases[name].state is HostState.REQUESTED:
