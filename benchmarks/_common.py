@@ -19,18 +19,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from elastream.experiments.outcome import Check
 from elastream.spark.session import session_settings
-
-
-@dataclass(frozen=True)
-class Check:
-    """A bar and whether it holds. `bound` is text such as `">= 0.97"`; `source` says where the bar comes from."""
-
-    name: str
-    value: float
-    bound: str
-    holds: bool
-    source: str
 
 
 @dataclass

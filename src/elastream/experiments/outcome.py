@@ -26,6 +26,16 @@ class Check:
     holds: bool
     source: str
 
+    @classmethod
+    def at_least(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
+        """That `value` reaches `bar`; it is shown with so many decimals."""
+        return cls(name, round(value, digits), f">= {bar:g}", value >= bar, source)
+
+    @classmethod
+    def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
+        """That `value` does not exceed `bar`, likewise."""
+        return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
+
 
 @dataclass(frozen=True)
 class Outcome:
