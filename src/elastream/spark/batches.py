@@ -55,6 +55,7 @@ def unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
 
 
 def read_batch(segment: str, progress: Mapping[str, Any], before: Batch | None) -> Batch:
+    """The batch of a query's progress; before: the one before it in the same segment, if any."""
     started = datetime.fromisoformat(progress["timestamp"]).timestamp()
     ends = [(_offset(source.get("startOffset")), _offset(source.get("endOffset"))) for source in progress["sources"]]
     first, last = next(((first, last) for first, last in ends if "edge" not in last), ({}, {}))
@@ -63,7 +64,7 @@ def read_batch(segment: str, progress: Mapping[str, Any], before: Batch | None) 
     behind = (source.get("metrics") or {}).get("avgOffsetsBehindLatest")
     if behind is not None:
         # Kafka's is the mean over the partitions of its topics, which its offsets name: {"topic": {"0": 12, "1": 7}}.
-        topics = _offset(source.get("endOffset")).values()
+        topics = ends[0][1].values()
         parts["behind"] = float(behind) * max(1, sum(len(each) for each in topics if isinstance(each, dict)))
     return Batch(
         segment=segment,
