@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Autopilot
 from elastream.model.action import Action
 from elastream.model.observation import Observation
-from elastream.planning.attached import ByLoad
+from elastream.planning.policies.by_load import ByLoad
 
 __all__ = ["measure_cost"]
 

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
-from elastream.spark.local import LocalCluster
-from elastream.spark.state_partitions import Location, StatePartitions
+from elastream.clouds.local.local import LocalCluster
+from elastream.spark.jvm.state_partitions import Location, StatePartitions
 
 __all__ = ["measure_growth"]
 

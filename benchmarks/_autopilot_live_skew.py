@@ -14,8 +14,8 @@ from _stranger import HOST, STATES, ended, seconds_of, session_on_hosts, start_w
 from elastream import Autopilot
 from elastream.model.action import Action
 from elastream.model.observation import Metric, Observation
-from elastream.planning.attached import ByLoad
-from elastream.planning.exact import pack
+from elastream.planning.algorithms.exact import pack
+from elastream.planning.policies.by_load import ByLoad
 
 __all__ = ["measure_live_skew"]
 

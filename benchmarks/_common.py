@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from elastream.experiments.outcome import Check
-from elastream.spark.session import session_settings
+from elastream.spark.jvm.session import session_settings
 
 
 @dataclass

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import HostType, Local
-from elastream.spark.local import LocalCluster
-from elastream.spark.session import open_session, settings_for
+from elastream.clouds.local.local import LocalCluster
+from elastream.spark.jvm.session import open_session, settings_for
 
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
 """Four of them use 1.4 cores; two are the least that these benchmarks run on."""

@@ -22,11 +22,11 @@ from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.flow import Dataflow, Stream
-from elastream.spark.composition import CompositionCodec
-from elastream.spark.fused import Carrier, stage_function
-from elastream.spark.meter import Meter
-from elastream.spark.regions import region, wire
-from elastream.spark.shipping import pickled
+from elastream.spark.dataflow.fusing import region, wire
+from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.fused import Carrier, stage_function
+from elastream.spark.worker.meter import Meter
 
 BAR = 5.0
 SIZES = (1_000, 400_000)

@@ -17,10 +17,10 @@ import numpy as np
 from _common import Report, main, progress
 
 from elastream.model.cloud import HostType
-from elastream.planning.hierarchy.applications import ApplicationRules
-from elastream.planning.hierarchy.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.hierarchy.infrastructure import InfrastructureRules
-from elastream.planning.hierarchy.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.managers.applications import ApplicationRules
+from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.infrastructure import InfrastructureRules
+from elastream.planning.managers.rounds import Hierarchy, Plan, Rules, begin, planning_round
 
 SIZES = (10, 32, 100, 316, 1000)
 HOSTS, APPLICATIONS, OPERATORS = 100, 200, 10

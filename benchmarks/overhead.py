@@ -29,10 +29,10 @@ from elastream.model.errors import InputError
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.compile import start_queries
-from elastream.spark.directory import RunDirectory
-from elastream.spark.meter import Meter
-from elastream.spark.sinks import latest
+from elastream.recording.directory import RunDirectory
+from elastream.spark.dataflow.sinks import latest
+from elastream.spark.queries.compiled import start_queries
+from elastream.spark.worker.meter import Meter
 
 BAR = 0.97
 STATE_PARTITIONS = 4

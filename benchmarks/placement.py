@@ -18,9 +18,9 @@ from _common import Report, main, progress
 
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers
-from elastream.planning.exact import deviation, least_deviation
-from elastream.planning.matching import allocate
-from elastream.planning.otd import Case, Rules, Workers, otd_round
+from elastream.planning.algorithms.exact import deviation, least_deviation
+from elastream.planning.algorithms.matching import allocate
+from elastream.planning.policies.otd import Case, Rules, Workers, otd_round
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0

@@ -17,10 +17,10 @@ from _cluster import HOST, word_count
 from _common import Report, main, progress
 
 from elastream.control.loop import Loop
-from elastream.control.recording import Collector
 from elastream.model.action import LeaseHost
 from elastream.model.observation import Metric
-from elastream.planning.threshold import Threshold
+from elastream.planning.policies.threshold import Threshold
+from elastream.recording.recorder import Collector
 from elastream.workload import steps
 
 LOW, HIGH = 1000, 8000

@@ -14,7 +14,7 @@ from _common import Report, main, progress
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
-from elastream.planning.placement import balance
+from elastream.planning.algorithms.placement import balance
 from elastream.workload import constant
 
 BAR = 1.5

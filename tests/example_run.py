@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from elastream.control.observer import Ending, Header, Observer, describe_run
-from elastream.control.recording import Collector, Recording
 from elastream.model.action import (
     CancelDrain,
     DrainHost,
@@ -25,6 +23,8 @@ from elastream.model.endpoints import collect, text_files
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, TaskFrame
 from elastream.model.stages import lay_out
+from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.recorder import Collector, Recording
 
 SMALL = HostType("small", cores=0.5, memory=1500, price=0.02, billing=Billing(60), start=8, stop=3)
 PER_HOST = 110.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from elastream import HostType, Local
-from elastream.spark.local import LocalCluster
-from elastream.spark.session import open_session, settings_for
+from elastream.clouds.local.local import LocalCluster
+from elastream.spark.jvm.session import open_session, settings_for
 from spark_jvm import forget_jvm
 
 TINY = HostType("tiny", cores=0.8, slots=1, memory=1000.0)

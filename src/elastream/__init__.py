@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastream.api.autopilot import Autopilot
     from elastream.api.run import RunResult, run
+    from elastream.clouds.local.local import Local
+    from elastream.clouds.local.network import Link
+    from elastream.clouds.pool import Pool
     from elastream.model.cloud import Billing, HostType
     from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
     from elastream.model.errors import ElastreamError
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
-    from elastream.planning.attached import ByLoad
-    from elastream.planning.btu import Btu
-    from elastream.planning.e2df import E2df
-    from elastream.planning.elastic_allocator import ElasticAllocator
-    from elastream.planning.otd import Otd
-    from elastream.planning.queue_threshold import QueueThreshold
-    from elastream.planning.static import Static
-    from elastream.planning.threshold import Threshold
-    from elastream.spark.local import Local
-    from elastream.spark.network import Link
-    from elastream.spark.pool import Pool
-    from elastream.spark.sinks import latest
+    from elastream.planning.policies.btu import Btu
+    from elastream.planning.policies.by_load import ByLoad
+    from elastream.planning.policies.e2df import E2df
+    from elastream.planning.policies.elastic_allocator import ElasticAllocator
+    from elastream.planning.policies.otd import Otd
+    from elastream.planning.policies.queue_threshold import QueueThreshold
+    from elastream.planning.policies.static import Static
+    from elastream.planning.policies.threshold import Threshold
+    from elastream.spark.dataflow.sinks import latest
     from elastream.workload import constant, ramp, random_walk, sine, steps, trace
 
 __version__ = "0.1.0"
@@ -40,18 +40,18 @@ _HOMES = {
     "elastream.model.errors": ("ElastreamError",),
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),
-    "elastream.planning.attached": ("ByLoad",),
-    "elastream.planning.btu": ("Btu",),
-    "elastream.planning.e2df": ("E2df",),
-    "elastream.planning.elastic_allocator": ("ElasticAllocator",),
-    "elastream.planning.otd": ("Otd",),
-    "elastream.planning.queue_threshold": ("QueueThreshold",),
-    "elastream.planning.static": ("Static",),
-    "elastream.planning.threshold": ("Threshold",),
-    "elastream.spark.local": ("Local",),
-    "elastream.spark.network": ("Link",),
-    "elastream.spark.pool": ("Pool",),
-    "elastream.spark.sinks": ("latest",),
+    "elastream.planning.policies.by_load": ("ByLoad",),
+    "elastream.planning.policies.btu": ("Btu",),
+    "elastream.planning.policies.e2df": ("E2df",),
+    "elastream.planning.policies.elastic_allocator": ("ElasticAllocator",),
+    "elastream.planning.policies.otd": ("Otd",),
+    "elastream.planning.policies.queue_threshold": ("QueueThreshold",),
+    "elastream.planning.policies.static": ("Static",),
+    "elastream.planning.policies.threshold": ("Threshold",),
+    "elastream.clouds.local.local": ("Local",),
+    "elastream.clouds.local.network": ("Link",),
+    "elastream.clouds.pool": ("Pool",),
+    "elastream.spark.dataflow.sinks": ("latest",),
     "elastream.workload": ("constant", "ramp", "random_walk", "sine", "steps", "trace"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

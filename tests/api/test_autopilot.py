@@ -11,9 +11,9 @@ from elastream import Autopilot, ElastreamError
 from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
 from elastream.model.cloud import HostState, HostType
 from elastream.model.plant import Policy
-from elastream.planning.attached import ByLoad
-from elastream.spark import attached
-from elastream.spark.attached import AttachedPlant
+from elastream.planning.policies.by_load import ByLoad
+from elastream.spark import attach as attached
+from elastream.spark.attach import AttachedPlant
 from elastream.spark.capabilities import probe
 from stranger import two_executors
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastream.control.recording import Recording
+from elastream.recording.recorder import Recording
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from elastream import __version__
 from elastream.cli.app import COMMANDS, app
-from elastream.control.recording import Recorder
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.decision import Decision, Proposal
+from elastream.recording.recorder import Recorder
 from example_run import play
 
 TESTS = Path(__file__).parent.parent
@@ -26,7 +26,7 @@ import sys
 sys.path.insert(0, {tests!r})
 from example_run import example_context, play
 from elastream.api.options import current_options
-from elastream.control.recording import Recorder
+from elastream.recording.recorder import Recorder
 from elastream.model.errors import ElastreamError
 
 # What run(...) does with its options, without an engine.
@@ -138,7 +138,7 @@ def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
 
 
 STOPPED = """
-from elastream.control.observer import Ending
+from elastream.recording.observer import Ending
 for observer in options.observers:
     observer.ended(Ending("stopped", {time}, "why"))
 """

@@ -34,9 +34,9 @@ from elastream.model.action import (
 from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation
 from elastream.model.plant import Plant, Policy
-from elastream.planning.baselines import Even, Random
-from elastream.planning.elastic_allocator import ElasticAllocator
-from elastream.planning.otd import Otd
+from elastream.planning.policies.baselines import Even, Random
+from elastream.planning.policies.elastic_allocator import ElasticAllocator
+from elastream.planning.policies.otd import Otd
 
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,

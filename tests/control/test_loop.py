@@ -5,8 +5,6 @@ import pytest
 from conformance.fake_plant import FakePlant
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
-from elastream.control.recording import Collector
-from elastream.control.summary import summarise
 from elastream.model.action import (
     DrainHost,
     LeaseHost,
@@ -20,7 +18,9 @@ from elastream.model.action import (
 )
 from elastream.model.decision import Proposal, Report
 from elastream.model.errors import EnvironmentProblem
-from elastream.planning.threshold import Threshold
+from elastream.planning.policies.threshold import Threshold
+from elastream.recording.recorder import Collector
+from elastream.recording.summary import summarise
 
 
 class Scripted:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastream.control.observer import Header
 from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, told, view_for
 from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Frame, Metric, Observation
+from elastream.recording.observer import Header
 from example_run import example_context, example_ending, example_events, example_header, play
 
 TAKE, GIVE_BACK = "\x1b[?1049h", "\x1b[?1049l"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from elastream.control.observer import Ending
-from elastream.control.recording import Collector, Recording
 from elastream.dashboard.summary import print_summary
+from elastream.recording.observer import Ending
+from elastream.recording.recorder import Collector, Recording
 from example_run import example_header, example_recording
 
 

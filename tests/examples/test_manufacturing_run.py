@@ -8,9 +8,9 @@ import pytest
 
 from elastream import steps
 from elastream.api.options import RunOptions, with_options
-from elastream.control.recording import Recording
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Metric
+from elastream.recording.recorder import Recording
 
 
 @pytest.mark.spark

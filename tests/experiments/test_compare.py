@@ -11,8 +11,8 @@ from elastream.experiments.page import render
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.planning.btu import Btu
-from elastream.planning.queue_threshold import QueueThreshold
+from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.workload import constant, steps, trace
 
 DATA = Path(__file__).parents[2] / "../shared/data"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from elastream.control.recording import Recording
 from elastream.experiments.drift import JUDGED, replayed
 from elastream.model.errors import InputError
+from elastream.recording.recorder import Recording
 
 DATA = Path(__file__).parent.parent / "simulation" / "data" / "word_count.jsonl.gz"
 

@@ -31,7 +31,7 @@ from elastream.model.cloud import HostType
 from elastream.model.observation import Metric
 from elastream.model.qos import offered_rates
 from elastream.model.stages import lay_out
-from elastream.planning.e2df import E2df
+from elastream.planning.policies.e2df import E2df
 from elastream.simulation import Fault, Settings, make_plant
 from elastream.workload import ramp
 

@@ -10,9 +10,9 @@ import pytest
 from elastream.experiments.e2df import SCENARIOS
 from elastream.experiments.e2df_spark import SparkScenario, bars, counts_are_exact, policy_of, run_scenario, sentences
 from elastream.experiments.e2df_spark_page import outcome
-from elastream.planning.e2df import E2df
-from elastream.planning.static import Static
-from elastream.spark.sinks import KEY_FILE
+from elastream.planning.policies.e2df import E2df
+from elastream.planning.policies.static import Static
+from elastream.spark.dataflow.sinks import KEY_FILE
 
 STATIC = SparkScenario(
     "static", 2.0, 10.0, 5.0, 0.4, 1e6, 0, 0, True, 120.0, "hosts as they are",

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from elastream.control.observer import Ending, Header
-from elastream.control.recording import Collector, Recorder, Recording
-from elastream.control.summary import summarise
 from elastream.model.action import LeaseHost, describe
 from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.wording import amount, duration_text
+from elastream.recording.observer import Ending, Header
+from elastream.recording.recorder import Collector, Recorder, Recording
+from elastream.recording.summary import summarise
 from elastream.report import write_report
 from elastream.report.page import cards, render
 from elastream.report.timeline import timeline

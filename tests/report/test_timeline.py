@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.control.observer import Header
-from elastream.control.recording import Collector, Recording
 from elastream.model.action import LeaseHost, MoveTask, Outcome, ReleaseHost, Status, SwitchAlternate, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Metric
+from elastream.recording.observer import Header
+from elastream.recording.recorder import Collector, Recording
 from elastream.report.timeline import ORIGIN, timeline
 from example_run import example_recording
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from test_microbatches import ONE, plant
 
-from elastream.control.observer import Ending, describe_run
-from elastream.control.recording import Collector, Recording
 from elastream.model.action import LeaseHost
 from elastream.model.errors import InputError
 from elastream.model.observation import Metric, MicroBatch
 from elastream.model.stages import lay_out
+from elastream.recording.observer import Ending, describe_run
+from elastream.recording.recorder import Collector, Recording
 from elastream.simulation import Emissions, Settings, calibrate, drift_of, recorded_plant, replay
 
 DATA = Path(__file__).parent / "data" / "word_count.jsonl.gz"

@@ -7,8 +7,8 @@ import pytest
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
-from elastream.spark import seats
-from elastream.spark.attached import AttachedPlant
+from elastream.spark.attach import AttachedPlant
+from elastream.spark.hosts import seats
 
 
 class Driver:

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
-from elastream.spark.attached import AttachedPlant
+from elastream.spark.attach import AttachedPlant
 from elastream.spark.capabilities import probe
 from stranger import TINY, one_executor
 

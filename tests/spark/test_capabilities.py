@@ -7,7 +7,7 @@ import pytest
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark import capabilities
 from elastream.spark.capabilities import probe
-from elastream.spark.seats import UNLIMITED
+from elastream.spark.hosts.seats import UNLIMITED
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 from elastream import Dataflow, constant, parquet, records
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.compile import start_queries
-from elastream.spark.session import session_settings
-from elastream.spark.directory import RunDirectory
+from elastream.spark.queries.compiled import start_queries
+from elastream.spark.jvm.session import session_settings
+from elastream.recording.directory import RunDirectory
 
 root, store = Path(sys.argv[1]), sys.argv[2]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")

@@ -23,8 +23,8 @@ from elastream.model.action import (
 )
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
-from elastream.spark.directory import RunDirectory
-from elastream.spark.starting import start_plant
+from elastream.recording.directory import RunDirectory
+from elastream.spark.start import start_plant
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

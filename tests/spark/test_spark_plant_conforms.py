@@ -7,9 +7,9 @@ import pytest
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream import Dataflow, HostType, Local, constant, parquet, records
-from elastream.spark.directory import RunDirectory
+from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
-from elastream.spark.starting import start_plant
+from elastream.spark.start import start_plant
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.spark.state_partitions import Location
+from elastream.spark.jvm.state_partitions import Location
 from elastream.spark.steward import Steward
 
 SMALL = HostType("small", cores=0.5)

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elastream.api.metrics import PrometheusObserver
+from elastream.clouds.local.local import Local
+from elastream.clouds.pool import Pool
+from elastream.clouds.provider import Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.control.observer import Ending, Header, Observer, describe_run
-from elastream.control.recording import FILE_NAME, Recorder
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
@@ -26,13 +26,13 @@ from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.units import duration, format_duration
 from elastream.model.wording import quantities
-from elastream.planning.attached import ByLoad
-from elastream.spark.attached import AttachedPlant
+from elastream.planning.policies.by_load import ByLoad
+from elastream.recording.observer import Ending, Header, Observer, describe_run
+from elastream.recording.recorder import FILE_NAME, Recorder
+from elastream.services.metrics import PrometheusObserver
+from elastream.spark.attach import AttachedPlant
 from elastream.spark.capabilities import probe
-from elastream.spark.hosts import Provider
-from elastream.spark.joining import join
-from elastream.spark.local import Local
-from elastream.spark.pool import Pool
+from elastream.spark.hosts.joining import join
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastream.control.observer import Observer
+from elastream.recording.observer import Observer
 
 __all__ = ["RunOptions", "current_options", "with_options"]
 

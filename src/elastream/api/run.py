@@ -12,22 +12,23 @@ from types import FrameType
 from typing import Any
 
 from elastream.api.options import RunOptions, current_options
+from elastream.clouds.provider import Cloud
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.control.observer import Ending, Observer, describe_run
-from elastream.control.recording import Recorder
 from elastream.model.endpoints import Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
 from elastream.model.plant import Policy
 from elastream.model.units import duration
-from elastream.spark.corpus import replayed
-from elastream.spark.directory import RunDirectory
+from elastream.recording.directory import RunDirectory
+from elastream.recording.observer import Ending, Observer, describe_run
+from elastream.recording.recorder import Recorder
+from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sources import CORPUS, check_source
+from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
-from elastream.spark.session import StateStore
-from elastream.spark.sources import CORPUS, check_source
-from elastream.spark.starting import Cloud, pace_of, start_plant
+from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
 

@@ -71,7 +71,7 @@ def _without_run(file: Path, names: Mapping[str, Any]) -> None:
 
 
 def _of_document(file: Path) -> Declared:
-    from elastream.api.document import load_document
+    from elastream.documents.dataflow import load_document
 
     document = load_document(file)
     policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))

@@ -11,8 +11,8 @@ from elastream.model.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.control.recording import Recording
     from elastream.model.decision import Decision
+    from elastream.recording.recorder import Recording
 
 __all__ = ["explain"]
 
@@ -28,7 +28,7 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
     """
     from rich.console import Console
 
-    from elastream.control.recording import Recording
+    from elastream.recording.recorder import Recording
 
     if round is not None and at is not None:
         raise typer.BadParameter("give --round or --at, not both")

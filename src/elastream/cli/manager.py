@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from elastream.api.manager_document import InfrastructureSetting, RegionSetting
+    from elastream.services.manager_document import InfrastructureSetting, RegionSetting
 
 __all__ = ["manager"]
 
@@ -19,7 +19,7 @@ def manager(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML document with 'infrastructure:' or 'region:'.")],
 ) -> None:
     """Run an infrastructure or a region manager; SIGTERM or Ctrl-C ends it, and a journal lets the next one go on."""
-    from elastream.api.manager_document import InfrastructureSetting, load_manager
+    from elastream.services.manager_document import InfrastructureSetting, load_manager
 
     setting = load_manager(file)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
@@ -31,9 +31,9 @@ def manager(
 
 
 def _infrastructure(setting: "InfrastructureSetting") -> None:
-    from elastream.api.managers import serve
-    from elastream.control.nodes import InfrastructureNode
-    from elastream.control.state_log import StateLog
+    from elastream.services.managers import serve
+    from elastream.services.nodes import InfrastructureNode
+    from elastream.services.state_log import StateLog
 
     log = StateLog(setting.journal, "infrastructure manager")
     node = InfrastructureNode(setting.rules, log, setting.regions, setting.applications)
@@ -43,10 +43,10 @@ def _infrastructure(setting: "InfrastructureSetting") -> None:
 
 
 def _region(setting: "RegionSetting") -> None:
-    from elastream.api.managers import InfrastructureLink, follow
-    from elastream.control.host_directory import HostDirectory
-    from elastream.control.nodes import RegionNode
-    from elastream.control.state_log import StateLog
+    from elastream.clouds.host_directory import HostDirectory
+    from elastream.services.managers import InfrastructureLink, follow
+    from elastream.services.nodes import RegionNode
+    from elastream.services.state_log import StateLog
 
     over = Event()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from elastream.control.pool import PoolNode
+    from elastream.services.pool import PoolNode
 
 __all__ = ["pool"]
 
@@ -17,11 +17,11 @@ def pool(
     """Share machines among applications; Ctrl-C or SIGTERM ends it, and a journal lets the next one go on."""
     from time import time
 
-    from elastream.api.pool_document import load_pool
-    from elastream.api.pool_service import serve_pool
-    from elastream.api.serving import listening
-    from elastream.control.pool import PoolNode
-    from elastream.control.state_log import StateLog
+    from elastream.services.pool import PoolNode
+    from elastream.services.pool_document import load_pool
+    from elastream.services.pool_service import serve_pool
+    from elastream.services.serving import listening
+    from elastream.services.state_log import StateLog
 
     setting = load_pool(file)
     with listening(setting.host, setting.port) as at:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from elastream.model.errors import DataflowError, ElastreamError, InputError
 
 if TYPE_CHECKING:
-    from elastream.api.document import Document, Setting
     from elastream.api.options import RunOptions
+    from elastream.documents.dataflow import Document, Setting
 
 __all__ = ["execute"]
 
@@ -34,8 +34,8 @@ def execute(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapp
 
 
 def _run_document(file: Path, options: "RunOptions") -> None:
-    from elastream.api.document import load_document
     from elastream.api.options import with_options
+    from elastream.documents.dataflow import load_document
 
     document = load_document(file)
     policy, cloud = _setting(document, "policy").build(), _setting(document, "cloud").build()
@@ -55,7 +55,7 @@ def _setting(document: "Document", key: str) -> "Setting":
 
 def _run_program(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
     from elastream.api.options import with_options
-    from elastream.api.user_code import blame, importing_from, placed
+    from elastream.documents.user_code import blame, importing_from, placed
 
     runs = 0
 

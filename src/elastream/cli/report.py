@@ -19,8 +19,8 @@ def report(run: Recorded, output: Output = None) -> None:
     """Write the HTML report of a recorded run, and sum it up."""
     from rich.console import Console
 
-    from elastream.control.recording import Recording
     from elastream.dashboard.summary import print_summary
+    from elastream.recording.recorder import Recording
     from elastream.report import write_report
 
     recording = Recording.read(run)

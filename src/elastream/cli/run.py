@@ -12,10 +12,10 @@ from elastream.model.errors import DataflowError, ElastreamError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.control.observer import Ending, Header
     from elastream.model.decision import Decision
     from elastream.model.graph import Graph
     from elastream.model.observation import Observation
+    from elastream.recording.observer import Ending, Header
 
 __all__ = ["run"]
 
@@ -112,8 +112,8 @@ class Follower:
         """Write the report and print the summary of the last run, if there was one; also when it failed midway."""
         if self._header is None:
             return
-        from elastream.control.recording import Recording
         from elastream.dashboard.summary import print_summary
+        from elastream.recording.recorder import Recording
         from elastream.report import write_report
 
         folder = Path(str(self._header.environment["directory"]))

@@ -17,11 +17,11 @@ from elastream.model.errors import CloudError, ElastreamError, InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.control.recording import Recording
     from elastream.experiments.outcome import Outcome
     from elastream.model.cloud import Billing, HostType
     from elastream.model.graph import Graph
     from elastream.model.plant import Policy
+    from elastream.recording.recorder import Recording
     from elastream.simulation import Settings
 
 __all__ = ["simulate"]
@@ -136,9 +136,9 @@ def _finish(outcome: "Outcome", html: Path | None, json_file: Path | None, conso
 
 def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ...]]":
     """Settings and host types that a recorded run gives; raises InputError where it knows an operator of `graph` not."""
-    from elastream.control.recording import Recording
     from elastream.experiments.calibrated import calibration_of
     from elastream.model.graph import Kind
+    from elastream.recording.recorder import Recording
 
     found, _ = calibration_of(Recording.read(run), str(run))
     for operator in graph.operators:
@@ -149,8 +149,8 @@ def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ..
 
 def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Outcome":
     """Replay a recorded run and print how far the simulation is from it; `wanted` policies beside the recorded one."""
-    from elastream.control.recording import Recording
     from elastream.experiments.drift import replayed
+    from elastream.recording.recorder import Recording
 
     recording = Recording.read(against or run)
     source = None if against is None else Recording.read(run)
@@ -166,7 +166,7 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
     """The policy of a run with the parameters that it had; none where that is no policy of ours."""
-    from elastream.api.document import PARTS, POLICIES, imported
+    from elastream.documents.dataflow import PARTS, POLICIES, imported
 
     name, parameters = recording.header.policy, recording.header.environment.get("policy")
     if name not in POLICIES or parameters is None:
@@ -183,7 +183,7 @@ def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
 
 def policy_from(text: str) -> "Policy":
     """The policy that `btu` or `static:hosts=3` names; a usage error where there is none such."""
-    from elastream.api.document import POLICIES, imported
+    from elastream.documents.dataflow import POLICIES, imported
 
     name, _, given = text.partition(":")
     if name not in POLICIES:

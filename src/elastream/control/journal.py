@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from elastream.control.lines import Lines
 from elastream.model.action import Action, Status, describe, from_json, to_json
 from elastream.model.errors import InputError
+from elastream.recording.lines import Lines
 
 __all__ = ["TRANSITIONS", "ActionLifecycleError", "ActionState", "Entry", "Journal"]
 

@@ -11,7 +11,6 @@ from typing import Protocol, runtime_checkable
 
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.journal import OUTCOMES, ActionState, Entry, Journal
-from elastream.control.observer import Ending, Header, Observer, describe_run
 from elastream.control.progress import progress
 from elastream.control.safety import BackOff, check_plan
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
@@ -19,7 +18,8 @@ from elastream.model.decision import Decision, Proposal, Report
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plant, Policy, Predictive, Reporting
-from elastream.planning.measures import seen
+from elastream.planning.algorithms.measures import seen
+from elastream.recording.observer import Ending, Header, Observer, describe_run
 
 __all__ = ["Loop", "Manager", "Proposer"]
 

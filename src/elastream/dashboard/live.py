@@ -17,13 +17,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from elastream.control.observer import Ending, Header, Observer
 from elastream.model.action import MoveTask, describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
 from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, rate_text
+from elastream.recording.observer import Ending, Header, Observer
 
 __all__ = ["LiveView", "PlainView", "View", "sparkline", "view_for"]
 

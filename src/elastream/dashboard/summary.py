@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from elastream.control.recording import Recording
-from elastream.control.summary import summarise
 from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
+from elastream.recording.recorder import Recording
+from elastream.recording.summary import summarise
 
 __all__ = ["print_summary"]
 

@@ -19,15 +19,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from elastream.clouds.local.local import Local, LocalCluster
 from elastream.experiments.nstorm import HOSTS, OPERATOR, PARTITIONS, ROWS, SENTENCE, VOCABULARY, Batch
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark.allocation import AllocationStore
-from elastream.spark.executors import Executors
-from elastream.spark.local import Local, LocalCluster
-from elastream.spark.schemes import Cycles, Follower, Scheme
-from elastream.spark.session import StateStore, open_session, settings_for
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.session import StateStore, open_session, settings_for
+from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
 __all__ = ["Rig", "Used"]
 

@@ -3,10 +3,10 @@
 How constants are estimated is `simulation.calibrate`.
 """
 
-from elastream.control.recording import Recording
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.stages import Layout, lay_out
+from elastream.recording.recorder import Recording
 from elastream.simulation import Calibration, calibrate
 
 __all__ = ["calibration_of"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from elastream.experiments._nstorm_rig import Rig
 from elastream.experiments.nstorm import HOSTS
-from elastream.spark.schemes import Cycles, Scheme
-from elastream.spark.session import StateStore
+from elastream.spark.jvm.session import StateStore
+from elastream.spark.placement.schemes import Cycles, Scheme
 
 __all__ = ["Churn", "churn", "schedule"]
 

@@ -13,8 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from elastream.control.loop import Loop
-from elastream.control.observer import Ending, describe_run
-from elastream.control.recording import Collector, Recording
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.outcome import Check, Outcome, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
@@ -24,6 +22,8 @@ from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout
+from elastream.recording.observer import Ending, describe_run
+from elastream.recording.recorder import Collector, Recording
 from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
 
 __all__ = ["Replayed", "replayed"]

@@ -19,8 +19,8 @@ from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operat
 from elastream.model.observation import Metric
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
-from elastream.planning.e2df import E2df
-from elastream.planning.static import Static
+from elastream.planning.policies.e2df import E2df
+from elastream.planning.policies.static import Static
 from elastream.simulation import Settings, SimulatedPlant, make_plant
 from elastream.workload import ramp
 

@@ -1,7 +1,7 @@
 """E2DF's evaluation on Spark: Word Count under a load that rises and falls, on hosts that are real processes.
 
 The paper's proportions on two cores. What was scaled, and to what, stands in `SCALE`; what a replica is on Spark is said in
-`elastream.planning.e2df`. The page is `e2df_spark_page`, the same in simulation `e2df`.
+`elastream.planning.policies.e2df`. The page is `e2df_spark_page`, the same in simulation `e2df`.
 """
 
 import random
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elastream.clouds.local.local import Local
 from elastream.experiments.e2df import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS
 from elastream.experiments.on_spark import SparkRun, run_on_spark
 from elastream.experiments.outcome import Check
@@ -21,10 +22,9 @@ from elastream.model.endpoints import parquet, text_files
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
-from elastream.planning.e2df import E2df
-from elastream.planning.static import Static
-from elastream.spark.local import Local
-from elastream.spark.sinks import latest
+from elastream.planning.policies.e2df import E2df
+from elastream.planning.policies.static import Static
+from elastream.spark.dataflow.sinks import latest
 from elastream.workload import ramp
 
 __all__ = ["SCALE", "SparkScenario", "bars", "policy_of", "run_scenario", "sentences"]

@@ -20,10 +20,10 @@ from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operat
 from elastream.model.observation import Floats, Integers, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
-from elastream.planning.baselines import Even, Random
-from elastream.planning.elastic_allocator import ElasticAllocator, capacities_of, movable, needs_of
-from elastream.planning.exact import deviation, least_deviation
-from elastream.planning.matching import allocate
+from elastream.planning.algorithms.exact import deviation, least_deviation
+from elastream.planning.algorithms.matching import allocate
+from elastream.planning.policies.baselines import Even, Random
+from elastream.planning.policies.elastic_allocator import ElasticAllocator, capacities_of, movable, needs_of
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload import trace
 

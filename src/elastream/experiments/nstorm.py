@@ -324,7 +324,7 @@ def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting
 
 
 def _run_case(rig: Any, case: Case, setting: Setting, chance: random.Random) -> _Stay:
-    from elastream.spark.schemes import CYCLES, Cycles, Scheme
+    from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
 
     scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
     cycles = Cycles(*case.cycles) if case.cycles else CYCLES[scheme]

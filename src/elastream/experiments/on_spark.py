@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from elastream.clouds.local.local import Local
 from elastream.control.loop import Loop
-from elastream.control.observer import describe_run
-from elastream.control.recording import Collector, Recording
 from elastream.model.errors import ElastreamError
 from elastream.model.flow import Dataflow
 from elastream.model.plant import Policy
-from elastream.spark.corpus import replayed
-from elastream.spark.directory import RunDirectory
-from elastream.spark.local import Local
-from elastream.spark.sources import CORPUS
-from elastream.spark.starting import start_plant
+from elastream.recording.directory import RunDirectory
+from elastream.recording.observer import describe_run
+from elastream.recording.recorder import Collector, Recording
+from elastream.spark.dataflow.corpus import replayed
+from elastream.spark.dataflow.sources import CORPUS
+from elastream.spark.start import start_plant
 
 __all__ = ["SparkRun", "run_on_spark"]
 

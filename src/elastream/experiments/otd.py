@@ -18,9 +18,9 @@ from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import lay_out
-from elastream.planning.exact import pack
-from elastream.planning.otd import Case as LoadCase
-from elastream.planning.otd import Otd
+from elastream.planning.algorithms.exact import pack
+from elastream.planning.policies.otd import Case as LoadCase
+from elastream.planning.policies.otd import Otd
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 __all__ = [

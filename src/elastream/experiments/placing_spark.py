@@ -20,21 +20,21 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from elastream.clouds.local.local import Local
+from elastream.clouds.local.network import Link
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition, Floats, Frame, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, Segment
-from elastream.planning.exact import deviation
-from elastream.spark.compile import RunningSegment
-from elastream.spark.composition import CompositionCodec
-from elastream.spark.directory import RunDirectory
-from elastream.spark.local import Local
-from elastream.spark.meter import Meter
-from elastream.spark.network import Link
+from elastream.planning.algorithms.exact import deviation
+from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
-from elastream.spark.starting import start_plant
+from elastream.spark.queries.compiled import RunningSegment
+from elastream.spark.start import start_plant
+from elastream.spark.worker.composition import CompositionCodec
+from elastream.spark.worker.meter import Meter
 
 __all__ = ["HOST", "LINK", "PARTITIONS", "ROUND", "Moves", "Phase", "Query", "cluster", "network_kind", "phase", "settle"]
 

@@ -24,9 +24,9 @@ from elastream.experiments.placing_spark import (
     settle,
 )
 from elastream.model.plant import Policy
-from elastream.planning.baselines import Even, Random
-from elastream.planning.elastic_allocator import ElasticAllocator
-from elastream.planning.otd import Otd
+from elastream.planning.policies.baselines import Even, Random
+from elastream.planning.policies.elastic_allocator import ElasticAllocator
+from elastream.planning.policies.otd import Otd
 
 __all__ = ["allocator_outcome", "otd_outcome", "run_elastic_allocator_spark", "run_otd_spark"]
 

@@ -27,8 +27,8 @@ from elastream.experiments.outcome import Check
 from elastream.model.cloud import HostType, Lease, total_cost
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
-from elastream.planning.btu import Btu
-from elastream.planning.queue_threshold import QueueThreshold
+from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.simulation import SimulatedPlant, Travel, drive, make_plant
 from elastream.simulation.result import released_early
 

@@ -29,7 +29,7 @@ from elastream.experiments.visp import (
     tabulate,
 )
 from elastream.experiments.visp_paper import TABLES, Printed
-from elastream.planning.btu import Btu
+from elastream.planning.policies.btu import Btu
 
 __all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
 

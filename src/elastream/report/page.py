@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from elastream.control.recording import Recording
-from elastream.control.summary import Summary, mixture_quantile, summarise
 from elastream.model.action import Outcome, describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
+from elastream.recording.recorder import Recording
+from elastream.recording.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
 __all__ = ["render", "write_report"]

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from elastream.control.recording import Recording
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -26,6 +25,7 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import clock, quantities
+from elastream.recording.recorder import Recording
 
 __all__ = ["ORIGIN", "PALETTE", "timeline"]
 

@@ -22,7 +22,7 @@ from elastream.model.graph import Edge, Operator
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, Segment, Stage
-from elastream.planning.governor import Governor
+from elastream.planning.algorithms.governor import Governor
 from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.draws import uniform
 from elastream.simulation.exchanging import Stream

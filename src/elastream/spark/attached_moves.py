@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 
 from elastream.model.action import MoveTask, Outcome, Status, TaskId
 from elastream.model.cloud import HostState
-from elastream.spark.placing import Limits, Placing
-from elastream.spark.seats import Seats
-from elastream.spark.watched import Loads, WatchedQueries
+from elastream.spark.hosts.seats import Seats
+from elastream.spark.placement.placing import Limits, Placing
+from elastream.spark.queries.watched import Loads, WatchedQueries
 
 __all__ = ["FEW", "Moves"]
 

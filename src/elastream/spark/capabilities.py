@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
-from elastream.spark.driver_side import DriverSide
-from elastream.spark.seats import UNLIMITED
-from elastream.spark.task_watch import TaskLoads
+from elastream.spark.hosts.seats import UNLIMITED
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.telemetry.tasks import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
 
 PROVIDER = ("room", "lease", "address", "confine", "terminate")
-"""What is asked of a provider of hosts here; `elastream.spark.hosts.Provider` has more."""
+"""What is asked of a provider of hosts here; `elastream.spark.hosts.leased.Provider` has more."""
 
 
 @dataclass(frozen=True, slots=True)

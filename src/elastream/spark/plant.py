@@ -16,6 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from elastream.clouds.local.local import LocalCluster
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -34,17 +35,16 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState, Lease, total_cost
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
-from elastream.spark.compile import RunningSegment, explain_failure, switch
-from elastream.spark.host_actions import HostActions
-from elastream.spark.host_watch import HostWatch
-from elastream.spark.hosts import Hosts
-from elastream.spark.link_watch import LinkWatch
-from elastream.spark.local import LocalCluster
-from elastream.spark.placing import Placing
-from elastream.spark.run_clock import RunClock
+from elastream.spark.clock import RunClock
+from elastream.spark.hosts.actions import HostActions
+from elastream.spark.hosts.leased import Hosts
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.compiled import RunningSegment, explain_failure, switch
+from elastream.spark.queries.compiled_frames import Telemetry
+from elastream.spark.queries.compiled_tasks import TaskTelemetry
 from elastream.spark.steward import Steward
-from elastream.spark.task_telemetry import TaskTelemetry
-from elastream.spark.telemetry import Telemetry
+from elastream.spark.telemetry.hosts import HostWatch
+from elastream.spark.telemetry.links import LinkWatch
 
 __all__ = ["SparkPlant"]
 

@@ -11,14 +11,15 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from elastream.clouds.provider import Landlord
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import ElastreamError
-from elastream.spark.compile import RunningSegment
-from elastream.spark.hosts import Hosts, Landlord
-from elastream.spark.placing import Placing
-from elastream.spark.rounds import Rounds
-from elastream.spark.state_partitions import Location
+from elastream.spark.hosts.leased import Hosts
+from elastream.spark.jvm.state_partitions import Location
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.compiled import RunningSegment
+from elastream.spark.telemetry.rounds import Rounds
 
 __all__ = ["STEP", "Steward"]
 

@@ -1,0 +1,1 @@
+"""Where hosts come from: one seam, one module a provider."""

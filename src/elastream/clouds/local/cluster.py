@@ -1,0 +1,357 @@
+"""The processes of hosts on this machine: a Spark Standalone master, and per host one worker with an address of its own.
+
+They belong to a supervisor (`supervisor.py`), which ends them when this process does. What a host may use is held to its
+type where the machine allows (`confinement.py`). Sessions, executors and tasks are left to the other modules here.
+"""
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
+from elastream.clouds.local.supervision import Connection
+from elastream.clouds.provider import Landlord
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from elastream.clouds.local.local import Local
+
+__all__ = ["HEAP_SHARE", "MOST_HOSTS", "LocalCluster", "executor_memory"]
+
+HEAP_SHARE = 0.7
+"""Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""
+MOST_HOSTS = 200
+"""Addresses 127.0.x.10 to .209."""
+LEAST_FREE = 50e6
+"""Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
+MASTER = "master"
+"""What the supervisor and the log file call the master; no host can have this name."""
+CORES_TO_START = 2
+"""Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
+ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
+GRACE = 3.0
+"""Seconds that a worker has to end its executors before its whole tree is killed."""
+
+
+def executor_memory(host: HostType) -> int:
+    """Mebibytes of heap for the executor on a host of type `host`: what `spark.executor.memory` should say, with an `m`."""
+    return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
+
+
+class LocalCluster:
+    """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
+
+    `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
+    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
+    raise CloudError.
+    """
+
+    landlord: Landlord | None = None
+    """Who owns the hosts; None where the cluster does itself."""
+
+    def __init__(self, local: "Local", folder: Path, ports: range | None = None) -> None:
+        if ports is not None and len(ports) < 2:
+            raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
+        self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
+        self.run = secrets.token_hex(4)
+        self._hosts: dict[str, int] = {}
+        self._supervisor: Connection | None = None
+
+    def start(self, master: str | None = None) -> str:
+        """Start the master and return its URL once it answers. master: one that runs already and that hosts join instead.
+
+        Raises EnvironmentProblem: no Java, a port in use, a folder that cannot be written or is full, a master that dies.
+        Raises CloudError where `master` is none that workers join, or is not to be reached from hosts with links.
+        """
+        if master is not None and not master.startswith("spark://"):
+            raise CloudError(f"hosts of this machine join a Standalone master (spark://...), which {master!r} is not")
+        self._java = find_java()
+        self._check_folder()
+        self._claim_addresses()
+        try:
+            self._open_supervisor()
+            if master is None:
+                self._start_master()
+            elif self._linked:
+                raise CloudError(f"hosts with links or regions of their own cannot reach {master}, only a master of theirs")
+            else:
+                self._url = master
+        except BaseException:
+            self.close()
+            raise
+        return self.url
+
+    @property
+    def url(self) -> str:
+        """What a session calls its master: `spark://127.0.x.1:PORT`."""
+        return self._url
+
+    @property
+    def page(self) -> str:
+        """Address of the master's web page; `page + "json/"` is the same for programs."""
+        return f"http://{self.driver_address}:{self._page_port}/"
+
+    @property
+    def driver_address(self) -> str:
+        """The address at which hosts reach this machine: what `spark.driver.host` and its `bindAddress` must be."""
+        return self._address
+
+    @property
+    def executor_memory_mb(self) -> int:
+        """What `spark.executor.memory` should be, in mebibytes (Spark's `m`): what the least of the host types has."""
+        return min(map(executor_memory, self.local.types))
+
+    @property
+    def confinement(self) -> str:
+        """One sentence on how hosts are held to their cores and links, or why they are not."""
+        return self._confinement
+
+    def room(self, waiting: Mapping[str, HostType], starting: int) -> Sequence[str]:
+        """The hosts that can be started now: those that end still count, and only so many start at a time."""
+        at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
+        free = self.local.max_hosts - len(self._running()) if waiting and at_once > 0 else 0
+        return list(waiting)[: max(0, min(at_once, free))]
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
+        bits = self.local.network.bits_per_second if self.local.network and self._linked else None
+        return math.nan if bits is None else bits / 8
+
+    def lease(self, host: str, type: HostType | None = None) -> None:
+        """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
+
+        A name already leased is not leased again. Raises CloudError above `max_hosts`.
+        """
+        if host in self._hosts:
+            return
+        if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
+            raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
+        type = type or self.local.types[0]
+        running = self._running()
+        if len(running) >= self.local.max_hosts:
+            raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
+        number = self._hosts[host] = self._free_number(running)
+        scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
+        for folder in (scratch, work):
+            folder.mkdir(parents=True, exist_ok=True)
+        arguments = {
+            "--host": self.address(host),
+            "--port": "0",
+            "--webui-port": "0",
+            "--cores": str(type.slots),
+            "--memory": f"{executor_memory(type)}m",
+            "--work-dir": str(work),
+        }
+        self._ask(
+            "spawn",
+            name=host,
+            command=daemon_command(self._java, "worker.Worker", *chain.from_iterable(arguments.items()), self.url),
+            environment={**daemon_environment(self.address(host)), "SPARK_LOCAL_DIRS": str(scratch)},
+            log=str(self.log(host)),
+            scratch=[str(scratch)],
+            index=number,
+            region=self.local.regions.index(type.region),
+        )
+
+    def _running(self) -> Set[str]:
+        return {name for name, state in self._ask("status").items() if name != MASTER and not state["gone"]}
+
+    def _free_number(self, running: Set[str]) -> int:
+        """Last part of a host's address: the next in turn that no running host has."""
+        taken = {self._hosts[name] for name in running}
+        turns = (10 + (len(self._hosts) + step) % MOST_HOSTS for step in range(MOST_HOSTS))
+        return next(number for number in turns if number not in taken)
+
+    def address(self, host: str) -> str:
+        """The host's own address: what executors on it are called by."""
+        return f"{self.driver_address.rpartition('.')[0]}.{self._number_of(host)}"
+
+    def namespace(self, host: str) -> Path | None:
+        """The file of the host's network namespace; None where hosts share this machine's own network."""
+        return Path(f"/run/netns/{self._namespaces}-{self._number_of(host)}") if self._namespaces else None
+
+    def log(self, host: str) -> Path:
+        """What the host's worker writes; `master` for the master."""
+        return self.folder / f"{host}.log"
+
+    def alive(self, host: str) -> bool:
+        """Whether the host's worker process runs; also while it starts, and False for good once it is gone."""
+        self._number_of(host)
+        return bool(self._ask("status")[host]["alive"])
+
+    def failure(self, host: str) -> str:
+        """Why a host is not alive, as far as is known: the end of its worker's log; empty while it is alive."""
+        self._number_of(host)
+        return self._failure(host, lines=12)
+
+    def confine(self, host: str, cores: float | None) -> None:
+        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts."""
+        self._number_of(host)
+        self._ask("confine", name=host, cores=cores)
+
+    def cpu_seconds(self, host: str) -> float | None:
+        """CPU time that all of the host has used so far, ended processes included; None where it is not known."""
+        self._number_of(host)
+        seconds: float | None = self._ask("cpu", name=host)
+        return seconds
+
+    def memory(self, host: str) -> float | None:
+        """Megabytes that the host's processes hold now; None once it is gone."""
+        self._number_of(host)
+        megabytes: float | None = self._ask("memory", name=host)
+        return megabytes
+
+    def decommission(self, host: str) -> None:
+        """Let the host finish what it runs and take nothing new; its worker ends once its executors are gone."""
+        self._number_of(host)
+        self._ask("decommission", name=host)
+
+    def terminate(self, host: str) -> None:
+        """End the host: SIGTERM to its worker, after 3 s SIGKILL to all that is left of it. Returns at once."""
+        self._number_of(host)
+        self._ask("end", name=host, grace=GRACE)
+
+    def kill(self, host: str) -> None:
+        """SIGKILL to every process of the host, as if its plug had been pulled."""
+        self._number_of(host)
+        self._ask("end", name=host, grace=0.0)
+
+    def close(self) -> None:
+        """End everything and return when nothing is left; may be called twice, and before `start`."""
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is None:
+            return
+        supervisor.close(GRACE)
+        self._claim.close()
+
+    def __enter__(self) -> "LocalCluster":
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    # Starting.
+
+    def _check_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / "supervisor.log"
+            probe.write_bytes(b"")
+            free = shutil.disk_usage(self.folder).free
+        except OSError as error:
+            raise EnvironmentProblem(f"the cluster's folder {self.folder} cannot be written: {error.strerror}") from None
+        if free < LEAST_FREE:
+            raise EnvironmentProblem(
+                f"the disk of the cluster's folder {self.folder} is full: "
+                f"{free / 1e6:.0f} MB free, {LEAST_FREE / 1e6:.0f} MB needed"
+            )
+
+    def _claim_addresses(self) -> None:
+        """Take a number x for addresses 127.0.x.* that no other run on this machine has while this process lives."""
+        first = zlib.crc32(str(self.folder).encode())
+        for attempt in range(254):
+            self._number = 1 + (first + attempt) % 254
+            self._claim = socket.socket(socket.AF_UNIX)
+            try:
+                # An abstract name: the kernel takes it back when its holder is gone, however that came about.
+                self._claim.bind(f"\0elastream-127.0.{self._number}")
+                return
+            except OSError:
+                self._claim.close()
+        raise EnvironmentProblem("254 local clusters run on this machine already; no loopback addresses are left")
+
+    def _open_supervisor(self) -> None:
+        self._supervisor = Connection(self.folder / "supervisor.log")
+        link = asdict(self.local.network) if self.local.network else None
+        at = {region: number for number, region in enumerate(self.local.regions)}
+        delays = [(at[source], at[target], seconds) for (source, target), seconds in self.local.delays.items()]
+        about = self._ask("open", run=self.run, number=self._number, link=link, regions=len(at), delays=delays)
+        self._linked = bool(about["address"])
+        self._address: str = about["address"] or f"127.0.{self._number}.1"
+        self._confinement: str = about["confinement"]
+        self._namespaces: str | None = about["namespaces"]
+
+    def _start_master(self) -> None:
+        port, self._page_port = self._free_ports()
+        self._url = f"spark://{self.driver_address}:{port}"
+        arguments = {"--host": self.driver_address, "--port": str(port), "--webui-port": str(self._page_port)}
+        self._ask(
+            "spawn",
+            name=MASTER,
+            command=daemon_command(self._java, "master.Master", *chain.from_iterable(arguments.items())),
+            environment=daemon_environment(self.driver_address),
+            log=str(self.log(MASTER)),
+            scratch=[],
+            index=None,
+        )
+        # A worker that finds no master, or one that does not lead yet, tries again only after 5 to 15 s.
+        while self._master_status() != "ALIVE":
+            if failure := self._failure(MASTER, lines=1):
+                raise EnvironmentProblem(failure)
+            time.sleep(0.05)
+
+    def _master_status(self) -> str:
+        """What the master says of itself: ALIVE once it takes workers; empty while it says nothing."""
+        page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
+        with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            page.request("GET", "/json/")
+            return str(json.loads(page.getresponse().read())["status"])
+        return ""
+
+    def _free_ports(self) -> tuple[int, int]:
+        """The two ports asked for, or two free ones; raises EnvironmentProblem naming the one that is in use."""
+        wanted = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
+        with contextlib.ExitStack() as held:
+            found = []
+            for port in wanted:
+                probe = held.enter_context(socket.socket())
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((self.driver_address, port))
+                except OSError as error:
+                    what = f"port {port} on {self.driver_address}, asked for by the Spark master,"
+                    raise EnvironmentProblem(f"{what} cannot be had: {error.strerror}") from None
+                found.append(probe.getsockname()[1])
+        return found[0], found[1]
+
+    # Asking.
+
+    def _number_of(self, host: str) -> int:
+        if host not in self._hosts:
+            raise CloudError(f"no host called {host!r} was leased here")
+        return self._hosts[host]
+
+    def _failure(self, name: str, lines: int) -> str:
+        state = self._ask("status")[name]
+        if state["alive"]:
+            return ""
+        what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
+        how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
+        with contextlib.suppress(OSError):
+            written = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
+            if written:
+                return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(written[-lines:])
+        return f"{what} {how} and wrote nothing into {self.log(name)}"
+
+    def _ask(self, wanted: str, **arguments: Any) -> Any:
+        if self._supervisor is None:
+            raise CloudError("the local cluster is not running: it was closed, or never started")
+        return self._supervisor.ask(wanted, **arguments)

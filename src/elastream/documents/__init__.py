@@ -1,0 +1,1 @@
+"""YAML to the model: every error names file, line and field."""

@@ -1,0 +1,154 @@
+"""YAML with the place of everything in it, so that an error can say file, line and field in one sentence.
+
+Reading, duplicate keys and syntax errors are dealt with here; what the keys mean is `elastream.documents.schema`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from elastream.documents.user_code import near
+from elastream.model.errors import DataflowError, InputError
+
+__all__ = ["Loc", "Located", "read_yaml"]
+
+Loc: TypeAlias = tuple[str | int, ...]
+"""Keys and list positions from the top of a document down to a value."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A parsed YAML file; `data` is its top mapping as ruamel keeps it, with line numbers."""
+
+    path: Path
+    data: Mapping[str, Any]
+
+    def line(self, loc: Loc) -> int:
+        """Line, from 1, of the value at `loc`, or of the nearest thing around it that stands in the file."""
+        return ([1] + [line for _, line in self._walk(loc)])[-1]
+
+    def error(self, loc: Loc, sentence: str) -> DataflowError:
+        """The error `file:line: field: sentence`."""
+        field = ".".join(str(step) for step in loc)
+        return DataflowError(f"{self.path}:{self.line(loc)}: {field + ': ' if field else ''}{sentence}")
+
+    def written(self, loc: Loc) -> Loc:
+        """The part of `loc` that stands in the file: normalised values have more steps than were written."""
+        return tuple(step for step, _ in self._walk(loc))
+
+    def _walk(self, loc: Loc) -> Iterator[tuple[str | int, int]]:
+        """The steps of `loc` that stand in the file, each with its line."""
+        node: Any = self.data
+        for step in loc:
+            if isinstance(node, Mapping) and step in node:
+                yield step, node.lc.key(step)[0] + 1  # type: ignore[attr-defined]
+            elif isinstance(node, list) and isinstance(step, int) and step < len(node):
+                yield step, node.lc.item(step)[0] + 1  # type: ignore[attr-defined]
+            elif isinstance(step, int):
+                continue  # one thing written where a list may stand
+            else:
+                return
+            node = node[step]
+
+    def validate(self, schema: type[BaseModel]) -> Any:
+        """`data` as `schema` has it; raises DataflowError for the first thing in the file that is wrong."""
+        try:
+            return schema.model_validate(self.data)
+        except ValidationError as problem:
+            errors = sorted(problem.errors(), key=lambda error: self.line(error["loc"]))
+            raise self._explained(errors[0], schema) from None
+
+    def _explained(self, error: ErrorDetails, schema: type[BaseModel]) -> DataflowError:
+        loc, value = error["loc"], _shown(error["input"])
+        match error["type"]:
+            case "missing":
+                return self.error(loc, "is missing")
+            case "extra_forbidden":
+                siblings = _fields(schema, loc[:-1])
+                return self.error(loc, f"there is no such key{near(str(loc[-1]), siblings)}")
+            case "value_error":
+                return self.error(self.written(loc), str(error["ctx"]["error"]))
+            case "string_type":
+                sentence = f"{value} is not a text"
+            case "float_type" | "float_parsing" | "int_type" | "int_parsing" | "int_from_float":
+                sentence = f"{value} is not a {'whole ' if error['type'].startswith('int') else ''}number"
+            case "bool_type" | "bool_parsing":
+                sentence = f"{value} is neither true nor false"
+            case "dict_type" | "model_type" | "model_attributes_type":
+                sentence = f"{value} is not a mapping"
+            case "greater_than" | "greater_than_equal" | "less_than_equal":
+                ((_, bound),) = error["ctx"].items()
+                relation = {"greater_than": "above", "greater_than_equal": "at least", "less_than_equal": "at most"}
+                sentence = f"{value} is out of range: it must be {relation[error['type']]} {bound:g}"
+            case "too_short":
+                sentence = "it is empty"
+            case "list_type" | "tuple_type":
+                sentence = f"{value} is not a list"
+            case _:
+                sentence = f"{value}: {error['msg'][:1].lower()}{error['msg'][1:]}"
+        return self.error(self.written(loc), sentence)
+
+
+def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
+    """The mapping in the YAML file `path`; raises InputError for the file, DataflowError for its syntax.
+
+    form: what a document should be, for the error where it is no mapping.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is not") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    try:
+        data = YAML(typ="rt").load(text)
+    except DuplicateKeyError as error:
+        first = next((part for part in str(error.problem).split('"')[1:2]), "")
+        raise DataflowError(f"{path}:{_line(error)}: the key {first!r} stands twice") from None
+    except MarkedYAMLError as error:
+        said = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise DataflowError(f"{path}:{_line(error)}: this is not YAML: {said}") from None
+    except YAMLError as error:
+        raise DataflowError(f"{path}: this is not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(data, Mapping):
+        raise DataflowError(f"{path}:1: {form}")
+    return Located(path, data)
+
+
+def _line(error: MarkedYAMLError) -> int:
+    mark = error.problem_mark or error.context_mark
+    return mark.line + 1 if mark else 1
+
+
+def _shown(value: Any) -> str:
+    """`value` as a person wrote it, short."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    return repr(value)
+
+
+def _fields(schema: Any, loc: Loc) -> list[str]:
+    """Keys that a mapping at `loc` may have according to `schema`."""
+    models = [schema]
+    for step in loc:
+        inner = [f.annotation for m in models for n, f in m.model_fields.items() if step in (n, f.alias)]
+        models = [found for annotation in inner for found in _models(annotation)] or models
+    return [field.alias or name for model in models[:1] for name, field in model.model_fields.items()]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models(argument)

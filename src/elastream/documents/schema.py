@@ -1,0 +1,281 @@
+"""The keys of a dataflow written as YAML, what each may hold, and what excludes what.
+
+Only the form is checked here, field by field, with units turned into numbers; names are resolved into operators, functions
+and loads by `elastream.documents.dataflow`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from elastream.model import units
+from elastream.model.cloud import Billing, HostType
+from elastream.model.errors import ElastreamError
+from elastream.model.graph import Delivery, Form
+
+__all__ = [
+    "FORMS",
+    "KEYED_FORMS",
+    "AlternateKeys",
+    "DocumentKeys",
+    "EdgeKeys",
+    "HostTypeKeys",
+    "OperatorKeys",
+    "SinkKeys",
+    "SourceKeys",
+    "chosen",
+]
+
+FORMS: Mapping[str, Form] = {
+    "map": Form.MAP,
+    "flat_map": Form.FLAT_MAP,
+    "filter": Form.FILTER,
+    "map_arrow": Form.ARROW,
+    "map_pandas": Form.PANDAS,
+    "select": Form.COLUMNS,
+}
+"""Keys that give a stateless operator its function, named as in the Python API."""
+
+SOURCES = ("text_files", "files", "records", "kafka")
+SINKS = ("parquet", "collect", "kafka")
+KEYED_FORMS: Mapping[str, Form] = {"aggregate": Form.AGGREGATE, "apply": Form.STATE}
+
+
+def _quantity(parse: Callable[[float | str], float], example: str) -> BeforeValidator:
+    def convert(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"write a {parse.__name__.replace('_', ' ')} such as {example!r}")
+        try:
+            return parse(value)
+        except ElastreamError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(convert)
+
+
+def _listed(value: object) -> object:
+    """One thing where a list of them may stand."""
+    return value if isinstance(value, list) else [value]
+
+
+def _named(value: object) -> object:
+    """A name alone, or with nothing below it, is a name without parameters."""
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, Mapping):
+        return {name: {} if below is None else below for name, below in value.items()}
+    return value
+
+
+def _simulated(value: object) -> object:
+    return {"simulated": True} if value == "simulated" else value
+
+
+def _edges(value: object) -> object:
+    return [
+        {"operator": each} if isinstance(each, str) else each for each in (value if isinstance(value, list) else [value])
+    ]
+
+
+Duration = Annotated[float, _quantity(units.duration, "50ms")]
+Memory = Annotated[float, _quantity(units.memory, "512 MB")]
+Bandwidth = Annotated[float, _quantity(units.bytes_per_second, "100mbit")]
+Columns = Annotated[dict[str, str], Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
+
+
+class Keys(BaseModel):
+    """A mapping in which nothing may stand that nobody reads."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
+
+
+class EdgeKeys(Keys):
+    """Where an operator takes its records from, and how they travel."""
+
+    operator: str
+    delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
+    durable: Literal["parquet", "kafka"] | None = None
+    choice: str | None = None
+
+    @field_validator("delivery", "durable", mode="before")
+    @classmethod
+    def _known(cls, value: object, info: Any) -> object:
+        known = {"delivery": ("duplicate", "round_robin"), "durable": ("parquet", "kafka")}[info.field_name]
+        if value not in known:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+
+class AlternateKeys(Keys):
+    """One implementation of an operator: at most one function, its value, and what it costs where that is known."""
+
+    map: str | None = None
+    flat_map: str | None = None
+    filter: str | None = None
+    map_arrow: str | None = None
+    map_pandas: str | None = None
+    select: Columns | None = None
+    value: float = Field(1.0, ge=0, le=1)
+    cost: Duration | None = None
+    selectivity: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_function(self) -> "AlternateKeys":
+        _at_most_one(self, FORMS, "function")
+        return self
+
+
+class SourceKeys(Keys):
+    """What a source reads: one of text_files, files, records and kafka, with what belongs to it; or only `simulated`."""
+
+    simulated: Literal[True] | None = None
+    text_files: str | None = None
+    files: str | None = None
+    format: Literal["parquet", "json", "csv"] = "parquet"
+    records: list[dict[str, Any]] | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+    schema_: str | None = Field(None, alias="schema")
+
+    @model_validator(mode="after")
+    def _one(self) -> "SourceKeys":
+        kind = _exactly_one(self, (*SOURCES, "simulated"), "source")
+        owners = {"format": ("files",), "servers": ("kafka",), "options": ("kafka",), "schema_": ("files", "records")}
+        _belongs(self, owners, kind)
+        if kind in ("files", "records") and self.schema_ is None:
+            raise ValueError(f"a source of {kind} needs a schema, such as 'word string, n long'")
+        return self
+
+
+class SinkKeys(Keys):
+    """What a sink writes: one of parquet, collect and kafka; or only `simulated`."""
+
+    simulated: Literal[True] | None = None
+    parquet: str | None = None
+    collect: str | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one(self) -> "SinkKeys":
+        kind = _exactly_one(self, (*SINKS, "simulated"), "sink")
+        _belongs(self, {"servers": ("kafka",), "options": ("kafka",)}, kind)
+        return self
+
+
+class OperatorKeys(Keys):
+    """An operator: a source, a sink, a function of records, or a function of records by key."""
+
+    from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
+    source: Annotated[SourceKeys | None, BeforeValidator(_simulated)] = None
+    sink: Annotated[SinkKeys | None, BeforeValidator(_simulated)] = None
+    load: Any = None
+    map: str | None = None
+    flat_map: str | None = None
+    filter: str | None = None
+    map_arrow: str | None = None
+    map_pandas: str | None = None
+    select: Columns | None = None
+    alternates: dict[str, AlternateKeys] | None = None
+    key_by: Names | None = None
+    aggregate: Columns | None = None
+    apply: str | None = None
+    state: str | None = None
+    returns: str = ""
+    cost: Duration | None = None
+    selectivity: float | None = Field(None, ge=0)
+    max_duration: Annotated[Duration, Field(gt=0)] | None = None
+    cores: float | None = Field(None, ge=0)
+    memory: Memory = 0.0
+    image: Memory = 0.0
+    waits: bool = False
+    record_bytes: float | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "OperatorKeys":
+        kind = _exactly_one(self, ("source", "sink", *FORMS, "alternates", *KEYED_FORMS), "operator")
+        given = self.model_fields_set
+        if kind == "source" and "from_" in given:
+            raise ValueError("a source has no 'from': records arrive there from outside")
+        if kind != "source" and not self.from_:
+            raise ValueError("'from' is missing: it names the operator (or operators) whose records arrive here")
+        if (kind in KEYED_FORMS) != ("key_by" in given):
+            missing = "'key_by' is missing: the columns that make the key" if kind in KEYED_FORMS else None
+            raise ValueError(missing or f"'key_by' is for 'aggregate' and 'apply'; this operator has {kind!r}")
+        belongs = {"load": ("source",), "state": ("apply",), "returns": (*FORMS, "alternates", "apply")}
+        belongs |= dict.fromkeys(("cost", "selectivity"), (*FORMS, *KEYED_FORMS))  # alternates have their own
+        _belongs(self, belongs, kind)
+        if kind == "apply" and not (self.state and self.returns):
+            raise ValueError(f"{'state' if self.returns else 'returns'!r} is missing: 'apply' needs a schema for both")
+        return self
+
+
+class HostTypeKeys(Keys):
+    """A kind of host that can be leased; `btu` is its billing time unit, paid in whole."""
+
+    cores: float
+    memory: Memory = 4000.0
+    speed: float = 1.0
+    bandwidth: Bandwidth | None = None
+    price: float = 1.0
+    btu: Duration = 3600.0
+    minimum: Duration = 0.0
+    slots: int = 0
+    region: str = "local"
+    start: Duration = 60.0
+    stop: Duration = 10.0
+
+    def built(self, name: str) -> HostType:
+        """The host type `name`; raises CloudError for what makes no sense."""
+        return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
+
+
+Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(_named)]
+
+
+class DocumentKeys(Keys):
+    """A whole document."""
+
+    dataflow: str
+    operators: dict[str, OperatorKeys]
+    target_latency: Annotated[Duration, Field(gt=0)] | None = None
+    policy: Setting | None = None
+    cloud: Setting | None = None
+    host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
+
+    @field_validator("policy", "cloud")
+    @classmethod
+    def _one_name(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and len(value) != 1:
+            raise ValueError(f"{len(value)} names stand here; one is needed, with its parameters below it")
+        return value
+
+
+def chosen(keys: BaseModel, names: Any) -> str | None:
+    """The one of `names` that was written, or None."""
+    return next((name for name in names if getattr(keys, name) is not None), None)
+
+
+def _at_most_one(keys: BaseModel, names: Any, what: str) -> None:
+    written = [name for name in names if getattr(keys, name) is not None]
+    if len(written) > 1:
+        raise ValueError(f"{' and '.join(repr(name) for name in written)} exclude each other: this is one {what}")
+
+
+def _exactly_one(keys: BaseModel, names: Any, what: str) -> str:
+    _at_most_one(keys, names, what)
+    kind = chosen(keys, names)
+    if kind is None:
+        raise ValueError(f"this {what} needs one of {', '.join(names)}")
+    return kind
+
+
+def _belongs(keys: BaseModel, owners: Mapping[str, tuple[str, ...]], kind: str) -> None:
+    for name in keys.model_fields_set & owners.keys():
+        if kind not in owners[name]:
+            field = type(keys).model_fields[name].alias or name
+            raise ValueError(f"{field!r} does not go with {kind!r} (only with {', '.join(owners[name])})")

@@ -1,0 +1,314 @@
+"""One planning round of all four kinds of managers in one process, and what is to be done after it.
+
+Messages are delivered at once here; `infrastructure` and `applications` hold for any delay, loss or doubling, so that the
+same managers can sit in processes of their own. What is done with a plan is left to whoever has the plant.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.model.cloud import HostType
+from elastream.model.observation import Floats, Integers
+from elastream.planning.managers import applications, infrastructure, operators, regions
+from elastream.planning.managers.applications import Application, ApplicationRules, Grants, Shift
+from elastream.planning.managers.columns import Booleans, Snapshot
+from elastream.planning.managers.infrastructure import HostRecord, Infrastructure, InfrastructureRules, Stance
+from elastream.planning.managers.messages import Holding, RegionOrder, RegionReport, View
+from elastream.planning.managers.operators import OperatorRules
+from elastream.planning.managers.regions import Region, RegionRules, Survey
+
+__all__ = ["Hierarchy", "Plan", "Rules", "begin", "planning_round"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of the four kinds of managers."""
+
+    operators: OperatorRules = field(default_factory=OperatorRules)
+    applications: ApplicationRules = field(default_factory=ApplicationRules)
+    regions: RegionRules = field(default_factory=RegionRules)
+    infrastructure: InfrastructureRules = field(default_factory=InfrastructureRules)
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """What all managers remember; applications and regions in the order of the snapshot."""
+
+    applications: tuple[Application, ...]
+    regions: tuple[Region, ...]
+    infrastructure: Infrastructure
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done. grants: on operators' proposals. shifts: replicas that leave a host that is to be left.
+
+    lease: (host, type). release: hosts that nobody holds any more. leaving: hosts that applications are asked to leave.
+    refused: by region why it did not get all that it asked for. kept: (host, manager, reason) of hosts that a region would
+    have freed, with the manager that refused.
+    """
+
+    grants: Grants
+    shifts: tuple[Shift, ...] = ()
+    lease: tuple[tuple[str, str], ...] = ()
+    release: tuple[str, ...] = ()
+    leaving: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[tuple[str, str, str], ...] = ()
+
+
+def begin(
+    rules: Rules,
+    snapshot: Snapshot,
+    host_types: Sequence[str],
+    owner: Integers,
+    next_number: int,
+    needed: Sequence[str] = (),
+) -> Hierarchy:
+    """Managers that take over hosts that are there. host_types: of each host. owner: row of its application, -1 for none.
+
+    needed: hosts that are being drained already; their applications are asked to leave them anew.
+    """
+    hosts, names = snapshot.hosts, snapshot.applications.names
+    region_of, owners, up = hosts.region.tolist(), owner.tolist(), hosts.up.tolist()
+    records: dict[str, HostRecord] = {}
+    held: list[list[str]] = [[] for _ in names]
+    ordered: list[dict[str, float]] = [{} for _ in snapshot.regions]
+    until = snapshot.time + rules.infrastructure.patience
+    for row, name in enumerate(hosts.names):
+        region = snapshot.regions[region_of[row]]
+        ordered[region_of[row]][name] = snapshot.time
+        if not up[row] and name not in needed:
+            records[name] = HostRecord(region, host_types[row])
+        elif owners[row] < 0:
+            records[name] = HostRecord(region, host_types[row], Stance.FREE)
+        else:
+            stance = Stance.LEAVING if name in needed else Stance.VIEWED
+            held[owners[row]].append(name)
+            limit = until if name in needed else math.inf
+            records[name] = HostRecord(region, host_types[row], stance, names[owners[row]], until=limit)
+    leaving = frozenset(needed)
+    tokens = rules.applications.tokens
+    return Hierarchy(
+        tuple(
+            Application(name, 1, 0, tuple(mine), leaving.intersection(mine), tokens=tokens, refilled=snapshot.time)
+            for name, mine in zip(names, held, strict=True)
+        ),
+        tuple(Region(name, 1, 0, mine) for name, mine in zip(snapshot.regions, ordered, strict=True)),
+        infrastructure.adopt(records, snapshot.regions, names, next_number),
+    )
+
+
+def planning_round(
+    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
+) -> tuple[Hierarchy, Plan]:
+    """Operators propose, applications grant; with `hosts_too`, regions report and the infrastructure manager decides.
+
+    types: what can be leased; the smallest of a region is what it adds.
+    """
+    owner, withheld = _ownership(state, snapshot)
+    proposals = operators.propose(rules.operators, snapshot, owner, withheld)
+    tokens = applications.refilled(rules.applications, state.applications, snapshot.time)
+    grants = applications.grant(snapshot, proposals, tokens)
+    shifts = _shifts(state, snapshot, grants, owner, withheld)
+    state = replace(state, applications=_remember(state, snapshot, grants, shifts, tokens))
+    if not hosts_too:
+        return state, Plan(grants, shifts, leaving=_leaving(state))
+    state, told = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
+    plan = Plan(grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept))
+    return state, plan
+
+
+def _ownership(state: Hierarchy, snapshot: Snapshot) -> tuple[Integers, Booleans]:
+    """(row of the application that holds each host, hosts withheld from placement), each of shape (hosts,)."""
+    rows = snapshot.hosts.rows
+    owner = np.full(len(rows), -1, dtype=np.int64)
+    withheld = np.zeros(len(rows), dtype=np.bool_)
+    for number, application in enumerate(state.applications):
+        mine = [row for host in application.hosts if (row := rows.get(host)) is not None]
+        owner[mine] = number
+        if application.leave:
+            withheld[[row for host in application.leave if (row := rows.get(host)) is not None]] = True
+    return owner, withheld
+
+
+def _leaving(state: Hierarchy) -> frozenset[str]:
+    return frozenset().union(*(application.leave for application in state.applications if application.leave))
+
+
+def _shifts(state: Hierarchy, snapshot: Snapshot, grants: Grants, owner: Integers, withheld: Booleans) -> tuple[Shift, ...]:
+    """Replicas that leave hosts that are to be left, into slots that the grants left; none of a critical application."""
+    rows = snapshot.hosts.rows
+    shifts: list[Shift] = []
+    leaving = [n for n, each in enumerate(state.applications) if each.leave and not snapshot.critical[n]]
+    if not leaving:
+        return ()
+    free = snapshot.free.copy()
+    into = grants.proposals.host[grants.granted & (grants.proposals.host >= 0)]
+    np.subtract.at(free, into, 1)
+    going = {int(replica) for replica in grants.proposals.replica[grants.granted] if replica >= 0}
+    usable = np.flatnonzero((owner >= 0) & ~withheld & snapshot.hosts.up & (free > 0))
+    usable = usable[np.argsort(owner[usable], kind="stable")]
+    bounds = np.searchsorted(owner[usable], np.arange(len(state.applications) + 1))
+    for number in leaving:
+        left = [row for host in state.applications[number].leave if (row := rows.get(host)) is not None]
+        occupied = sorted(row for row in left if snapshot.placed[row])
+        own = usable[bounds[number] : bounds[number + 1]]
+        shifts += applications.move_off(snapshot, occupied, own, free)
+    return tuple(shift for shift in shifts if shift.replica not in going)
+
+
+def _remember(
+    state: Hierarchy, snapshot: Snapshot, grants: Grants, shifts: Sequence[Shift], tokens: Floats
+) -> tuple[Application, ...]:
+    """Applications with the placements that they granted, and the tokens that it took."""
+    given = grants.proposals.operator[grants.granted]
+    spent = np.bincount(snapshot.operators.application[given], minlength=len(state.applications))
+    placements: dict[int, list[str]] = {}
+    into = grants.proposals.host[grants.granted]
+    for operator, host in zip(given.tolist(), into.tolist(), strict=True):
+        if host >= 0:
+            application = int(snapshot.operators.application[operator])
+            placements.setdefault(application, []).append(snapshot.hosts.names[host])
+    for shift in shifts:
+        application = int(snapshot.operators.application[snapshot.replicas.operator[shift.replica]])
+        placements.setdefault(application, []).append(snapshot.hosts.names[shift.host])
+    found = list(state.applications)
+    for row in np.flatnonzero(spent).tolist() + [row for row in placements if not spent[row]]:
+        mine = dict.fromkeys(placements.get(row, ()), snapshot.time)
+        found[row] = replace(
+            found[row],
+            tokens=float(tokens[row] - spent[row]),
+            refilled=snapshot.time,
+            granted={**found[row].granted, **mine},
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What regions were told in a round: hosts to lease and to release, and what they may not have and not free."""
+
+    lease: list[tuple[str, str]] = field(default_factory=list)
+    release: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    kept: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def _infrastructure_round(
+    rules: Rules,
+    state: Hierarchy,
+    snapshot: Snapshot,
+    types: Mapping[str, HostType],
+    owner: Integers,
+    withheld: Booleans,
+) -> tuple[Hierarchy, _Told]:
+    """Reports and holdings go up, orders and views come down, twice: so an empty host is let go in the same round."""
+    now = snapshot.time
+    found = regions.survey(rules.regions, snapshot, withheld)
+    kept_regions, reports = _reports(rules, state, snapshot, types, found)
+    kept, holdings = _holdings(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
+    manager, told = infrastructure.decide(rules.infrastructure, state.infrastructure, now, [*reports, *holdings])
+    by_region = {region.name: number for number, region in enumerate(kept_regions)}
+    by_application = {application.name: number for number, application in enumerate(kept)}
+    heard = _Told()
+    asked: list[int] = []
+
+    def deliver(messages: Sequence[RegionOrder | View]) -> None:
+        for message in messages:
+            if isinstance(message, View):
+                number = by_application[message.application]
+                kept[number] = applications.hear(kept[number], message)
+                asked.append(number)
+                continue
+            number = by_region[message.region]
+            kept_regions[number], more, less = regions.hear(kept_regions[number], message, now)
+            heard.lease.extend(more)
+            heard.release.extend(less)
+            heard.kept.extend(message.kept)
+            if message.refused:
+                heard.refused[message.region] = message.refused
+
+    deliver(told)
+    again = [kept[number] for number in dict.fromkeys(asked)]
+    answered, holdings = _holdings(rules, again, snapshot, {})
+    for application in answered:
+        kept[by_application[application.name]] = application
+    manager, told = infrastructure.decide(rules.infrastructure, manager, now, holdings)
+    deliver(told)
+    return Hierarchy(tuple(kept), tuple(kept_regions), manager), heard
+
+
+def _reports(
+    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
+) -> tuple[list[Region], list[RegionReport]]:
+    """Every region's report, from what the survey found."""
+    hosts = snapshot.hosts
+    leased = dict(zip(hosts.names, hosts.up.tolist(), strict=True))
+    release = _by_region(snapshot, found.release)
+    drain = _by_region(snapshot, found.drain)
+    empty = _by_region(snapshot, found.empty)
+    smallest = regions.smallest(types.values())
+    kept, reports = [], []
+    for number, (region, lacking, mean, idlest) in enumerate(
+        zip(state.regions, found.lacking.tolist(), found.utilisation.tolist(), found.idlest.tolist(), strict=True)
+    ):
+        kind = smallest.get(region.name)
+        region, said = regions.report(
+            rules.regions,
+            region,
+            snapshot.time,
+            leased,
+            add=(kind.name,) * math.ceil(lacking / kind.slots) if kind is not None else (),
+            release=release.get(number, ()),
+            drain=drain.get(number, ()),
+            utilisation=None if math.isnan(mean) else mean,
+            idlest=hosts.names[idlest] if idlest >= 0 else "",
+            empty=empty.get(number, ()),
+        )
+        kept.append(region)
+        reports.append(said)
+    return kept, reports
+
+
+def _by_region(snapshot: Snapshot, mask: Booleans) -> dict[int, tuple[str, ...]]:
+    """Names of the hosts in `mask` by the row of their region, in the order of rows."""
+    found: dict[int, list[str]] = {}
+    rows = np.flatnonzero(mask)
+    for row, region in zip(rows.tolist(), snapshot.hosts.region[rows].tolist(), strict=True):
+        found.setdefault(region, []).append(snapshot.hosts.names[row])
+    return {region: tuple(names) for region, names in found.items()}
+
+
+def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str, tuple[tuple[str, int], ...]]:
+    """By application: its free slots in each region where it has a host."""
+    mine = np.flatnonzero((owner >= 0) & ~withheld)
+    group, at = np.unique(owner[mine] * len(snapshot.regions) + snapshot.hosts.region[mine], return_inverse=True)
+    slots = np.bincount(at, snapshot.free[mine], minlength=len(group)).astype(np.int64)
+    application, region = np.divmod(group, len(snapshot.regions))
+    pairs = list(zip([snapshot.regions[r] for r in region.tolist()], slots.tolist(), strict=True))
+    bounds = np.searchsorted(application, np.arange(len(snapshot.applications.names) + 1)).tolist()
+    return {
+        name: tuple(pairs[bounds[number] : bounds[number + 1]]) for number, name in enumerate(snapshot.applications.names)
+    }
+
+
+def _holdings(
+    rules: Rules, among: Sequence[Application], snapshot: Snapshot, spare: Mapping[str, tuple[tuple[str, int], ...]]
+) -> tuple[list[Application], list[Holding]]:
+    """What each application of `among` says about its hosts."""
+    rows, placed = snapshot.hosts.rows, snapshot.placed
+    critical = dict(zip(snapshot.applications.names, snapshot.critical.tolist(), strict=True))
+    kept, holdings = [], []
+    for application in among:
+        occupied = frozenset(host for host in application.leave if (row := rows.get(host)) is not None and placed[row] > 0)
+        one, holding = applications.answer(
+            rules.applications, application, snapshot.time, occupied, critical[application.name],
+            spare.get(application.name, ()),
+        )  # fmt: skip
+        kept.append(one)
+        holdings.append(holding)
+    return kept, holdings

@@ -1,0 +1,83 @@
+"""What the managers want of replicas, as actions on a plant."""
+
+from collections.abc import Sequence
+
+from elastream.model.action import Action, MoveTask, SetParallelism, TaskId
+from elastream.model.observation import Observation
+from elastream.planning.managers.columns import Snapshot
+from elastream.planning.managers.seen import floating, width
+
+__all__ = ["Seats"]
+
+
+class Seats:
+    """Replicas as the plant knows them: instances whose number is set, or a host's share of tasks, which are moved."""
+
+    def __init__(self, observation: Observation, snapshot: Snapshot) -> None:
+        self.observation = observation
+        self.snapshot = snapshot
+
+    def add(self, operator: str, count: int, host: str, why: str) -> list[Action]:
+        """One replica more, `count` in all, on `host` (empty: anywhere)."""
+        if self._scalable(operator):
+            return [SetParallelism(operator, count, on=(host,) if host else (), why=why)]
+        held = self._held(operator)
+        share = sum(map(len, held.values())) // count
+        moves: list[Action] = []
+        for _ in range(share):
+            giver = max(held, key=lambda each: len(held[each]))
+            moves.append(MoveTask(held[giver].pop(), host, why=why))
+        return moves
+
+    def remove(self, operator: str, count: int, replica: int, why: str) -> list[Action]:
+        """One replica fewer, `count` in all: the one in row `replica`."""
+        replicas = self.snapshot.replicas
+        if self._scalable(operator):
+            placed = replicas.host[replica] >= 0
+            gone = (TaskId(operator, int(replicas.index[replica])),) if placed else ()
+            return [SetParallelism(operator, count, without=gone, why=why)]
+        held = self._held(operator)
+        moves: list[Action] = []
+        for task in held.pop(self.snapshot.hosts.names[int(replicas.host[replica])]):
+            taker = min(held, key=lambda each: len(held[each]))
+            held[taker].append(task)
+            moves.append(MoveTask(task, taker, why=why))
+        return moves
+
+    def move(self, replica: int, host: str, why: str) -> list[Action]:
+        """The replica in row `replica` to `host`."""
+        replicas = self.snapshot.replicas
+        operator = self.snapshot.operators.names[int(replicas.operator[replica])]
+        if self._scalable(operator):
+            return [MoveTask(TaskId(operator, int(replicas.index[replica])), host, why=why)]
+        return [
+            MoveTask(task, host, why=why)
+            for task in self._held(operator)[self.snapshot.hosts.names[int(replicas.host[replica])]]
+        ]
+
+    def within_slots(self, actions: Sequence[Action]) -> list[Action]:
+        """`actions` with no operator whose instances stand nowhere left with more of them than there are slots."""
+        observation = self.observation
+        slots = max(1, sum(observation.leases[host].type.slots for host in observation.usable))
+        wanted = {action.operator: action for action in actions if isinstance(action, SetParallelism)}
+        kept: list[Action] = [action for action in actions if not isinstance(action, SetParallelism)]
+        for row in floating(observation):
+            operator, now = observation.operators.ids[row], int(width(observation, row))
+            asked = wanted.pop(operator, None)
+            if (asked.instances if asked else now) <= slots:
+                kept += [asked] if asked else []
+            elif now != slots:
+                kept.append(SetParallelism(operator, slots, why=f"there are {slots} slots"))
+        return [*kept, *wanted.values()]
+
+    def _scalable(self, operator: str) -> bool:
+        return operator in self.observation.context.scalable
+
+    def _held(self, operator: str) -> dict[str, list[TaskId]]:
+        """Tasks of an operator by host."""
+        names, tasks = self.observation.hosts.ids, self.observation.tasks
+        found: dict[str, list[TaskId]] = {}
+        for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True):
+            if task.operator == operator and row >= 0:
+                found.setdefault(names[row], []).append(task)
+        return found

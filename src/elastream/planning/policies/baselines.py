@@ -1,0 +1,70 @@
+"""Placements that know nothing of loads: what policies of placement are compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.model.action import Action, MoveTask
+from elastream.model.observation import Integers, Observation
+from elastream.planning.policies.elastic_allocator import movable
+from elastream.planning.policies.static import missing_hosts
+
+__all__ = ["Even", "Random"]
+
+
+@dataclass(frozen=True)
+class Even:
+    """Storm's even scheduler: the tasks of `operators` (all by default), one after the other, over the hosts in turn.
+
+    hosts: how many to hold leased; 0: those that are there.
+    """
+
+    operators: Sequence[str] = ()
+    hosts: int = 0
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "even"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Moves of what is not where its turn puts it."""
+        rows = movable(observation, self.operators)
+        turns = np.arange(rows.size) % max(1, len(observation.usable))
+        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "its turn")]
+
+
+@dataclass(frozen=True)
+class Random:
+    """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again.
+
+    hosts: likewise.
+    """
+
+    seed: int = 0
+    operators: Sequence[str] = ()
+    hosts: int = 0
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "random"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Moves of what is not where it was drawn to be."""
+        rows = movable(observation, self.operators)
+        drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
+        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "by chance")]
+
+
+def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:
+    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, of those that are elsewhere."""
+    tasks, hosts, usable = observation.tasks, observation.hosts.ids, observation.usable
+    if not usable:
+        return []
+    return [
+        MoveTask(tasks.tasks[row], usable[host], why=why)
+        for row, host in zip(rows.tolist(), wanted.tolist(), strict=True)
+        if hosts[tasks.host[row]] != usable[host]
+    ]

@@ -1,0 +1,332 @@
+"""VISP's provisioning by billing time unit: what is paid for is used to its end, and only then questioned.
+
+From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017): Algorithm 1 says when an
+operator needs one more instance, Algorithm 2 where it goes, Algorithm 3 what can be given up, and Figures 4 and 5 how the
+three make a plan. The bookkeeping of a plan is `elastream.planning.algorithms.draft`; doing it is the plant's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from elastream.model.action import Action, CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
+from elastream.model.cloud import HostState, Lease
+from elastream.model.observation import Floats, Metric, Observation
+from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+
+__all__ = [
+    "Btu",
+    "DownscalingWeights",
+    "best_host",
+    "downscaling_utility",
+    "host_suitability",
+    "needs_upscaling",
+    "predicted_duration",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DownscalingWeights:
+    """Constants of Algorithm 3: W1 to W4, the queue load QL, and the penalty P for one delayed item."""
+
+    instances: float = 1.0
+    queue_load: float = 1.0
+    delay: float = 1.0
+    scalings: float = 1.0
+    idle_bonus: float = 100.0
+    penalty: float = 0.0001
+
+
+def predicted_duration(durations: Sequence[float] | Floats) -> float:
+    """The duration one observation ahead, by least squares over the last N (Algorithm 1, lines 5 to 9).
+
+    `durations` in seconds, oldest first, NaN where unknown (left out, the others keep their places); NaN where fewer than
+    two are known. The paper numbers the newest observation 1, by which its N + 1 would lie in the past, and its printed
+    slope has lost a minus sign; both are read as meant: beta = sum((i - mean i) (d_i - mean d)) / sum((i - mean i)^2) over
+    i = 1 (oldest) to N, and the value of that line at N + 1.
+    """
+    values = np.asarray(durations, dtype=np.float64)
+    index = np.arange(1.0, len(values) + 1)
+    seen = ~np.isnan(values)
+    if seen.sum() < 2:
+        return float("nan")
+    observation_mean, duration_mean = index[seen].mean(), values[seen].mean()
+    deviation = index[seen] - observation_mean
+    slope = float((deviation * (values[seen] - duration_mean)).sum() / (deviation**2).sum())
+    return float(duration_mean - slope * observation_mean) + slope * (len(values) + 1)
+
+
+def needs_upscaling(
+    duration: float, service_level: float, durations: Sequence[float] | Floats, queue: float, scaling_threshold: float
+) -> bool:
+    """Whether an operator needs one more instance (Algorithm 1).
+
+    duration, service_level: seconds, now and at most (o_d, o_slo). durations: the last N, oldest first. queue: items
+    waiting (o_queue). True where the duration is over its level, or is about to be, and more than `scaling_threshold`
+    items wait. Unknown (NaN) is over nothing.
+    """
+    delayed = duration > service_level or predicted_duration(durations) > service_level
+    return delayed and queue > scaling_threshold
+
+
+def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
+    """By host: how well one more instance of `unit` fits there, -1 where it does not (Algorithm 2); lowest is best.
+
+    feasibility = min(h_cpu* / o_cpu, h_memory* / o_memory); with the instance placed, difference = |remaining cpu / h_cpu
+    - remaining memory / h_memory|; suitability = difference / feasibility, times CF where the host has the image. The
+    paper's pseudocode has lost its minus signs and divisions; its prose gives them. It also calls a negative value
+    feasible in one sentence and infeasible in all others; infeasible it is.
+    """
+    feasibility = draft.feasibility(unit)
+    cores, memory = draft.needs(unit)
+    remaining_cores = (draft.free_cores - cores) / draft.cores
+    remaining_memory = (draft.free_memory - memory) / draft.memory
+    fits = feasibility >= 1
+    suitability = np.abs(remaining_cores - remaining_memory) / np.where(fits, feasibility, 1.0)
+    suitability = np.where(draft.cached(unit), suitability * cache_factor, suitability)
+    return np.where(fits, suitability, -1.0)
+
+
+def best_host(draft: Draft, unit: Unit, cache_factor: float, *, ready: bool = False) -> str | None:
+    """The host of lowest non-negative suitability, the older lease on a tie; None where none fits.
+
+    ready: consider only hosts that run already; a migration must not wait for a host to boot.
+    """
+    suitability = host_suitability(draft, unit, cache_factor)
+    if ready:
+        suitability = np.where(draft.ready, suitability, -1.0)
+    ranked = np.where(suitability >= 0, suitability, np.inf)
+    if not len(ranked) or np.isinf(ranked.min()):
+        return None
+    return draft.hosts[int(ranked.argmin())]
+
+
+def downscaling_utility(
+    instances: int,
+    all_instances: Sequence[int],
+    duration: float,
+    service_level: float | None,
+    scalings: float,
+    all_scalings: float,
+    queue: float,
+    weights: DownscalingWeights,
+) -> float:
+    """How well an operator can do with one instance fewer (Algorithm 3); negative: it must not, higher is better.
+
+    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, where instances = (o# - min O#) / (max O# - min O#), 0 where
+    all operators have as many; queue load = QL where less than one item waits, else 0; delay = o_d / o_slo (1 + P), 0 where
+    nobody promised a duration; scalings = o_s / sum of O_s, 0 where nothing was scaled yet. -1 below two instances. The
+    paper does not say what an unknown duration or queue means; here it forbids.
+    """
+    if instances < 2 or math.isnan(queue):
+        return -1.0
+    least, most = min(all_instances), max(all_instances)
+    relative_instances = (instances - least) / (most - least) if most > least else 0.0
+    queue_load = weights.idle_bonus if queue < 1 else 0.0
+    delay = 0.0 if service_level is None else duration / service_level * (1 + weights.penalty)
+    if math.isnan(delay):
+        return -1.0
+    relative_scalings = scalings / all_scalings if all_scalings > 0 and not math.isnan(scalings) else 0.0
+    return (
+        1
+        + weights.instances * relative_instances
+        + weights.queue_load * queue_load
+        - weights.delay * delay
+        - weights.scalings * relative_scalings
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Btu:
+    """The policy: upscale what is late (Figure 4), then question the hosts whose paid time is about to end (Figure 5).
+
+    scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; the
+    paper leaves it open, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: those of
+    Algorithm 3 (paper: 1, QL 100, P 0.0001). window: last part of the paid time in which a host is questioned (paper: 5 %).
+    release_share: at most this part of an operator's instances is given up with one host (paper: 20 %), rounded down.
+    period: seconds between plans; see `questions`. host_type: what to lease; None: the cheapest per core that fits.
+    """
+
+    scaling_threshold: float = 50.0
+    observations: int = 4
+    cache_factor: float = 0.01
+    weights: DownscalingWeights = field(default_factory=DownscalingWeights)
+    window: float = 0.05
+    release_share: float = 0.2
+    period: float = 60.0
+    host_type: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "btu"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Actions for this round.
+
+        Upscaling comes first, for the service level is the paper's first requirement. A host that is given an instance in
+        this round, a new one or a migrated one, is needed: it is renewed where its paid time ends.
+        """
+        draft = Draft(observation)
+        late = [unit for unit in draft.scalable if self.is_late(observation, draft, unit)]
+        for unit in late:
+            self._upscale(draft, unit, late)
+        self._finish_draining(draft)
+        ending = [lease for lease in draft.leases.values() if self.questions(lease, observation.time)]
+        for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
+            if not self._release(draft, lease.host, late):
+                draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
+        return draft.plan
+
+    def is_late(self, observation: Observation, draft: Draft, unit: Unit) -> bool:
+        """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""
+        queue = draft.value(unit, Metric.BACKLOG)
+        for name in unit.operators:
+            level = observation.context.graph.by_name[name].max_duration
+            if level is None:
+                continue
+            _, durations = observation.series(name, Metric.DURATION, self.observations)
+            if needs_upscaling(float(durations[-1]), level, durations, queue, self.scaling_threshold):
+                return True
+        return False
+
+    def questions(self, lease: Lease, now: float) -> bool:
+        """Whether a host's paid time is about to end, so that it is released or renewed in this round.
+
+        The last 5 % of a BTU of ten minutes are 30 s, shorter than the paper's own provisioning interval of 60 s: some
+        hosts would never be looked at, others so late that their shutdown runs into the next BTU. So the window is at
+        least one period, in which a next plan would come too late, and the time that the host takes to stop; once less
+        than that time is left, the next BTU is as good as paid and the host is kept. Where a BTU is no longer than that
+        window (clouds that bill by the second), every round is the end of one.
+        """
+        if lease.state is not HostState.RUNNING:
+            return False
+        unit, latest = lease.type.billing.unit, self.period + lease.type.stop
+        remaining = lease.remaining(now)
+        if unit <= latest:
+            return remaining <= latest
+        return lease.type.stop <= remaining <= max(self.window * unit, latest)
+
+    def utility(self, draft: Draft, unit: Unit) -> float:
+        """Algorithm 3 for a unit; of several operators in one instance, the most delayed speaks for it."""
+        observation = draft.observation
+        levels = {name: observation.context.graph.by_name[name].max_duration for name in unit.operators}
+        delays = [last_duration(observation, name) / level for name, level in levels.items() if level is not None]
+        scalable = draft.scalable
+        return downscaling_utility(
+            draft.instances[unit.name],
+            [draft.instances[each.name] for each in scalable],
+            max(delays, key=lambda delay: (math.isnan(delay), delay)) if delays else 0.0,
+            1.0,
+            draft.value(unit, Metric.SCALINGS),
+            float(np.nansum([draft.value(each, Metric.SCALINGS) for each in scalable])),
+            draft.value(unit, Metric.BACKLOG),
+            self.weights,
+        )
+
+    def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
+        """One more instance (Figure 4): where there is room, else where another operator makes room, else on a new host."""
+        context = draft.observation.context
+        why = f"late with {draft.value(unit, Metric.BACKLOG):.0f} waiting"
+        host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
+        if host is not None:
+            draft.add(unit, host, why)
+        elif draft.may_lease and (type := cheapest_type(context, unit, self.host_type)) is not None:
+            draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
+
+    def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:
+        """Scale down the operator of highest positive utility that makes room for `unit`; returns the host, or None.
+
+        The paper scales down "an operator"; that its instance must stand where its end makes room is taken for granted
+        here. Operators that are late themselves are no candidates. ready: as in `best_host`.
+        """
+        ranked = sorted(
+            ((self.utility(draft, other), other) for other in draft.scalable if other not in late and other is not unit),
+            key=lambda pair: -pair[0],
+        )
+        for utility, other in ranked:
+            if utility <= 0:
+                return None
+            found: list[tuple[float, str, TaskId]] = []
+            # Instances of an operator on the same host are all alike.
+            for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
+                if ready and not draft.is_ready(host):
+                    continue
+                mark = draft.mark()
+                draft.remove(task, f"makes room for {unit.name}")
+                value = float(host_suitability(draft, unit, self.cache_factor)[draft.hosts.index(host)])
+                draft.rollback(mark)
+                if value >= 0:
+                    found.append((value, host, task))
+            if found:
+                _, host, task = min(found)
+                draft.remove(task, f"makes room for {unit.name}")
+                return host
+            if draft.floating[other.name] > 1:
+                mark = draft.mark()
+                draft.remove_any(other, f"makes room for {unit.name}")
+                if freed := best_host(draft, unit, self.cache_factor, ready=ready):
+                    return freed
+                draft.rollback(mark)
+        return None
+
+    def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
+        """Empty `host` and let it go, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
+
+        Per operator with instances there: where its utility is positive, up to `release_share` of all its instances go;
+        the others must find room elsewhere, by the upscaling procedure as the paper has it: on a host with room, else where
+        an operator that can be scaled down makes room; only a new host would be absurd here. Of instances that float, this
+        host's share is taken to be there; those that stay must find room on the other hosts together. What is simulated is
+        the plan itself: where it is not feasible, it is undone.
+        """
+        if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
+            return False
+        mark = draft.mark()
+        share = 1 / draft.taking
+        draft.close(host)
+        for unit in draft.units:
+            here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
+            spare = math.floor(self.release_share * draft.instances[unit.name] + 1e-9)
+            afloat = math.ceil(share * draft.floating[unit.name] - 1e-9)
+            if not unit.scalable or not (here or afloat) or self.utility(draft, unit) <= 0:
+                spare = 0
+            if afloat and spare:
+                draft.remove_any(unit, f"not needed, {host} ends", min(spare, afloat))
+            for task in here[:spare]:
+                draft.remove(task, f"not needed, {host} ends")
+            for task in here[spare:]:
+                target = best_host(draft, unit, self.cache_factor, ready=True)
+                target = target or self._make_room(draft, unit, late, ready=True)
+                if target is None:
+                    draft.rollback(mark)
+                    return False
+                draft.move(task, target, f"{host} ends")
+        if not draft.floats:
+            draft.rollback(mark)
+            return False
+        draft.do(DrainHost(host, why="not needed after its paid time"))
+        draft.do(ReleaseHost(host, why="not needed after its paid time"))
+        return True
+
+    def _finish_draining(self, draft: Draft) -> None:
+        """Hosts that were being emptied: shut down those that are empty, keep those whose migrations did not succeed."""
+        observation = draft.observation
+        for lease in observation.leases.values():
+            if lease.state is not HostState.DRAINING:
+                continue
+            if not draft.tasks_on(lease.host):
+                draft.do(ReleaseHost(lease.host, why="empty"))
+            else:
+                draft.do(CancelDrain(lease.host, why="its instances could not be moved"))
+                draft.do(RenewHost(lease.host, why="its instances could not be moved"))
+
+
+def last_duration(observation: Observation, operator: str) -> float:
+    """The last known duration of an operator: a rare item's duration stays the current one until the next (o_d)."""
+    for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        duration = operators.value(operator, Metric.DURATION)
+        if not math.isnan(duration):
+            return duration
+    return math.nan

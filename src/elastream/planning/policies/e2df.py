@@ -1,0 +1,245 @@
+"""E2DF as a policy for one application: the four managers in one process, against a plant.
+
+What managers see of an observation, what they decide, and what that is as actions is `elastream.planning.managers`'s; here
+is when each of them plans, and what it may not do.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.model.action import (
+    Action,
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+)
+from elastream.model.cloud import HostState
+from elastream.model.decision import Report
+from elastream.model.observation import Context, Observation
+from elastream.planning.managers.applications import ApplicationRules, initial_placement
+from elastream.planning.managers.columns import Snapshot
+from elastream.planning.managers.infrastructure import InfrastructureRules, RegionFacts
+from elastream.planning.managers.operators import OperatorRules
+from elastream.planning.managers.regions import RegionRules, smallest
+from elastream.planning.managers.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.managers.seats import Seats
+from elastream.planning.managers.seen import snapshot_of
+from elastream.planning.managers.telling import told
+
+__all__ = ["E2df"]
+
+TICK = 1e-6
+"""Seconds by which a round may come early: times are sums of fractions."""
+
+
+@dataclass
+class E2df:
+    """The policy.
+
+    scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.
+    low: utilisation of a host at which it is drained.
+
+    infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
+    infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
+    many reconfigurations in `window` seconds; None: no limit. patience: seconds to leave a host that is to be drained.
+    prefer: regions that grow before all others. max_price, max_latency: a region whose smallest host costs more (a second),
+    or that is further away (seconds, as `latency` has it by region), does not grow; None: any may. capacity: hosts that a
+    region can have, where it is bounded. consolidate_below: mean utilisation of a region's hosts at or below which its
+    least used one is to be left too; None: never. seed: of the replica that goes. Defaults are the paper's, section 5.
+
+    What managers remember is one value, replaced once a round; asked again about the same moment, it answers the same.
+    """
+
+    scale_out: float = 0.7
+    scale_in: float = 0.75
+    spare: int = 5
+    initial: int = 5
+    low: float = 0.1
+    infrastructure: bool = True
+    period: float = 30.0
+    infrastructure_period: float = 60.0
+    tokens: float | None = None
+    window: float = 60.0
+    patience: float = 120.0
+    prefer: tuple[str, ...] = ()
+    max_price: float | None = None
+    max_latency: float | None = None
+    latency: Mapping[str, float] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    consolidate_below: float | None = None
+    seed: int = 0
+    _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
+    _spread: bool = field(default=False, init=False, repr=False, compare=False)
+    _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
+    _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
+    _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
+    _said: Report = field(default_factory=Report, init=False, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "e2df"
+
+    def plan(self, observation: Observation) -> Sequence[Action]:
+        """Actions for this round; none between two rounds of the application level."""
+        now = observation.time
+        if now == self._last[0]:
+            return self._last[1]
+        actions: tuple[Action, ...] = ()
+        self._said = Report()
+        if now >= self._due - TICK:
+            self._due = _next(self._due, self.period, now)
+            hosts_too = self.infrastructure and now >= self._hosts_due - TICK
+            if hosts_too:
+                self._hosts_due = _next(self._hosts_due, self.infrastructure_period, now)
+            actions = tuple(self._round(observation, hosts_too))
+        self._last = (now, actions)
+        return actions
+
+    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
+        """What its managers refused each other in the round about `observation`, and operators and hosts that are stuck."""
+        return self._said if observation.time == self._last[0] else Report()
+
+    def rules(self, observation: Observation) -> Rules:
+        """The rules of its managers under what the plant allows."""
+        context = observation.context
+        # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
+        ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
+        # Until the first placement, R_init hosts must be there, whatever is spare.
+        spare = self.spare if self._spread else max(self.spare, self.initial - len(observation.tasks))
+        return Rules(
+            OperatorRules(self.scale_out, self.scale_in, self.seed),
+            ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
+            RegionRules(spare, self.low, self.infrastructure_period),
+            InfrastructureRules(
+                self.patience,
+                self.prefer,
+                self._region_facts(context),
+                math.inf if self.max_price is None else self.max_price,
+                math.inf if self.max_latency is None else self.max_latency,
+                context.max_hosts - ending,
+                context.min_hosts,
+                consolidate_below=self.consolidate_below,
+            ),
+        )
+
+    def _region_facts(self, context: Context) -> dict[str, RegionFacts]:
+        return {
+            region: RegionFacts(
+                kind.price / kind.billing.unit, self.latency.get(region, 0.0), self.capacity.get(region, math.inf)
+            )
+            for region, kind in smallest(context.host_types.values()).items()
+        }
+
+    def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
+        if moves := self._first_placement(observation):
+            return moves
+        snapshot, rules = snapshot_of(observation), self.rules(observation)
+        if self._state is None or not self.infrastructure:
+            # Where hosts do not follow, the application may use whatever is there.
+            self._state = self._begin(observation, snapshot, rules, self._state)
+        context = observation.context
+        most = max(operator.cores for operator in context.graph.operators)
+        types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
+        self._state, plan = planning_round(rules, self._state, snapshot, types, hosts_too=hosts_too)
+        actions = self._scalings(observation, snapshot, plan)
+        if self.infrastructure:
+            actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
+        kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
+        name = f"h{self._state.infrastructure.next_number}"
+        self._said = told(snapshot, plan, kinds, name)
+        return actions
+
+    def _first_placement(self, observation: Observation) -> list[Action]:
+        """Moves that put all replicas on the first R_init hosts, once these run; none where these have their share.
+
+        A fixed number of tasks may lie on more hosts, each holding a replica; they are brought together.
+        """
+        hosts = observation.usable[: self.initial]
+        if self._spread or (self.infrastructure and len(hosts) < min(self.initial, observation.context.max_hosts)):
+            return []
+        self._spread = True
+        tasks, names = observation.tasks, observation.hosts.ids
+        at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
+        wanted = initial_placement([str(task) for task in at], hosts)
+        held, limit = Counter(at.values()), Counter(wanted.values())
+        shared = {host for task, host in at.items() if task.operator not in observation.context.scalable}
+        if max(held.values(), default=0) <= max(limit.values(), default=0) and len(shared) <= len(hosts):
+            return []
+        return [
+            MoveTask(task, wanted[str(task)], why=f"first placement, over {len(hosts)} hosts")
+            for task, host in at.items()
+            if wanted[str(task)] != host
+        ]
+
+    def _begin(self, observation: Observation, snapshot: Snapshot, rules: Rules, before: Hierarchy | None) -> Hierarchy:
+        leases = [observation.leases[host] for host in snapshot.hosts.names]
+        draining = [lease.host for lease in leases if lease.state is HostState.DRAINING]
+        owner = np.where(snapshot.hosts.up, 0, -1)
+        kinds = [lease.type.name for lease in leases]
+        begun = begin(rules, snapshot, kinds, owner, observation.next_host, draining)
+        if before is None:
+            return begun
+        kept = replace(before.applications[0], hosts=begun.applications[0].hosts)
+        return replace(begun, applications=(kept,))
+
+    def _scalings(self, observation: Observation, snapshot: Snapshot, plan: Plan) -> list[Action]:
+        """Replicas more, fewer and elsewhere."""
+        actions: list[Action] = []
+        proposals, seats = plan.grants.proposals, Seats(observation, snapshot)
+        for row in np.flatnonzero(plan.grants.granted).tolist():
+            operator = snapshot.operators.names[int(proposals.operator[row])]
+            used = f"a replica is used at {proposals.utilisation[row]:.0%}"
+            count, replica = int(proposals.replicas[row]), int(proposals.replica[row])
+            if proposals.change[row] > 0:
+                host = int(proposals.host[row])
+                on = snapshot.hosts.names[host] if host >= 0 else ""
+                actions += seats.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
+            else:
+                why = f"{used} at most, {count} would be used below {self.scale_in * self.scale_out:.1%}"
+                actions += seats.remove(operator, count, replica, why)
+        for shift in plan.shifts:
+            left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
+            actions += seats.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
+        return seats.within_slots(actions)
+
+    def _host_actions(
+        self, observation: Observation, snapshot: Snapshot, plan: Plan, state: Hierarchy, hosts_too: bool
+    ) -> list[Action]:
+        """Drains begun and cancelled; where the infrastructure level had its round, releases and leases."""
+        leases = {host: observation.leases[host] for host in snapshot.hosts.names}
+        known = state.infrastructure.hosts
+        # Its application sends the replicas of a host elsewhere; the drain then keeps the plant from putting others there.
+        left = {snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])] for shift in plan.shifts}
+        actions: list[Action] = [
+            CancelDrain(host, why="it was not left in time, or its application is critical")
+            for host, lease in leases.items()
+            if lease.state is HostState.DRAINING and host in known and host not in plan.leaving
+        ]
+        actions += [
+            DrainHost(host, why=f"used at {self.low:.0%} or less")
+            for host in sorted(left)
+            if leases[host].state is HostState.RUNNING
+        ]
+        if hosts_too:
+            # Whatever is leased and not on the region's order goes, also what an earlier release did not rid us of.
+            actions += [
+                ReleaseHost(host, why="nobody holds it, and it is not needed as spare")
+                for host in leases
+                if host not in known
+            ]
+        for host, kind in plan.lease:
+            region = observation.context.host_types[kind].region
+            actions.append(LeaseHost(host, kind, region, why=f"fewer than {self.spare} slots are free in {region}"))
+        return actions
+
+
+def _next(due: float, period: float, now: float) -> float:
+    """The first multiple of `period` after `due` that is after `now`; from now on where there was none."""
+    return now + period if math.isinf(due) else due + period * max(1, math.ceil((now - due) / period + TICK))

@@ -1,0 +1,1 @@
+"""The arbiter of hosts that several applications share: claims in; grants, recalls and refusals out."""

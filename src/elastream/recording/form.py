@@ -1,0 +1,143 @@
+"""How observations, decisions and endings stand in a recording, and how they are read back: JSON has no NaN, no enum."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
+from typing import Any
+
+from elastream.model.action import Outcome, Status, from_json
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.decision import Decision, Proposal
+from elastream.model.observation import Frame, Observation
+from elastream.recording.observer import Ending, Header, Json
+
+__all__ = [
+    "host_types",
+    "read_decision",
+    "read_ending",
+    "read_header",
+    "read_lease",
+    "without_nan",
+    "written_ending",
+    "written_observation",
+]
+
+
+def without_nan(value: Any) -> Any:
+    """`value` with every NaN and infinity as None: JSON has neither."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(each) for each in value]
+    return value
+
+
+def _frame(frame: Frame) -> Json:
+    return {"ids": list(frame.ids), "values": _columns(frame)}
+
+
+def _columns(frame: Frame) -> Json:
+    return {metric.value: frame.column(metric).tolist() for metric in frame.metrics}
+
+
+def written_observation(observation: Observation) -> Json:
+    tasks, composition = observation.tasks, observation.composition
+    return {
+        "kind": "observation",
+        "time": observation.time,
+        "application": _frame(observation.application),
+        "operators": _frame(observation.operators),
+        "hosts": _frame(observation.hosts),
+        "tasks": {
+            "operator": tasks.operator.tolist(),
+            "index": tasks.index.tolist(),
+            "host": tasks.host.tolist(),
+            "values": _columns(tasks),
+        },
+        "links": _frame(observation.links),
+        "leases": [_lease(lease) for lease in observation.leases.values()],
+        "composition": asdict(composition),
+        "batches": [list(astuple(batch)) for batch in observation.batches],
+    }
+
+
+def _lease(lease: Lease) -> Json:
+    return {
+        "host": lease.host,
+        "type": lease.type.name,
+        "since": lease.since,
+        "state": lease.state.value,
+        "history": [[at, state.value] for at, state in lease.history],
+        "until": lease.until,
+    }
+
+
+def written_ending(ending: Ending) -> Json:
+    return {
+        "kind": "end",
+        "status": ending.status,
+        "time": ending.time,
+        "reason": ending.reason,
+        "ledger": [_lease(lease) for lease in ending.ledger],
+        "facts": dict(ending.facts),
+    }
+
+
+def read_header(fields: Json) -> Header:
+    for name in ("operators", "edges", "stages", "host_types"):
+        fields[name] = tuple(fields[name])
+    return Header(**fields)
+
+
+def host_types(header: Header | None) -> dict[str, HostType]:
+    found = {}
+    for fields in header.host_types if header else ():
+        host_type = HostType(**{**fields, "billing": Billing(**fields["billing"])})
+        found[host_type.name] = host_type
+    return found
+
+
+def read_lease(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Lease:
+    return Lease(
+        fields["host"],
+        types[fields["type"]],
+        fields["since"],
+        HostState(fields["state"]),
+        tuple((at, HostState(state)) for at, state in fields["history"]),
+        fields["until"],
+    )
+
+
+def read_ending(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Ending:
+    ledger = tuple(read_lease(lease, types) for lease in fields["ledger"])
+    return Ending(fields["status"], float(fields["time"]), fields["reason"], ledger, fields["facts"])
+
+
+def read_decision(fields: Mapping[str, Any]) -> Decision:
+    def numbers(name: str) -> dict[str, float]:
+        return {key: math.nan if value is None else float(value) for key, value in fields[name].items()}
+
+    proposals = []
+    for each in fields["proposals"]:
+        proposal = dict(each)
+        by, refused = proposal.pop("by"), proposal.pop("refused")
+        proposals.append(Proposal(from_json(proposal), by, refused))
+    outcomes = []
+    for each in fields["outcomes"]:
+        outcome = dict(each)
+        status, reason = Status(outcome.pop("status")), outcome.pop("reason")
+        outcomes.append(Outcome(from_json(outcome), status, reason))
+    return Decision(
+        fields["round"],
+        float(fields["time"]),
+        fields["policy"],
+        numbers("seen"),
+        tuple(proposals),
+        tuple(outcomes),
+        numbers("predicted"),
+        numbers("actual"),
+        float(fields["seconds"]),
+        fields["note"],
+    )

@@ -1,0 +1,260 @@
+"""What a run leaves behind, line by line as it happens: a header, every observation, every decision, how it ended.
+
+The live view, the HTML report, `elastream explain` and the simulator's calibration all read this one record, so that no
+two of them can disagree about a run. The figures made from it are in `elastream.recording.summary`.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
+from elastream.model.decision import Decision
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.observation import Floats, Metric, MicroBatch, Observation
+from elastream.recording.form import (
+    host_types,
+    read_decision,
+    read_ending,
+    read_header,
+    read_lease,
+    without_nan,
+    written_ending,
+    written_observation,
+)
+from elastream.recording.observer import Ending, Header, Json
+
+__all__ = ["Collector", "Recorder", "Recording"]
+
+FILE_NAME = "recording.jsonl"
+
+
+class Collector:
+    """An observer that keeps the recording in memory: for runs in simulated time and for views of a running one."""
+
+    def __init__(self) -> None:
+        self._entries: list[Json] = []
+
+    def started(self, header: Header) -> None:
+        self._entries.append({"kind": "start", **asdict(header)})
+
+    def observed(self, observation: Observation) -> None:
+        self._entries.append(written_observation(observation))
+
+    def decided(self, decision: Decision) -> None:
+        self._entries.append({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        self._entries.append(written_ending(ending))
+
+    @property
+    def recording(self) -> "Recording":
+        """What was seen so far; raises InputError before the start."""
+        return Recording.of(self._entries)
+
+
+class Recorder:
+    """An observer that appends every entry to a file of JSON lines, flushed line by line, unknown values as null.
+
+    A run that dies leaves all it saw up to then. Raises EnvironmentProblem where the file cannot be written.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = _file(Path(path))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def started(self, header: Header) -> None:
+        self._write({"kind": "start", **asdict(header)})
+
+    def observed(self, observation: Observation) -> None:
+        self._write(written_observation(observation))
+
+    def decided(self, decision: Decision) -> None:
+        self._write({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        self._write(written_ending(ending))
+        self._file.close()
+
+    def _write(self, entry: Json) -> None:
+        try:
+            self._file.write(json.dumps(without_nan(entry), separators=(",", ":"), allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: OSError) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the recording {self.path} cannot be written: {error.strerror or error}")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run as it was recorded. Arrays over time are float64 of shape (observations,), NaN where unknown.
+
+    header: what ran. observations: the raw entries, oldest first. decisions: the last version of each round, in order.
+    ending: None where the run died before it could say how it ended.
+    """
+
+    header: Header
+    observations: tuple[Json, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    ending: Ending | None = None
+
+    @classmethod
+    def read(cls, path: Path | str) -> "Recording":
+        """The recording in a file or in a run directory.
+
+        A torn last line, left by a run that was killed while writing, is left out. Raises InputError that names the file
+        and the line for anything else that is damaged.
+        """
+        file = _file(Path(path))
+        try:
+            lines = file.read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
+        entries = []
+        for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a torn line
+            try:
+                entry = json.loads(line)
+                if entry["kind"] not in _KINDS:
+                    raise ValueError(f"{entry['kind']!r} is no kind of entry")
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
+            entries.append(entry)
+        return cls.of(entries, str(file))
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
+        """The recording made of `entries`; raises InputError naming `place` and the line where one makes no sense."""
+        header: Header | None = None
+        observations: list[Json] = []
+        decisions: dict[int, Decision] = {}
+        ending: Ending | None = None
+        for number, entry in enumerate(entries, start=1):
+            try:
+                fields = dict(entry)
+                match fields.pop("kind"):
+                    case "start":
+                        header = read_header(fields)
+                    case "observation":
+                        fields["time"] = float(fields["time"])
+                        observations.append(fields)
+                    case "decision":
+                        decision = read_decision(fields)
+                        decisions[decision.round] = decision
+                    case "end":
+                        ending = read_ending(fields, host_types(header))
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
+        if header is None:
+            raise InputError(f"{place} does not say what was run: it has no start entry")
+        return cls(header, tuple(observations), tuple(decisions.values()), ending)
+
+    @cached_property
+    def times(self) -> Floats:
+        """Seconds since the start of the run."""
+        return np.array([entry["time"] for entry in self.observations], dtype=np.float64)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the dataflow's operators, in declaration order."""
+        return tuple(operator["name"] for operator in self.header.operators)
+
+    def application(self, metric: Metric) -> Floats:
+        """`metric` of the whole dataflow over time."""
+        return self._series("application", None, metric)
+
+    def operator(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one operator over time."""
+        return self._series("operators", name, metric)
+
+    def host(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one host over time, NaN while it is not leased."""
+        return self._series("hosts", name, metric)
+
+    def parallelism(self, operator: str) -> Floats:
+        """Instances of `operator`: as measured, else as the composition in force has it for its stage."""
+        measured = self.operator(operator, Metric.PARALLELISM)
+        stage = next((s["name"] for s in self.header.stages if operator in s["operators"]), operator)
+        wanted = [entry["composition"]["parallelism"] for entry in self.observations]
+        composed = np.array([w.get(operator, w.get(stage, math.nan)) for w in wanted], dtype=np.float64)
+        return np.where(np.isnan(measured), composed, measured)
+
+    def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
+        """By observation, the host of each task of `operator` that has one, by its index."""
+        row = self.operators.index(operator)
+        found = []
+        for entry in self.observations:
+            names, columns = entry["hosts"]["ids"], (entry["tasks"][name] for name in ("operator", "index", "host"))
+            found.append({index: names[host] for of, index, host in zip(*columns, strict=True) if of == row})
+        return tuple(found)
+
+    def host_count(self) -> dict[HostState, Floats]:
+        """Hosts in each state that is paid for, over time."""
+        states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]
+        return {
+            state: np.array([float(now.count(state.value)) for now in states]) for state in HostState if state in ACTIVE
+        }
+
+    def cost(self) -> Floats:
+        """Money paid since the start."""
+        return self.application(Metric.COST)
+
+    @cached_property
+    def hosts(self) -> tuple[Lease, ...]:
+        """Every lease of the run as last seen, in the order they were asked for; `history` has its states and times."""
+        if self.ending is not None and self.ending.ledger:
+            return self.ending.ledger
+        types = host_types(self.header)
+        seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
+        return tuple(sorted((read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
+
+    @cached_property
+    def batches(self) -> tuple[MicroBatch, ...]:
+        """Every micro-batch of the run, as they were committed; none where the plant has none, or did not tell of them."""
+        rows = [row for entry in self.observations for row in entry.get("batches", ())]
+        return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
+
+    @property
+    def host_types(self) -> tuple[HostType, ...]:
+        """Types of host that could be leased."""
+        return tuple(host_types(self.header).values())
+
+    @property
+    def end(self) -> float:
+        """When the run ended, or was last seen."""
+        if self.ending is not None:
+            return self.ending.time
+        return float(self.times[-1]) if len(self.times) else 0.0
+
+    def _series(self, frame: str, row: str | None, metric: Metric) -> Floats:
+        return np.array([_cell(entry[frame], row, metric) for entry in self.observations], dtype=np.float64)
+
+
+_KINDS = ("start", "observation", "decision", "end")
+
+
+def _file(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _cell(frame: Mapping[str, Any], row: str | None, metric: Metric) -> float:
+    """One value of a recorded frame; `row` None is its first."""
+    column = frame["values"].get(metric.value)
+    ids: Sequence[str] = frame["ids"]
+    if column is None or not ids or (row is not None and row not in ids):
+        return math.nan
+    value = column[0 if row is None else ids.index(row)]
+    return math.nan if value is None else float(value)

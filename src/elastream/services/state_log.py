@@ -1,0 +1,139 @@
+"""What a manager remembers, as tables that survive its process: a change is one line, on disk before it counts.
+
+A manager writes here before it says or does anything that rests on a change; so whatever the others have heard of it, it
+still knows after a crash. What the tables hold is `elastream.services.nodes`.
+"""
+
+import fcntl
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from elastream.model.errors import InputError
+from elastream.recording.lines import JournalProblem, Lines, line, write_whole
+
+__all__ = ["StateLog"]
+
+LONGEST = 10_000
+"""Lines after which the file is written anew with what stands: a week of a manager that changes once a minute."""
+
+
+class StateLog:
+    """Tables of values by key, for `manager`, in the file `path`; None: in memory only.
+
+    Values are what JSON knows, or dataclasses and mappings of it. Raises JournalProblem where the file cannot be
+    written or another process has it, InputError where it is damaged other than by a torn last line or is another
+    manager's.
+    """
+
+    def __init__(self, path: Path | str | None, manager: str) -> None:
+        self.manager = manager
+        self.read: dict[str, dict[str, Any]] = {}
+        """The tables as an earlier process left them, as JSON has them."""
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lines: Lines | None = None
+        self._count = 0
+        if path is None:
+            return
+        path = Path(path)
+        self._lock = _locked(path, manager)
+        self._lines = Lines(path, "the journal")
+        self._replay(self._lines)
+        if self._count == 0:
+            self._append({"manager": manager})
+
+    def commit(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Make `tables` what is known: one line with what differs from the last commit, none where nothing does."""
+        put: dict[str, dict[str, Any]] = {}
+        gone: dict[str, list[str]] = {}
+        for name, table in tables.items():
+            before = self._known.get(name, {})
+            changed = {key: plain(value) for key, value in table.items() if key not in before or before[key] != value}
+            if changed:
+                put[name] = changed
+            if lost := [key for key in before if key not in table]:
+                gone[name] = lost
+        if put or gone:
+            self._append({"put": put, "gone": gone})
+        self._known = {name: dict(table) for name, table in tables.items()}
+        if self._count > LONGEST:
+            self._write_anew()
+
+    def known(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Say what `read` means as values, so that the next commit writes only what differs from it."""
+        self._known = {name: dict(table) for name, table in tables.items()}
+
+    def close(self) -> None:
+        """Close the file and let others have it; may be called twice."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lock.close()
+
+    def _append(self, fields: Mapping[str, Any]) -> None:
+        if self._lines is not None:
+            self._lines.append(fields)
+            self._count += 1
+
+    def _replay(self, lines: Lines) -> None:
+        for number, entry in enumerate(lines.read(), start=1):
+            if number == 1 and entry != {"manager": self.manager}:
+                raise InputError(f"{lines.path} is not the journal of the {self.manager}: its first line says otherwise")
+            try:
+                for name, table in entry.get("put", {}).items():
+                    self.read.setdefault(name, {}).update(table)
+                for name, keys in entry.get("gone", {}).items():
+                    for key in keys:
+                        del self.read[name][key]
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{lines.path}, line {number}: not an entry of a manager's journal ({error})") from error
+            self._count = number
+
+    def _write_anew(self) -> None:
+        """Replace the file by one that says the same in two lines, at once or not at all."""
+        assert self._lines is not None
+        path = self._lines.path
+        put = {name: {key: plain(value) for key, value in table.items()} for name, table in self._known.items()}
+        fresh = path.with_name(path.name + ".new")
+        try:
+            with fresh.open("wb", buffering=0) as file:
+                write_whole(file, line({"manager": self.manager}) + line({"put": put, "gone": {}}))
+            fresh.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+        self._lines.close()
+        self._lines = Lines(path, "the journal")
+        self._count = 2
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it; what is infinite becomes text, since JSON has no number for it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(plain(each) for each in value)
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _locked(path: Path, manager: str) -> Any:
+    """A lock that only one process has, as long as its file is open."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(path.name + ".lock").open("wb")
+    except OSError as error:
+        raise JournalProblem(f"the journal {path} cannot be written: {error.strerror or error}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise JournalProblem(f"another process runs the {manager} with the journal {path}") from None
+    return file

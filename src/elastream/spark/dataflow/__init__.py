@@ -1,0 +1,1 @@
+"""How a dataflow becomes Spark: fused walks, channels, keyed operators, sources and sinks."""

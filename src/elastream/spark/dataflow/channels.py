@@ -1,0 +1,216 @@
+"""Starts the query of a segment on its sinks and durable edges, and reads Kafka edges back on their other side.
+
+One flow of results that only grow goes into Spark's own sink. Several flows, results that change, and the files of a
+durable edge go through one `foreachBatch`, each into its part; how a single batch is written is left to `sinks`, how the
+files of an edge are read back to `edges`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
+
+from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
+from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.graph import Edge, Graph, Operator
+from elastream.recording.directory import RunDirectory
+from elastream.spark.dataflow.failures import first_line
+from elastream.spark.dataflow.kafka import sink_options, source_options
+from elastream.spark.dataflow.sinks import (
+    as_messages,
+    as_records,
+    begin_appending,
+    begin_change_log,
+    collect_batch,
+    forget_collected,
+    write_batch,
+    write_changes,
+)
+from elastream.spark.worker.composition import latest_batch
+from elastream.spark.worker.fused import EXIT
+
+__all__ = ["Outflow", "read_edge", "selected", "start_writing"]
+
+
+@dataclass(frozen=True)
+class Outflow:
+    """Records on their way out of a region, to a sink, a keyed operator or a durable edge.
+
+    exit: which rows of `frame` they are, where it holds several flows. natives: column expressions on the way.
+    """
+
+    target: Operator | Edge
+    frame: DataFrame
+    exit: int | None = None
+    natives: tuple[Operator, ...] = ()
+
+    def part(self, frame: DataFrame) -> DataFrame:
+        """The records of this flow in `frame`, which is the whole stream or one batch of it."""
+        if self.exit is not None:
+            frame = frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
+        return selected(frame, self.natives)
+
+
+def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] = ()) -> DataFrame:
+    """`frame` after native column expressions; columns in `keep` stay. Raises DataflowError where one is wrong."""
+    for operator in natives:
+        columns = operator.alternates[0].function
+        assert isinstance(columns, Mapping)
+        try:
+            frame = frame.select(*(F.expr(sql).alias(name) for name, sql in columns.items()), *keep)
+        except (AnalysisException, ParseException) as error:
+            raise DataflowError(f"the column expressions of {operator.name!r} are wrong: {first_line(error)}") from None
+    return frame
+
+
+# -- durable edges -----------------------------------------------------------------------------------------------------
+
+
+def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
+    """The records that the query upstream writes to the Kafka edge `edge`, as they come; for files see `edges`."""
+    topic = _edge_topic(graph, edge)
+    _make_topic(spark, topic)
+    messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
+    return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
+
+
+def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
+    """The topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink."""
+    for operator in graph.operators:
+        if isinstance(operator.endpoint, KafkaTopic):
+            topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
+            return KafkaTopic(topic, operator.endpoint.servers, {})
+    raise DataflowError(
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of "
+        "the dataflow says where Kafka's servers are"
+    )
+
+
+def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
+    """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to one that nobody has written."""
+    jvm: Any = spark._jvm
+    properties = jvm.java.util.Properties()
+    properties.put("bootstrap.servers", topic.servers)
+    unset = jvm.java.util.Optional.empty()
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        try:
+            wanted = jvm.org.apache.kafka.clients.admin.NewTopic(topic.topic, unset, unset)
+            admin.createTopics(jvm.java.util.Collections.singleton(wanted)).all().get()
+        finally:
+            admin.close()
+    except Py4JError as error:
+        if "TopicExistsException" not in str(error):
+            raise EnvironmentProblem(f"Kafka at {topic.servers} did not make the topic {topic.topic!r}") from error
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------------
+
+
+def start_writing(
+    graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory, interval: float
+) -> StreamingQuery:
+    """Start the query called `name` that writes `flows`, which share one frame; `key` is not empty where rows are changes.
+
+    A batch begins when the one before has ended, but not sooner than `interval` seconds after it began.
+
+    Raises EnvironmentProblem where a sink cannot be written, DataflowError for a sink that writes nothing.
+    """
+    checkpoint = directory.checkpoint(name)
+    fresh = latest_batch(checkpoint) < 0
+    parts: dict[Edge | str, list[Outflow]] = {}
+    for flow in flows:
+        parts.setdefault(flow.target if isinstance(flow.target, Edge) else flow.target.name, []).append(flow)
+    writers = []
+    for group in parts.values():
+        target = group[0].target
+        sink = _destination(graph, target, directory)
+        _begin(sink, key if isinstance(target, Operator) else (), fresh)
+        writers.append((group, _batch_writer(target, sink, key)))
+    frame = flows[0].frame
+    by_batch = isinstance(sink, Collected) or (isinstance(target, Edge) and isinstance(sink, ParquetSink))
+    if len(flows) == 1 and not key and not by_batch:
+        writer = _native_writer(flows[0].part(frame), target, sink)
+    else:
+        writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
+    return (
+        writer.queryName(f"{graph.name}.{name}")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime=f"{interval * 1e3:.0f} milliseconds")
+        .start()
+    )
+
+
+def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
+    if isinstance(target, Edge):
+        if target.durable == "kafka":
+            return _edge_topic(graph, target)
+        return ParquetSink(str(directory.edge(target.source, target.target)))
+    if target.endpoint is None:
+        raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
+    sink: SinkSpec = target.endpoint
+    return sink
+
+
+def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
+    match sink:
+        case ParquetSink(path) if key:
+            begin_change_log(Path(path), key, fresh)
+        case ParquetSink(path):
+            begin_appending(Path(path), fresh)
+        case Collected(name) if fresh:
+            forget_collected(name)
+
+
+def _messages(frame: DataFrame, target: Operator | Edge, key: tuple[str, ...]) -> DataFrame:
+    return as_records(frame) if isinstance(target, Edge) else as_messages(frame, key)
+
+
+def _native_writer(frame: DataFrame, target: Operator | Edge, sink: SinkSpec) -> DataStreamWriter:
+    if isinstance(sink, ParquetSink):
+        return frame.writeStream.outputMode("append").format("parquet").option("path", sink.path)
+    assert isinstance(sink, KafkaTopic)
+    writer = _messages(frame, target, ()).writeStream.outputMode("append").format("kafka")
+    return writer.options(**sink_options(sink))
+
+
+BatchWriter = Callable[[DataFrame, int], None]
+
+
+def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
+    """Writes one batch into `sink`; rows are changes where there is a `key`, and records again on a durable edge."""
+    match sink:
+        case ParquetSink(path):
+            write = write_changes if key and isinstance(target, Operator) else write_batch
+            return lambda frame, batch: write(frame, Path(path), batch)
+        case Collected(name):
+            return lambda frame, batch: collect_batch(frame, name, batch)
+        case KafkaTopic():
+            options = sink_options(sink)
+            return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
+
+
+def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:
+    def write(frame: DataFrame, batch: int) -> None:
+        # Each part is a job of its own; without persist each would run the walk again.
+        several = sum(len(group) for group, _ in writers) > 1
+        whole = frame.persist() if several else frame
+        try:
+            for group, writer in writers:
+                rows = group[0].part(whole)
+                for flow in group[1:]:
+                    rows = rows.unionByName(flow.part(whole))
+                writer(rows, batch)
+        finally:
+            if several:
+                whole.unpersist()
+
+    return write

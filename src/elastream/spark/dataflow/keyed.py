@@ -1,0 +1,126 @@
+"""The keyed operator of a query: Spark's own aggregation, or a user's function with state per key.
+
+Native aggregates never leave the JVM. A function with state runs in `applyInPandasWithState`, which keeps state in the same
+store and partitions, so that both migrate alike.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import pandas as pd
+from pyspark import Accumulator, TaskContext, cloudpickle
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Form, Operator
+from elastream.spark.dataflow.failures import first_line
+from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.worker.composition import CompositionCodec, Digit
+from elastream.spark.worker.fused import Carrier, batch_number
+from elastream.spark.worker.meter import Meter, TaskRow
+from elastream.spark.worker.runner import Implementation, OperatorFailed
+
+__all__ = ["keyed_frame"]
+
+
+def keyed_frame(
+    frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
+) -> DataFrame:
+    """What the keyed `operator` makes of `frame`, for a query in update mode.
+
+    Raises DataflowError where a key column is missing, an aggregate does not parse, or aggregates have alternates.
+    """
+    for column in operator.key:
+        if column not in frame.columns:
+            raise DataflowError(
+                f"operator {operator.name!r} is keyed by {column!r}, which its records do not have "
+                f"(they have: {', '.join(frame.columns)})"
+            )
+    forms = {alternate.form for alternate in operator.alternates}
+    if forms == {Form.STATE}:
+        return _with_state(frame, operator, segment, codec, carrier, meter)
+    if forms != {Form.AGGREGATE} or len(operator.alternates) > 1:
+        raise DataflowError(
+            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it is one set of native "
+            "aggregates, or functions with state"
+        )
+    columns = operator.alternates[0].function
+    assert isinstance(columns, Mapping)
+    try:
+        return frame.groupBy(*operator.key).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
+    except (AnalysisException, ParseException) as error:
+        raise DataflowError(f"the aggregates of operator {operator.name!r} are wrong: {first_line(error)}") from None
+
+
+def _with_state(
+    frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
+) -> DataFrame:
+    returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
+    state = schema_from(operator.endpoint, f"the state of operator {operator.name!r}")
+    alternates = tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates)
+    function = state_function(
+        pickled(alternates, f"operator {operator.name!r}"),
+        segment,
+        operator.name,
+        codec.alternates.get(operator.name),
+        carrier,
+        meter.sink,
+    )
+    return frame.groupBy(*operator.key).applyInPandasWithState(function, returns, state, "update", "NoTimeout")
+
+
+def schema_from(ddl: object, what: str) -> StructType:
+    """Columns written as Spark DDL; raises DataflowError that quotes them."""
+    try:
+        schema = StructType.fromDDL(str(ddl))
+    except (ParseException, AnalysisException):
+        raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')") from None
+    if not isinstance(schema, StructType) or not len(schema):
+        raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')")
+    return schema
+
+
+StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]
+
+
+def state_function(
+    functions: bytes, segment: str, operator: str, pick: Digit | None, carrier: Carrier, sink: Accumulator[list[TaskRow]]
+) -> StateFunction:
+    """The function for `applyInPandasWithState`: called for each key of a batch, metered as one row a task."""
+    alternates: list[Implementation] = []
+    here: dict[str, int] = {}
+    counted: list[Any] = []
+
+    def begin(task: int) -> None:
+        here["task"], here["batch"] = task, batch_number()
+        here["code"] = carrier.code(here["batch"])
+        alternates[:] = [cloudpickle.loads(functions)[pick.of(here["code"]) if pick else 0]]
+        # The accumulator takes the very list that later calls add to: it is pickled when the task ends.
+        counted[:] = [[segment, here["batch"], operator, here["code"], 0, 0, 0.0, time.time(), 0.0]]
+        sink.add(counted[:])
+
+    def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        context = TaskContext.get()
+        task = context.taskAttemptId() if context is not None else -1
+        if here.get("task") != task:
+            begin(task)
+        (chosen,) = alternates
+        rows = pd.concat(list(frames), ignore_index=True)
+        started = time.thread_time()
+        try:
+            result, changed = chosen.function(key, rows, state.get if state.exists else None)
+        except Exception as error:
+            raise OperatorFailed(operator, chosen.name, error, key, len(rows)) from error
+        state.update(tuple(changed))
+        tally = counted[0]
+        tally[4] += len(rows)
+        tally[5] += len(result)
+        tally[6] += time.thread_time() - started
+        tally[8] = time.time()
+        yield result
+
+    return run

@@ -1,0 +1,61 @@
+"""Makes a new executor fast before the stream depends on it.
+
+The first task on a fresh executor pays for class loading, the start of Python workers and their imports, and a state
+store's native library: seconds, in the middle of a batch. A warm-up job pays them beforehand. It holds every slot of the
+executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from elastream.spark.jvm.executors import Executor
+
+__all__ = ["warm_up"]
+
+ROWS = 400
+"""Rows a task: enough to run the generated code of every stage once, too few to take time."""
+
+LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
+"""Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
+
+
+def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
+    """Run one task on each slot of `executor` that does what a batch does; what it writes goes into `scratch`."""
+    context = spark.sparkContext
+    context.setJobDescription(f"warm up executor {executor.id}")
+    try:
+        rows = _pinned(spark, executor)
+        if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
+            rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
+        # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
+        touched = rows.mapInArrow(_touch, "word string").mapInArrow(_touch, "word string")
+        # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
+        touched.groupBy("word").count().write.mode("overwrite").parquet(str(scratch / f"warm-up-{executor.id}"))
+    finally:
+        context.setJobDescription(None)  # type: ignore[arg-type]
+
+
+def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
+    """One row a slot, each in a partition of its own that prefers `executor`."""
+    gateway: Any = spark.sparkContext._gateway
+    jvm = gateway.jvm
+    preferred = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
+    value = gateway.new_array(jvm.java.lang.Object, 1)
+    value[0] = "warm"  # text, because the gateway would turn a boxed long into an int on its way
+    row = jvm.org.apache.spark.sql.RowFactory.create(value)
+    rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(row, preferred) for _ in range(executor.slots)])
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
+    rdd = spark.sparkContext._jsc.sc().makeRDD(rows, tag)
+    schema = spark._jsparkSession.sql("select 'warm' as word").schema()
+    return DataFrame(spark._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
+
+
+def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
+
+    for _ in batches:
+        yield pa.record_batch([pa.array([f"word {number}" for number in range(ROWS)])], names=["word"])

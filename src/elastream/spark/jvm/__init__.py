@@ -1,0 +1,1 @@
+"""All that reaches into Spark's internals, one module a mechanism."""

@@ -1,0 +1,199 @@
+"""Moves state partitions of a running query between executors.
+
+Spark's state store coordinator remembers, per state partition, the executor that loaded it last, and schedules the
+partition's task there. Telling the coordinator otherwise between two batches makes the next batch run there, with the
+state loaded from the checkpoint; nothing is copied and nothing can be lost. A batch under way reports its own locations
+and may overwrite what it was told, which is why callers move right after a batch ends, look again, and repeat.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.preload import StateOpener, find_opener
+
+__all__ = ["Location", "StatePartitions"]
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.01
+"""Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
+
+PATIENCE = 60.0
+"""Seconds that the end of a batch is waited for, to see in its plan how its operators open their state."""
+
+
+class StatePartitions:
+    """The state partitions of one stateful operator of one query.
+
+    operator: its number in Spark's physical plan (0 for the first). stores: names of its state stores, `("default",)`
+    for aggregations.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: StreamingQuery,
+        partitions: int,
+        operator: int = 0,
+        stores: tuple[str, ...] = ("default",),
+    ) -> None:
+        self.partitions = partitions
+        self._operator = operator
+        self._stores = stores
+        jvm: Any = spark._jvm
+        self._spark = spark
+        self._jvm = jvm
+        self._streams = spark._jsparkSession.streams()
+        self._query_id = jvm.java.util.UUID.fromString(query.id)
+        self._run_id = jvm.java.util.UUID.fromString(query.runId)
+        self._root: str | None = None
+        self._opener: StateOpener | None = None
+        self._looked_for_opener = False
+        self._providers: dict[tuple[int, str], Any] = {}
+        try:
+            self._coordinator = self._streams.stateStoreCoordinator()
+        except (Py4JError, TypeError) as error:
+            raise EnvironmentProblem(f"this Spark does not let state partitions be moved: {error}") from None
+
+    def where(self) -> Mapping[int, Location]:
+        """Location of every partition that has been loaded anywhere; empty before the first batch."""
+        if self._state_root() is None:
+            return {}
+        located = ((partition, self._location(partition)) for partition in range(self.partitions))
+        return {partition: location for partition, location in located if location is not None}
+
+    def move(self, partition: int, to: Location) -> None:
+        """Let the next batch run `partition` at `to`. About a millisecond; no effect before the first batch."""
+        if self._state_root() is None:
+            return
+        nothing_else = self._jvm.PythonUtils.toSeq([])
+        for store in self._stores:
+            self._coordinator.reportActiveInstance(self._provider(partition, store), to.address, to.executor, nothing_else)
+
+    def planned(self) -> int:
+        """The newest batch that was planned; -1 before the first."""
+        execution = self._execution()
+        return -1 if execution is None else int(execution.currentBatchId())
+
+    def idle(self) -> bool:
+        """Whether the query waits for its next batch; one that has ended does."""
+        wrapper = self._streams.get(self._query_id)
+        return wrapper is None or not wrapper.status().isTriggerActive()
+
+    def resume(self, before: "StatePartitions") -> None:
+        """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
+        self._root = before._root
+
+    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
+        """Load the state of partitions, each at its place, so that a batch finds it there; blocks until it is done.
+
+        The answer is the partitions that it was done for, None where no state of this operator can be loaded so.
+
+        The executor that loads one reports that it holds it now, and batches go there from then on. keep: put that right
+        each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
+        what it does not hold: `keep` is for those that run none yet.
+        """
+        if self._version() < 1 or not (self._looked_for_opener or self._look_for_opener()):
+            return ()
+        if self._opener is None:
+            return None
+        execution = self._execution()
+        held = {partition: at for partition in places if (at := self._location(partition)) is not None}
+        if execution is None or not held:
+            return ()
+        arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
+        opening, seen = _Opening(self._opener, arguments), set[int]()
+        opening.start()
+        alive = True
+        while alive:
+            # Looking costs the driver as much as a batch's own work does: often only where a report must not stand.
+            opening.join(LOOK if keep else None)
+            alive = opening.is_alive()
+            for partition in held.keys() - seen:
+                if (now := self._location(partition)) == places[partition]:
+                    seen.add(partition)
+                if now != held[partition] and (keep or now != places[partition]):
+                    # Put right: it shall stay, or its task was run elsewhere because the executor was busy.
+                    self.move(partition, held[partition])
+        # What was overwritten by the next batch's reports before anyone looked is not known to be there.
+        return seen if opening.done else ()
+
+    def _look_for_opener(self) -> bool:
+        """Find how state is opened, once a batch has ended; whether it was looked for."""
+        execution, until = self._execution(), time.monotonic() + PATIENCE
+        while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
+            time.sleep(LOOK)
+        if execution is None or not ended:
+            return False
+        self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
+        self._looked_for_opener = True
+        return True
+
+    def _version(self) -> int:
+        """The version of state that the stateful stage of the batch under way, or else of the next one, begins with."""
+        execution = self._execution()
+        return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
+
+    def _has_ended(self, execution: Any) -> bool:
+        """Whether the batch of `execution` has ended, which is when it has its plan for certain.
+
+        A plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that has
+        not the settings of the query.
+        """
+        wrapper = self._streams.get(self._query_id)
+        progress = None if wrapper is None else wrapper.lastProgress()
+        return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
+
+    def _provider(self, partition: int, store: str) -> Any:
+        key = (partition, store)
+        if key not in self._providers:
+            state = self._jvm.org.apache.spark.sql.execution.streaming.state
+            store_id = state.StateStoreId(self._state_root(), self._operator, partition, store)
+            self._providers[key] = state.StateStoreProviderId(store_id, self._run_id)
+        return self._providers[key]
+
+    def _state_root(self) -> str | None:
+        """Folder of the query's state, known to Spark once its first batch was planned."""
+        if self._root is None:
+            execution = self._execution()
+            self._root = execution.checkpointLocation() if execution is not None else None
+        return self._root
+
+    def _location(self, partition: int) -> Location | None:
+        location = self._coordinator.getLocation(self._provider(partition, self._stores[0]))
+        if not location.isDefined():
+            return None
+        # The coordinator answers in the form of a task location, "executor_HOST_ID".
+        _, address, executor = location.get().split("_", 2)
+        return Location(address, executor)
+
+    def _execution(self) -> Any:
+        """The newest execution of the query, None before its first batch and after its end."""
+        wrapper = self._streams.get(self._query_id)
+        return None if wrapper is None else wrapper.streamingQuery().lastExecution()
+
+
+class _Opening(threading.Thread):
+    """Partitions on their way into executors. done: whether all of the tasks that open them have."""
+
+    def __init__(self, opener: StateOpener, arguments: tuple[Any, int, Mapping[int, Location]]) -> None:
+        super().__init__(name="load-state", daemon=True)
+        self._opener, self._arguments = opener, arguments
+        self.done = False
+
+    def run(self) -> None:
+        try:
+            self._opener.open(*self._arguments)
+            self.done = True
+        except Py4JError as error:
+            # An executor that leaves meanwhile takes its tasks with it, for one; the partitions are moved all the same.
+            log.info("state was not loaded ahead: %s", " ".join(str(error).split("\n")[:2]))

@@ -1,0 +1,1 @@
+"""Where state partitions are, where a plan wants them, and how they get there."""

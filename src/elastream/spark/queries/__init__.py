@@ -1,0 +1,1 @@
+"""Running streaming queries: those that a dataflow compiled to, and those of the user's own that are watched."""

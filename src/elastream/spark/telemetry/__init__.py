@@ -1,0 +1,1 @@
+"""What Spark and the machine tell of batches, tasks, traffic and hosts."""

@@ -1,0 +1,321 @@
+"""The stateless part of a stage, run inside one `mapInArrow`: a walk over a little graph of operators, batch by batch.
+
+Chaining an Arrow stage per operator, or a union per branch, costs several times as much as the operators do (DESIGN.md);
+here operators, alternates, fan-out, fan-in and choices share one crossing into Python. It runs on workers and knows only
+what `regions` wired for it; which composition holds is read from the records or from the logs beside the checkpoint.
+"""
+
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import Accumulator, TaskContext, cloudpickle
+
+from elastream.model.graph import Form
+from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets
+from elastream.spark.worker.meter import TaskRow
+from elastream.spark.worker.records import Chunk, conformed, shareable
+from elastream.spark.worker.runner import Implementation, Runner
+from elastream.spark.worker.setup import settle_in
+
+__all__ = [
+    "ENTRY",
+    "EXIT",
+    "Carrier",
+    "Entry",
+    "Exit",
+    "Route",
+    "Step",
+    "Walk",
+    "batch_number",
+    "stage_function",
+]
+
+ENTRY = "_entry"
+"""Column that tells by which entry a record came in, where a region has several."""
+EXIT = "_exit"
+"""Column that tells by which exit a record leaves, where a region has several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """An edge inside the walk, to node number `to`; with `choice`, live only while that digit equals `position`."""
+
+    to: int
+    dealt: bool = False
+    choice: Digit | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where records come in: a source, a durable edge, or the keyed operator before the region."""
+
+    name: str
+    columns: tuple[str, ...]
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operator: its alternates, the digit that picks one, the digit of its pool's width if it waits, what it emits."""
+
+    name: str
+    alternates: tuple[Implementation, ...]
+    pick: Digit | None
+    width: Digit | None
+    schema: pa.Schema
+    routes: tuple[Route, ...]
+
+    def chosen(self, code: int) -> Implementation:
+        """The alternate under `code`."""
+        return self.alternates[self.pick.of(code) if self.pick else 0]
+
+    def wide(self, code: int) -> int | None:
+        """Threads of its pool under `code`; None where it does not wait."""
+        return self.width.of(code) + 1 if self.width else None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Where records leave: to a sink, a durable edge, a keyed operator, or native columns before one of these."""
+
+    name: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A region as one walk. Nodes are numbered through `entries`, then `steps` in topological order, then `exits`.
+
+    lead: the operator that the transport of the stage is booked on.
+    """
+
+    segment: str
+    lead: str
+    entries: tuple[Entry, ...]
+    steps: tuple[Step, ...]
+    exits: tuple[Exit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """How the code of the composition reaches the region.
+
+    stamped: records carry it in a column. Else `offsets` (our own sources put it into the offset log of this checkpoint)
+    or `log` (the composition log of foreign sources), looked up by batch; none of them where nothing can be switched.
+    """
+
+    stamped: bool = False
+    offsets: Path | None = None
+    log: Path | None = None
+
+    def code(self, batch: int) -> int:
+        """The code of `batch`, where records do not carry it."""
+        if self.offsets is not None:
+            return code_in_offsets(self.offsets, batch) or 0
+        return CompositionLog(self.log).code(batch) if self.log is not None else 0
+
+
+class Tally:
+    """What one operator did in one task under one composition."""
+
+    __slots__ = ("busy", "first", "last", "rows_in", "rows_out")
+
+    def __init__(self) -> None:
+        self.rows_in = self.rows_out = 0
+        self.busy = 0.0
+        self.first = self.last = time.time()
+
+
+class Walker:
+    """One task's walk under one composition; `tallies` by operator name."""
+
+    def __init__(self, walk: Walk, code: int) -> None:
+        self.walk = walk
+        self.code = code
+        nodes = (*walk.entries, *walk.steps, *walk.exits)
+        self.routes = [_live(getattr(node, "routes", ()), code) for node in nodes]
+        self.steps_from = len(walk.entries)
+        self.exits_from = self.steps_from + len(walk.steps)
+        self.runners = [
+            Runner(step.name, step.chosen(code), step.schema, step.wide(code), self._needs_arrow(number, step.schema))
+            for number, step in enumerate(walk.steps, self.steps_from)
+        ]
+        self.turns = [0] * len(nodes)
+        self.tallies = {step.name: Tally() for step in walk.steps}
+        self.lead = Tally()
+
+    def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
+        """Whether what node `number` emits must be Arrow at once: a target wants it, or branches may not share values."""
+        routes = self.routes[number]
+        return (len(routes) > 1 and not shareable(schema)) or any(
+            route.to >= self.exits_from
+            or self.walk.steps[route.to - self.steps_from].chosen(self.code).form in (Form.ARROW, Form.PANDAS)
+            for route in routes
+        )
+
+    def through(self, entry: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+        """What leaves, by number of the exit, when `batch` enters at entry number `entry`."""
+        waiting: list[list[Chunk]] = [[] for _ in self.routes]
+        self._send(entry, Chunk(batch.schema, batch), waiting)
+        for number, runner in enumerate(self.runners, self.steps_from):
+            tally = self.tallies[runner.name]
+            for chunk in waiting[number]:
+                begun, started = time.time(), cpu_seconds()
+                result = runner(chunk)
+                if not tally.rows_in:
+                    tally.first = begun
+                tally.busy += cpu_seconds() - started
+                tally.last = time.time()
+                tally.rows_in += chunk.rows
+                tally.rows_out += result.rows
+                if result.rows:
+                    self._send(number, result, waiting)
+        left = []
+        for number, (exit, chunks) in enumerate(zip(self.walk.exits, waiting[self.exits_from :], strict=True)):
+            if chunks:
+                batches = [conformed(chunk.batch(), exit.schema) for chunk in chunks]
+                left.append((number, pa.concat_batches(batches) if len(batches) > 1 else batches[0]))
+        return left
+
+    def _send(self, number: int, chunk: Chunk, waiting: list[list[Chunk]]) -> None:
+        routes = self.routes[number]
+        hands = sum(route.dealt for route in routes)
+        share = len(routes) == 1 or shareable(chunk.schema)
+        turn = self.turns[number]
+        seat = 0
+        for route in routes:
+            part = chunk if share else chunk.apart()
+            if route.dealt:
+                part = part.dealt((seat - turn) % hands, hands)
+                seat += 1
+            if part.rows:
+                waiting[route.to].append(part)
+        if hands:
+            self.turns[number] = (turn + chunk.rows) % hands
+
+    def report(self, segment: str, batch: int) -> list[TaskRow]:
+        """The tallies, as the meter takes them; operators that saw no record are left out."""
+        for runner in self.runners:
+            if runner.pool is not None:
+                self.tallies[runner.name].busy = runner.waited
+        lead = self.walk.lead
+        if (first := self.tallies.get(lead)) is not None:
+            # Behind a durable edge an operator leads, and pays for the way in and out beside its own work.
+            first.busy += self.lead.busy
+            first.first, first.last = min(first.first, self.lead.first), max(first.last, self.lead.last)
+        return [
+            (segment, batch, name, self.code, tally.rows_in, tally.rows_out, tally.busy, tally.first, tally.last)
+            for name, tally in ({lead: self.lead} | self.tallies).items()
+            if tally.rows_in
+        ]
+
+    def close(self) -> None:
+        """End the pools."""
+        for runner in self.runners:
+            if runner.pool is not None:
+                runner.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this thread and of processes that it started and that have ended: their work is the operator's too."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time() + children.ru_utime + children.ru_stime
+
+
+def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
+    return tuple(route for route in routes if route.choice is None or route.choice.of(code) == route.position)
+
+
+def batch_number() -> int:
+    """The micro-batch that this task belongs to; -1 outside a streaming query."""
+    context = TaskContext.get()
+    found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+    return int(found) if found is not None else -1
+
+
+@lru_cache(maxsize=64)
+def _loaded(pickled: bytes) -> Walk:
+    # A worker process serves many tasks: users' functions, and what their modules hold, are loaded once.
+    walk: Walk = cloudpickle.loads(pickled)
+    return walk
+
+
+def stage_function(
+    pickled: bytes, carrier: Carrier, sink: Accumulator[list[TaskRow]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: `pickled` is a Walk; `sink` takes what the meter counted."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add)
+
+    return run
+
+
+def walked(
+    walk: Walk,
+    carrier: Carrier,
+    number: int,
+    batches: Iterable[pa.RecordBatch],
+    report: Callable[[list[TaskRow]], object],
+) -> Iterator[pa.RecordBatch]:
+    """The records of one task of batch `number` through `walk`. With several exits, rows are tagged (`tagged`)."""
+    settle_in()
+    started, begun = cpu_seconds(), time.time()
+    walkers: dict[int, Walker] = {}
+    fixed = None if carrier.stamped else carrier.code(number)
+    schema = tagged_schema(walk.exits) if len(walk.exits) > 1 else None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
+            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code))
+            entry, records = entered(walk.entries, batch)
+            lead = walker.lead
+            lead.rows_in += records.num_rows
+            lead.rows_out += records.num_rows
+            for exit, result in walker.through(entry, records):
+                yield result if schema is None else tagged(exit, result, schema)
+        spent = cpu_seconds() - started
+        rows: list[TaskRow] = []
+        for walker in walkers.values():
+            lead = walker.lead
+            in_steps = sum(walker.tallies[runner.name].busy for runner in walker.runners)
+            lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
+            rows += walker.report(walk.segment, number)
+        report(rows)
+    finally:
+        for walker in walkers.values():
+            walker.close()
+
+
+def entered(entries: Sequence[Entry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    """The entry that `batch` came by, and its records in that entry's columns."""
+    if len(entries) == 1:
+        return 0, batch.select(list(entries[0].columns))
+    entry = batch.column(ENTRY)[0].as_py()
+    return entry, pa.RecordBatch.from_arrays(batch.column(f"_{entry}").flatten(), names=list(entries[entry].columns))
+
+
+def tagged_schema(exits: Sequence[Exit]) -> pa.Schema:
+    """Rows of several exits in one stream: the number of the exit, and a struct per exit of which one is filled."""
+    return pa.schema(
+        [pa.field(EXIT, pa.int32()), *(pa.field(f"_{n}", pa.struct(list(exit.schema))) for n, exit in enumerate(exits))]
+    )
+
+
+def tagged(exit: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` as rows of `tagged_schema`."""
+    rows = batch.num_rows
+    columns: list[pa.Array] = [pa.repeat(pa.scalar(exit, pa.int32()), rows)]
+    for number in range(len(schema) - 1):
+        kind = schema.field(number + 1).type
+        filled = number == exit
+        columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(kind)) if filled else pa.nulls(rows, kind))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

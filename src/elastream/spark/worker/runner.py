@@ -1,0 +1,162 @@
+"""Runs one operator of a walk: its chosen alternate, whatever form its function has, on a pool where it waits.
+
+A function that raises, or returns what its schema does not allow, is told by operator, alternate and record.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from operator import length_hint
+from typing import Any
+
+import pyarrow as pa
+
+from elastream.model.graph import Form
+from elastream.spark.worker.records import Chunk, conformed
+
+__all__ = ["FAILED", "Implementation", "OperatorFailed", "Runner"]
+
+FAILED = "ELASTREAM-OPERATOR-FAILED "
+"""What stands before the JSON description of an operator's failure, for `explain_failure` to find."""
+SHOWN = 200
+"""Characters of a record that an error message shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """An alternate as workers see it."""
+
+    name: str
+    form: Form
+    function: Callable[..., Any]
+
+
+class OperatorFailed(RuntimeError):
+    """A user's function raised, or returned what its schema does not allow. The text is made for `explain_failure`."""
+
+    def __init__(
+        self, operator: str, alternate: str, error: BaseException | str, record: object, batch_of: int = 0
+    ) -> None:
+        what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        shown = repr(record)
+        story = {
+            "operator": operator,
+            "alternate": alternate,
+            "error": what.splitlines()[0] if what else "",
+            "record": shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "...",
+            "batch_of": batch_of,
+        }
+        super().__init__(FAILED + json.dumps(story))
+
+
+class Runner:
+    """The operator called `name` as its alternate `chosen`, in one task; emits `schema`.
+
+    width: threads of its pool where it waits, else None. as_arrow: whether what it emits must be Arrow at once.
+    `waited` counts the seconds that threads of the pool were taken.
+    """
+
+    def __init__(self, name: str, chosen: Implementation, schema: pa.Schema, width: int | None, as_arrow: bool) -> None:
+        self.name = name
+        self.chosen = chosen
+        self.schema = schema
+        self.width = width
+        self.as_arrow = as_arrow
+        self.pool = ThreadPoolExecutor(width) if width else None
+        self.waited = 0.0
+
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """What the operator makes of `chunk`; raises OperatorFailed."""
+        form = self.chosen.form
+        if form in (Form.ARROW, Form.PANDAS):
+            result = self._whole(chunk)
+        else:
+            result = self._each(chunk)
+        if self.as_arrow:
+            try:
+                result.batch()
+            except KeyError as error:
+                self._fail(f"it returned a record without the column {error}", self._misfit(result))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+                self._fail(f"it returned a value that is not {self._promised()} ({error})", self._misfit(result))
+        return result
+
+    def _each(self, chunk: Chunk) -> Chunk:
+        form = self.chosen.form
+        answers = self._answers(chunk.values(), form is Form.FLAT_MAP)
+        return chunk.kept(answers) if form is Form.FILTER else Chunk(self.schema, values=answers)
+
+    def _answers(self, values: list[Any], flat: bool) -> list[Any]:
+        """The function over all values; the length of what is left tells the record at fault without slowing the rest."""
+        function = self.chosen.function
+        if self.pool is not None:
+            answers = self._pooled([(value,) for value in values], (lambda v: list(function(v))) if flat else function)
+            return list(chain.from_iterable(answers)) if flat else answers
+        left = iter(values)
+        try:
+            return list(chain.from_iterable(map(function, left))) if flat else list(map(function, left))
+        except Exception as error:
+            raise self._failure(error, values[len(values) - length_hint(left) - 1]) from error
+
+    def _whole(self, chunk: Chunk) -> Chunk:
+        batch = chunk.batch()
+        call = self._arrow if self.chosen.form is Form.ARROW else self._pandas
+        try:
+            if self.width is None:
+                return Chunk(self.schema, call(batch))
+            parts = min(self.width, batch.num_rows)
+            cuts = [batch.num_rows * part // parts for part in range(parts + 1)]
+            slices = [(batch.slice(start, stop - start),) for start, stop in pairwise(cuts)]
+            return Chunk(self.schema, pa.concat_batches(self._pooled(slices, call)))
+        except OperatorFailed:
+            raise
+        except Exception as error:
+            first = batch.slice(0, 1).to_pylist()[0]
+            raise self._failure(error, first, batch.num_rows) from error
+
+    def _arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return conformed(self.chosen.function(batch), self.schema)
+
+    def _pandas(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        frame = self.chosen.function(batch.to_pandas())
+        return pa.RecordBatch.from_pandas(frame, schema=self.schema, preserve_index=False)
+
+    def _pooled(self, arguments: Sequence[tuple[Any, ...]], function: Callable[..., Any]) -> list[Any]:
+        """Results in order; `waited` grows by the seconds that threads were taken."""
+
+        def timed(given: tuple[Any, ...]) -> tuple[Any, float]:
+            start = time.perf_counter()
+            return function(*given), time.perf_counter() - start
+
+        assert self.pool is not None
+        done: list[Any] = []
+        try:
+            for answer, seconds in self.pool.map(timed, arguments):
+                done.append(answer)
+                self.waited += seconds
+        except Exception as error:
+            at_fault = arguments[len(done)][0]
+            if isinstance(at_fault, pa.RecordBatch):
+                raise self._failure(error, at_fault.slice(0, 1).to_pylist()[0], at_fault.num_rows) from error
+            raise self._failure(error, at_fault) from error
+        return done
+
+    def _failure(self, error: BaseException | str, record: object, batch_of: int = 0) -> OperatorFailed:
+        return OperatorFailed(self.name, self.chosen.name, error, record, batch_of)
+
+    def _fail(self, error: str, record: object) -> None:
+        raise self._failure(error, record) from None
+
+    def _promised(self) -> str:
+        return ", ".join(f"{field.name} {field.type}" for field in self.schema)
+
+    def _misfit(self, result: Chunk) -> object:
+        for value in result.values():
+            try:
+                Chunk(result.schema, values=[value]).batch()
+            except Exception:
+                return value
+        return None

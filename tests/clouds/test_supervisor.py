@@ -1,0 +1,302 @@
+"""Real processes, without Spark: a stand-in for a worker starts children that leave its process group and its tree."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from elastream.clouds.local.processes import TAG, tagged
+from elastream.clouds.local.supervision import Connection
+from elastream.model.errors import EnvironmentProblem
+
+# As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
+FAMILY = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    os.fork()
+elif "stubborn" in os.environ:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+BUSY = "while True: pass"
+CHILDLESS_ON_SIGPWR = """
+import os, signal, time
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+def leave(*_):
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+signal.signal(signal.SIGPWR, leave)
+print("ready", flush=True)
+while True:
+    time.sleep(600)
+"""
+
+
+class Supervised:
+    """A supervisor under test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run, self.folder, self.connection = secrets.token_hex(4), folder, Connection(folder / "supervisor.log")
+        self.about = self.ask("open", run=self.run, number=1, link=None)
+
+    def ask(self, wanted: str, **arguments):
+        return self.connection.ask(wanted, **arguments)
+
+    def spawn(self, name: str, program: str, scratch: tuple[Path, ...] = (), **environment: str) -> None:
+        self.ask(
+            "spawn",
+            name=name,
+            command=[sys.executable, "-c", program],
+            environment={**os.environ, **environment},
+            log=str(self.folder / f"{name}.log"),
+            scratch=[str(each) for each in scratch],
+            index=10,
+        )
+
+    def alive(self, name: str) -> bool:
+        return self.ask("status")[name]["alive"]
+
+    def living(self, name: str | None = None) -> set[int]:
+        return {pid for pid, host in tagged(self.run).items() if name in (None, host)}
+
+    def groups(self) -> list[Path]:
+        return [*Path("/sys/fs/cgroup").glob(f"**/elastream-{self.run}*")]
+
+    @property
+    def confined(self) -> bool:
+        return "CPU quota" in self.about["confinement"]
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def supervised(tmp_path) -> Iterator[Supervised]:
+    supervised = Supervised(tmp_path)
+    yield supervised
+    supervised.connection.close(grace=0.0)
+    assert supervised.living() == set()
+    assert supervised.groups() == []
+    assert (tmp_path / "supervisor.log").read_text() == ""
+
+
+def test_every_process_of_a_host_is_found_by_its_tag_wherever_it_hangs(supervised):
+    supervised.spawn("a", FAMILY)
+    wait_until(lambda: len(supervised.living("a")) == 3)
+    sessions = {os.getsid(pid) for pid in supervised.living("a")}
+    assert len(sessions) == 2
+
+
+@pytest.mark.parametrize("grace", [0.0, 5.0], ids=["killed", "terminated"])
+def test_ending_a_host_ends_all_its_processes_and_no_other_host(supervised, grace):
+    supervised.spawn("a", FAMILY)
+    supervised.spawn("b", FAMILY)
+    wait_until(lambda: len(supervised.living()) == 6)
+    supervised.ask("end", name="a", grace=grace)
+    wait_until(lambda: not supervised.living("a"))
+    assert not supervised.alive("a")
+    assert supervised.alive("b")
+    assert len(supervised.living("b")) == 3
+
+
+def test_a_host_that_ignores_sigterm_is_killed_when_its_grace_is_over(supervised):
+    supervised.spawn("a", FAMILY, stubborn="yes")
+    wait_until(lambda: len(supervised.living("a")) == 3)
+    supervised.ask("end", name="a", grace=0.2)
+    wait_until(lambda: not supervised.living("a"))
+    assert supervised.ask("status")["a"]["exit"] == -signal.SIGKILL
+
+
+def test_when_the_first_process_dies_the_rest_of_its_host_follows(supervised):
+    supervised.spawn("a", FAMILY)
+    wait_until(lambda: len(supervised.living("a")) == 3)
+    os.kill(supervised.ask("status")["a"]["pid"], signal.SIGKILL)
+    wait_until(lambda: not supervised.living("a"))
+    assert not supervised.alive("a")
+
+
+def test_what_a_host_leaves_is_cleared_up_behind_it(supervised, tmp_path):
+    scratch, log = tmp_path / "scratch", tmp_path / "a.log"
+    scratch.mkdir()
+    (scratch / "block").write_text("shuffle")
+    supervised.spawn("a", "print('hello')", scratch=(scratch,))
+    wait_until(lambda: supervised.ask("status")["a"]["gone"])
+    assert not scratch.exists()
+    assert log.read_text() == "hello\n"
+    assert supervised.ask("status")["a"]["exit"] == 0
+    assert not [group for group in supervised.groups() if group.name.endswith("-a")]
+
+
+def test_a_decommissioned_host_gets_sigpwr_and_is_ended_once_it_has_no_child_left(supervised, tmp_path):
+    supervised.spawn("a", CHILDLESS_ON_SIGPWR)
+    wait_until(lambda: "ready" in (tmp_path / "a.log").read_text())
+    assert supervised.alive("a")
+    supervised.ask("decommission", name="a")
+    wait_until(lambda: not supervised.alive("a"))
+    assert supervised.ask("status")["a"]["exit"] == -signal.SIGTERM
+
+
+def test_a_command_that_cannot_be_run_is_a_host_that_is_not_alive_and_its_log_says_why(supervised, tmp_path):
+    supervised.ask(
+        "spawn", name="a", command=["/no/such/java"], environment={}, log=str(tmp_path / "a.log"), scratch=[], index=10
+    )
+    assert not supervised.alive("a")
+    assert "/no/such/java" in (tmp_path / "a.log").read_text()
+
+
+def test_cpu_seconds_grow_while_a_host_works_and_stay_known_when_it_is_gone(supervised):
+    supervised.spawn("a", BUSY)
+    first = supervised.ask("cpu", name="a")
+    wait_until(lambda: supervised.ask("cpu", name="a") > first + 0.05)
+    supervised.ask("end", name="a", grace=0.0)
+    wait_until(lambda: supervised.ask("status")["a"]["gone"])
+    assert supervised.ask("cpu", name="a") > first + 0.05
+    assert supervised.ask("memory", name="a") is None
+
+
+def test_memory_counts_pages_shared_by_forked_workers_once(supervised):
+    program = "import os, time; block = bytearray(os.urandom(1)) * 200_000_000; os.fork(); os.fork(); time.sleep(600)"
+    supervised.spawn("a", program)
+    wait_until(lambda: len(supervised.living("a")) == 4)
+    assert 200 < supervised.ask("memory", name="a") < 400
+
+
+def test_a_busy_host_gets_its_quota_of_cpu_time_and_is_not_held_back_once_that_is_lifted(supervised):
+    if not supervised.confined:
+        pytest.skip(supervised.about["confinement"])
+
+    def cores_used(seconds: float) -> float:
+        began, before = time.monotonic(), supervised.ask("cpu", name="a")
+        time.sleep(seconds)
+        return (supervised.ask("cpu", name="a") - before) / (time.monotonic() - began)
+
+    def times_held_back() -> int:
+        """`nr_throttled`: periods in which the kernel stopped the host, its quota being used up."""
+        texts = [(group / "cpu.stat") for group in supervised.groups()]
+        lines = [line.split() for path in texts if path.exists() for line in path.read_text().splitlines()]
+        return sum(int(value) for name, value in lines if name == "nr_throttled")
+
+    supervised.spawn("a", BUSY)
+    supervised.ask("confine", name="a", cores=0.05)  # little enough to be got on a machine that others use too
+    wait_until(times_held_back)  # the first periods may have begun before the quota
+    held = cores_used(2.0)
+    assert 0.02 < held < 0.075
+    supervised.ask("confine", name="a", cores=None)
+    cores_used(0.2)
+    before = times_held_back()
+    cores_used(0.5)
+    assert times_held_back() == before
+
+
+def test_the_supervisor_answers_within_a_moment_although_a_host_takes_its_time_to_end(supervised):
+    supervised.spawn("a", FAMILY, stubborn="yes")
+    wait_until(lambda: len(supervised.living("a")) == 3)
+    supervised.ask("end", name="a", grace=600.0)
+    assert supervised.alive("a")
+
+
+def test_a_request_that_fails_is_an_error_of_the_environment_and_the_supervisor_goes_on(supervised, tmp_path):
+    supervised.spawn("a", BUSY)
+    if not supervised.confined:
+        pytest.skip(supervised.about["confinement"])
+    with pytest.raises(EnvironmentProblem, match="could not confine"):
+        supervised.ask("confine", name="a", cores=1e30)
+    assert supervised.alive("a")
+
+
+DRIVER = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_supervisor import FAMILY, Supervised
+supervised = Supervised(Path({folder!r}))
+supervised.spawn("a", FAMILY)
+supervised.spawn("b", FAMILY, stubborn="yes")
+print(supervised.run, supervised.connection.process.pid, flush=True)
+{then}
+time.sleep(600)
+"""
+
+
+def driver(tmp_path: Path, then: str = "") -> tuple[subprocess.Popen[str], str, int]:
+    """A driver in a process of its own, with two hosts of three processes each; its run and its supervisor's id."""
+    program = DRIVER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), then=then)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    run, supervisor = process.stdout.readline().split()
+    return process, run, int(supervisor)
+
+
+def exists(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
+    process, run, supervisor = driver(tmp_path)
+    wait_until(lambda: len(tagged(run)) == 6)
+    os.killpg(process.pid, ending)
+    process.wait(20)
+    wait_until(lambda: not tagged(run) and not exists(supervisor))
+    assert not [*Path("/sys/fs/cgroup").glob(f"**/elastream-{run}*")]
+
+
+def test_nothing_is_left_of_a_driver_that_crashes_although_a_process_it_forked_lives_on(tmp_path):
+    process, run, supervisor = driver(tmp_path, then="if os.fork(): os.abort()")
+    assert process.wait(20) == -signal.SIGABRT
+    wait_until(lambda: not tagged(run) and not exists(supervisor))
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_signal_to_the_supervisor_ends_all_hosts_and_the_driver_is_told_so(tmp_path):
+    supervised = Supervised(tmp_path)
+    supervised.spawn("a", FAMILY)
+    wait_until(lambda: len(supervised.living()) == 3)
+    supervised.connection.process.terminate()
+    wait_until(lambda: not supervised.living())
+    with pytest.raises(EnvironmentProblem, match="supervisor of the local cluster is gone"):
+        supervised.ask("status")
+    supervised.connection.close(grace=0.0)
+
+
+def test_even_a_killed_supervisor_takes_the_first_process_of_each_host_with_it(tmp_path):
+    supervised = Supervised(tmp_path)
+    supervised.spawn("a", "import time; time.sleep(600)")
+    wait_until(lambda: len(supervised.living()) == 1)
+    supervised.connection.process.kill()
+    wait_until(lambda: not supervised.living())
+    supervised.connection.close(grace=0.0)
+    for group in supervised.groups():
+        group.rmdir()
+
+
+def test_the_supervisor_imports_nothing_heavy():
+    program = "import sys, elastream.clouds.local.supervisor; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyspark", "pandas", "numpy", "pyarrow", "psutil"} & set(modules)
+
+
+def test_processes_of_another_run_are_not_taken_for_ones_own():
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={TAG: "abcd1234/a"})
+    try:
+        wait_until(lambda: tagged("abcd1234") == {other.pid: "a"})
+        assert tagged("abcd") == {}
+    finally:
+        other.kill()
+        other.wait()

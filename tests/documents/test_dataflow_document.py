@@ -1,0 +1,538 @@
+"""Dataflows as YAML: the same graph as the Python API, and every mistake named with file, line and field."""
+
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from elastream.clouds.local.local import Local
+from elastream.clouds.local.network import Link
+from elastream.documents.dataflow import CLOUDS, PARTS, POLICIES, load_document
+from elastream.documents.user_code import ProgramError
+from elastream.model.cloud import Billing, HostType
+from elastream.model.endpoints import collect, kafka, parquet, records, text_files
+from elastream.model.errors import DataflowError, ElastreamError, InputError
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Alternate, Delivery, Form, Graph
+from elastream.planning.policies.threshold import Threshold
+from elastream.workload import ramp
+
+GOOD = """\
+dataflow: word_count
+target_latency: 2s
+operators:
+  lines:
+    source:
+      text_files: books/
+  words:
+    from: lines
+    flat_map: "words.py:split"
+    returns: word string
+    max_duration: 50ms
+    cores: 0.25
+  count:
+    from: words
+    key_by: word
+    aggregate:
+      count: count(*)
+  out:
+    from: count
+    sink:
+      parquet: out/
+policy:
+  threshold:
+    scale_out: 0.7
+cloud:
+  local:
+    host_type: small
+    max_hosts: 6
+host_types:
+  small:
+    cores: 0.5
+    price: 0.02
+    btu: 10 min
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with functions in it, and the working directory, so that errors name short paths."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.py").write_text("def split(line):\n    return line.split()\n\nlimit = 3\n")
+    return tmp_path
+
+
+def load(text: str) -> Graph:
+    Path("flow.yaml").write_text(textwrap.dedent(text))
+    return load_document("flow.yaml").graph
+
+
+def test_a_document_holds_the_dataflow_and_how_to_run_it(folder: Path) -> None:
+    Path("flow.yaml").write_text(GOOD)
+    document = load_document("flow.yaml")
+    assert document.flow.name == "word_count"
+    assert document.target_latency == 2.0
+    assert document.policy is not None
+    assert (document.policy.name, document.policy.parameters) == ("threshold", {"scale_out": 0.7})
+    small = HostType("small", cores=0.5, price=0.02, billing=Billing(600))
+    assert document.host_types == {"small": small}
+    assert document.cloud is not None
+    assert (document.cloud.name, document.cloud.parameters) == ("local", {"host_type": small, "max_hosts": 6})
+    words = document.graph.operator("words")
+    assert (words.max_duration, words.cores, words.returns) == (0.05, 0.25, "word string")
+    assert words.alternates[0].function("a b") == ["a", "b"]  # type: ignore[operator]
+
+
+def test_paths_are_relative_to_the_document_and_addresses_are_left_alone(folder: Path) -> None:
+    (folder / "below").mkdir()
+    text = GOOD.replace("words.py", "../words.py").replace("parquet: out/", "parquet: s3a://bucket/out")
+    (folder / "below" / "flow.yaml").write_text(text)
+    graph = load_document("below/flow.yaml").graph
+    assert graph.operator("lines").endpoint == text_files("below/books")
+    assert graph.operator("out").endpoint == parquet("s3a://bucket/out")
+
+
+def test_functions_of_one_file_come_from_one_execution_of_it(folder: Path) -> None:
+    Path("pair.py").write_text("shared = object()\ndef first(x): return shared\ndef second(x): return shared\n")
+    graph = load("""\
+        dataflow: f
+        operators:
+          a: {source: simulated}
+          b: {from: a, map: "pair.py:first", returns: x int}
+          c: {from: b, map: "pair.py:second", returns: x int}
+          d: {from: c, sink: simulated}
+        """)
+    first, second = (graph.operator(name).alternates[0].function for name in "bc")
+    assert first(0) is second(0)  # type: ignore[operator, misc]
+
+
+def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folder: Path) -> None:
+    Path("flow.yaml").write_text(
+        textwrap.dedent("""\
+        dataflow: everything
+        operators:
+          plays: {source: {text_files: /books}, cores: 0.5}
+          orders: {source: {kafka: orders, servers: "broker:9092", options: {startingOffsets: earliest}}}
+          given: {source: {records: [{value: a}, {value: b}], schema: value string}}
+          merged: {from: [plays, given], map: "builtins:str", returns: value string}
+          light:
+            from: {operator: merged, delivery: round_robin}
+            map_arrow: "builtins:list"
+            returns: value string
+            memory: 1 GB
+          heavy:
+            from: {operator: merged, delivery: round_robin, durable: kafka}
+            map_pandas: "builtins:list"
+            returns: value string
+            image: 200 MB
+            waits: true
+          kept: {from: [light, heavy], filter: "builtins:bool"}
+          chosen_a: {from: {operator: kept, choice: path}, select: {word: lower(value)}}
+          chosen_b:
+            from: {operator: kept, choice: path}
+            returns: word string
+            alternates:
+              fine: {flat_map: "builtins:list", value: 1.0, cost: 20ms, selectivity: 2}
+              coarse: {select: {word: upper(value)}, value: 0.5}
+          total: {from: [chosen_a, chosen_b], key_by: [word], aggregate: {n: count(*)}}
+          running: {from: orders, key_by: key, apply: "builtins:max", returns: n long, state: n long, max_duration: 1s}
+          out: {from: total, sink: {collect: totals}}
+          sent: {from: running, sink: {kafka: sums}}
+        """)
+    )
+    flow = Dataflow("everything")
+    plays = flow.source(text_files("/books"), name="plays", cores=0.5)
+    orders = flow.source(kafka("orders", "broker:9092", startingOffsets="earliest"), name="orders")
+    given = flow.source(records([{"value": "a"}, {"value": "b"}], "value string"), name="given")
+    merged = plays.merge(given).map(str, returns="value string", name="merged").deal()
+    light = merged.map_arrow(list, returns="value string", name="light", memory="1 GB")
+    heavy = merged.durable("kafka").map_pandas(list, returns="value string", name="heavy", image="200 MB", waits=True)
+    kept = light.merge(heavy).filter(bool, name="kept").choice("path")
+    first = kept.select(word="lower(value)", name="chosen_a")
+    fine = Alternate("fine", list, Form.FLAT_MAP, 1.0, cost=0.02, selectivity=2)
+    coarse = Alternate("coarse", {"word": "upper(value)"}, Form.COLUMNS, 0.5)
+    second = kept.map([fine, coarse], returns="word string", name="chosen_b")
+    total = first.merge(second).key_by("word").aggregate(columns={"n": "count(*)"}, name="total")
+    running = orders.key_by("key").apply(max, returns="n long", state="n long", name="running", max_duration=1)
+    total.sink(collect("totals"), name="out")
+    running.sink(kafka("sums"), name="sent")
+    assert load_document("flow.yaml").graph == flow.graph
+
+
+FUNCTIONS = {"builtins:str": str, "math:sqrt": __import__("math").sqrt, "operator:neg": __import__("operator").neg}
+METHODS = {"map": "map", "flat_map": "flat_map", "map_arrow": "map_arrow", "map_pandas": "map_pandas"}
+
+
+@st.composite
+def dataflows(draw: st.DrawFn) -> tuple[dict[str, object], Dataflow]:
+    """The same random acyclic dataflow twice: as a YAML mapping and through the Python API."""
+    count = draw(st.integers(1, 6))
+    flow = Dataflow("random")
+    streams = {"source": flow.source(None, name="source")}
+    operators: dict[str, object] = {"source": {"source": "simulated"}}
+    for name in (f"op{number}" for number in range(count)):
+        chosen = draw(st.lists(st.sampled_from(sorted(streams)), min_size=1, max_size=3, unique=True))
+        edges, taps = [], []
+        for upstream in chosen:
+            delivery = draw(st.sampled_from([Delivery.DUPLICATE, Delivery.ROUND_ROBIN]))
+            durable = draw(st.sampled_from([None, "parquet", "kafka"]))
+            stream = streams[upstream].deal() if delivery is Delivery.ROUND_ROBIN else streams[upstream]
+            taps.append(stream.durable(durable) if durable else stream)
+            edges.append({"operator": upstream, "delivery": delivery.value} | ({"durable": durable} if durable else {}))
+        needs: dict[str, float] = draw(
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "max_duration": st.floats(0.001, 9),
+                    "cores": st.floats(0, 4),
+                    "memory": st.integers(0, 4000),
+                    "waits": st.booleans(),
+                },
+            )
+        )
+        reference = draw(st.sampled_from(sorted(FUNCTIONS)))
+        method = draw(st.sampled_from(sorted(METHODS)))
+        written = {"from": edges, method: reference, "returns": "x double", **needs}
+        if draw(st.booleans()):
+            written = {"from": edges, "key_by": ["x"], "apply": reference, "returns": "x double", "state": "n int", **needs}
+            keyed = taps[0].merge(*taps[1:]).key_by("x")
+            for edge in edges:
+                edge.pop("delivery")
+            streams[name] = keyed.apply(FUNCTIONS[reference], returns="x double", state="n int", name=name, **needs)
+        else:
+            merged = taps[0].merge(*taps[1:])
+            streams[name] = getattr(merged, method)(FUNCTIONS[reference], returns="x double", name=name, **needs)
+        operators[name] = written
+    for name in [*streams]:
+        streams[name].sink(None, name=f"sink_{name}")
+        operators[f"sink_{name}"] = {"from": name, "sink": "simulated"}
+    return {"dataflow": "random", "operators": operators}, flow
+
+
+@settings(max_examples=60)
+@given(dataflows())
+def test_a_graph_written_as_yaml_equals_the_one_built_in_python(
+    tmp_path_factory: pytest.TempPathFactory, both: tuple[dict[str, object], Dataflow]
+) -> None:
+    written, flow = both
+    path = tmp_path_factory.mktemp("random") / "flow.yaml"
+    with path.open("w") as file:
+        YAML().dump(written, file)
+    assert load_document(path).graph == flow.graph
+
+
+MISTAKES = {
+    "a bad duration": (
+        "max_duration: 50ms", "max_duration: 50 parsecs",
+        ("flow.yaml:11: operators.words.max_duration: '50 parsecs' is not a duration: "
+        "'parsecs' is not one of us, ms, s, min, h, d"),
+    ),
+    "a duration of nothing": (
+        "max_duration: 50ms", "max_duration: 0s",
+        "flow.yaml:11: operators.words.max_duration: '0s' is out of range: it must be above 0",
+    ),
+    "truth for a duration": (
+        "max_duration: 50ms", "max_duration: true",
+        "flow.yaml:11: operators.words.max_duration: write a duration such as '50ms'",
+    ),
+    "an unknown key": (
+        "max_duration: 50ms", "max_durration: 50ms",
+        "flow.yaml:11: operators.words.max_durration: there is no such key, did you mean 'max_duration'?",
+    ),
+    "an unknown key at the top": (
+        "target_latency:", "target_latancy:",
+        "flow.yaml:2: target_latancy: there is no such key, did you mean 'target_latency'?",
+    ),
+    "an unknown key of a host type": (
+        "    btu: 10 min", "    bandwith: 10mbit",
+        "flow.yaml:33: host_types.small.bandwith: there is no such key, did you mean 'bandwidth'?",
+    ),
+    "a number that is none": (
+        "cores: 0.25", "cores: half",
+        "flow.yaml:12: operators.words.cores: 'half' is not a number",
+    ),
+    "negative cores": (
+        "cores: 0.25", "cores: -1",
+        "flow.yaml:12: operators.words.cores: -1 is out of range: it must be at least 0",
+    ),
+    "no name": ("dataflow: word_count\n", "", "flow.yaml:1: dataflow: is missing"),
+    "a key twice": (
+        "    cores: 0.25", "    cores: 0.25\n    cores: 0.5",
+        "flow.yaml:13: the key 'cores' stands twice",
+    ),
+    "an operator twice": ("  out:\n", "  words:\n", "flow.yaml:18: the key 'words' stands twice"),
+    "YAML that is none": (
+        "    source:\n", "    source: {\n",
+        "flow.yaml:7: this is not YAML: while parsing a flow mapping expected ',' or '}', but got ':'",
+    ),
+    "an unknown input": (
+        "from: words", "from: word",
+        "flow.yaml:14: operators.count.from: there is no operator 'word', did you mean 'words'?",
+    ),
+    "an input that is a sink": (
+        "from: lines", "from: out",
+        "flow.yaml:8: operators.words.from: 'out' is a sink: nothing comes out of it",
+    ),
+    "an input twice": (
+        "from: lines", "from: [lines, lines]",
+        "flow.yaml:8: operators.words.from.1: 'lines' stands twice",
+    ),
+    "no input": (
+        "    from: lines\n", "",
+        "flow.yaml:7: operators.words: 'from' is missing: it names the operator (or operators) whose records arrive here",
+    ),
+    "a cycle": (
+        "from: lines", "from: [lines, count]",
+        "flow.yaml:3: operators: dataflow 'word_count': it has a cycle: count -> words -> count",
+    ),
+    "an output that goes nowhere": (
+        "from: count", "from: lines",
+        ("flow.yaml:13: operators.count: dataflow 'word_count': "
+        "the output of operator 'count' goes nowhere: give it a sink"),
+    ),
+    "two functions": (
+        "    returns: word string", "    returns: word string\n    map: words.py:split",
+        "flow.yaml:7: operators.words: 'map' and 'flat_map' exclude each other: this is one operator",
+    ),
+    "no function": (
+        '    flat_map: "words.py:split"\n', "",
+        ("flow.yaml:7: operators.words: this operator needs one of source, sink, map, flat_map, filter, map_arrow, "
+        "map_pandas, select, alternates, aggregate, apply"),
+    ),
+    "a function that is not there": (
+        "words.py:split", "words.py:spilt",
+        "flow.yaml:9: operators.words.flat_map: words.py has no function 'spilt', did you mean 'split'?",
+    ),
+    "a function that is none": (
+        "words.py:split", "words.py:limit",
+        "flow.yaml:9: operators.words.flat_map: 'limit' of words.py is no function but int",
+    ),
+    "a file that is not there": (
+        "words.py:split", "word.py:split",
+        "flow.yaml:9: operators.words.flat_map: there is no file word.py",
+    ),
+    "a module that is not there": (
+        "words.py:split", "wordz:split",
+        "flow.yaml:9: operators.words.flat_map: there is no module 'wordz'",
+    ),
+    "a function without a place": (
+        "words.py:split", "split",
+        ("flow.yaml:9: operators.words.flat_map: 'split' names no function: "
+        "write 'module:function' or 'file.py:function'"),
+    ),
+    "a key without a keyed operator": (
+        "    returns: word string", "    returns: word string\n    key_by: word",
+        "flow.yaml:7: operators.words: 'key_by' is for 'aggregate' and 'apply'; this operator has 'flat_map'",
+    ),
+    "a keyed operator without a key": (
+        "    key_by: word\n", "",
+        "flow.yaml:13: operators.count: 'key_by' is missing: the columns that make the key",
+    ),
+    "a source of two kinds": (
+        "      text_files: books/", "      text_files: books/\n      kafka: books",
+        "flow.yaml:5: operators.lines.source: 'text_files' and 'kafka' exclude each other: this is one source",
+    ),
+    "a setting of another kind of source": (
+        "      text_files: books/", "      text_files: books/\n      servers: here:9092",
+        "flow.yaml:5: operators.lines.source: 'servers' does not go with 'text_files' (only with kafka)",
+    ),
+    "files without a schema": (
+        "text_files: books/", "files: books/",
+        "flow.yaml:5: operators.lines.source: a source of files needs a schema, such as 'word string, n long'",
+    ),
+    "a source with an input": (
+        "    source:\n", "    from: count\n    source:\n",
+        "flow.yaml:4: operators.lines: a source has no 'from': records arrive there from outside",
+    ),
+    "a load where nothing is read": (
+        "    flat_map:", "    load: {constant: {rate: 5/s}}\n    flat_map:",
+        "flow.yaml:7: operators.words: 'load' does not go with 'flat_map' (only with source)",
+    ),
+    "an unknown delivery": (
+        "from: lines", "from: {operator: lines, delivery: random}",
+        "flow.yaml:8: operators.words.from.delivery: 'random' is not one of duplicate, round_robin",
+    ),
+    "an unknown policy": (
+        "  threshold:\n    scale_out: 0.7", "  treshold:\n    scale_out: 0.7",
+        "flow.yaml:23: policy.treshold: there is no policy 'treshold', did you mean 'threshold'?",
+    ),
+    "two policies": (
+        "policy:\n", "policy:\n  static:\n",
+        "flow.yaml:22: policy: 2 names stand here; one is needed, with its parameters below it",
+    ),
+    "an unknown cloud": (
+        "  local:", "  lokal:",
+        "flow.yaml:26: cloud.lokal: there is no cloud 'lokal', did you mean 'local'?",
+    ),
+    "a host type with no core": (
+        "    cores: 0.5", "    cores: 0",
+        "flow.yaml:30: host_types.small: host type 'small' has no core (cores: 0)",
+    ),
+    "a negative price": (
+        "price: 0.02", "price: -1",
+        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1)",
+    ),
+    "a billing time unit of nothing": (
+        "btu: 10 min", "btu: 0",
+        "flow.yaml:30: host_types.small: a billing time unit of 0 s: it must be above 0",
+    ),
+    "a list for a mapping": ("    source:\n      text_files: books/", "    source: [1]",
+        "flow.yaml:5: operators.lines.source: a list is not a mapping",
+    ),
+    "nothing to select": (
+        "    aggregate:\n      count: count(*)", "    aggregate: {}",
+        "flow.yaml:16: operators.count.aggregate: it is empty",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "instead", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_named_with_file_line_and_field(folder: Path, written: str, instead: str, sentence: str) -> None:
+    assert written in GOOD
+    with pytest.raises(DataflowError) as caught:
+        load(GOOD.replace(written, instead, 1))
+    assert str(caught.value) == sentence
+
+
+def test_a_function_file_that_fails_is_named_with_its_own_line(folder: Path) -> None:
+    Path("words.py").write_text("import json\n\njson.loads('{')\n")
+    with pytest.raises(DataflowError) as caught:
+        load(GOOD)
+    assert str(caught.value).startswith("flow.yaml:9: operators.words.flat_map: words.py:3: JSONDecodeError: Expecting")
+
+
+def test_a_function_file_with_a_syntax_error_is_named_with_its_own_line(folder: Path) -> None:
+    Path("words.py").write_text("def split(line):\n    return (\n")
+    with pytest.raises(DataflowError, match=r"^flow\.yaml:9: operators\.words\.flat_map: words\.py:2: SyntaxError: "):
+        load(GOOD)
+
+
+def test_a_module_that_fails_to_import_another_is_named_with_its_own_line(folder: Path) -> None:
+    Path("mine_of_document_test.py").write_text("\nimport nowhere_to_be_found\n")
+    with pytest.raises(DataflowError) as caught:
+        load(GOOD.replace("words.py:split", "mine_of_document_test:split"))
+    expected = "mine_of_document_test.py:2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"
+    assert str(caught.value) == f"flow.yaml:9: operators.words.flat_map: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"dataflow: \xff", "flow.yaml is not UTF-8 text: byte 10 is not"),
+        (None, "flow.yaml cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(folder: Path, content: bytes | None, sentence: str) -> None:
+    if content is not None:
+        Path("flow.yaml").write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_document("flow.yaml")
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "just text\n"])
+def test_a_document_that_is_no_mapping_says_what_it_should_be(folder: Path, text: str) -> None:
+    with pytest.raises(DataflowError, match=r"^flow\.yaml:1: a dataflow is a mapping with the keys"):
+        load(text)
+
+
+def settings_of(text: str) -> tuple[object, object]:
+    Path("flow.yaml").write_text(text)
+    document = load_document("flow.yaml")
+    assert document.policy is not None
+    assert document.cloud is not None
+    return document.policy.build(), document.cloud.build()
+
+
+def test_policy_and_cloud_are_built_with_their_parameters(folder: Path) -> None:
+    text = GOOD.replace("cores: 0.5\n", "cores: 0.5\n    memory: 2 GB\n")
+    policy, cloud = settings_of(text.replace("scale_out: 0.7", "scale_out: 0.8\n    cool_down: 1 min"))
+    assert policy == Threshold(scale_out=0.8, cool_down=60.0)
+    assert cloud == Local(HostType("small", 0.5, memory=2000, price=0.02, billing=Billing(600)), max_hosts=6)
+
+
+def test_a_name_alone_is_a_setting_with_its_defaults(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    assert settings_of(head + "policy: threshold\ncloud:\n  local:\n") == (Threshold(), Local())
+
+
+def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    _, cloud = settings_of(head + "policy: threshold\ncloud: {local: {network: {delay: 20ms}}}\n")
+    assert cloud == Local(network=Link(delay="20ms"))
+
+
+def test_host_types_and_the_latency_between_their_regions_are_written_as_in_python(folder: Path) -> None:
+    head = GOOD.partition("policy:")[0]
+    text = """\
+policy: threshold
+cloud:
+  local:
+    host_types: [edge-box, vm]
+    latency: {edge: {cloud: 40ms}}
+host_types:
+  edge-box: {cores: 0.5, memory: 1GB, region: edge}
+  vm: {cores: 1, memory: 2GB, region: cloud}
+"""
+    _, cloud = settings_of(head + text)
+    assert isinstance(cloud, Local)
+    assert [(type.name, type.region) for type in cloud.types] == [("edge-box", "edge"), ("vm", "cloud")]
+    assert cloud.delays["cloud", "edge"] == 0.04
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        (
+            "scale_out: 0.7", "scale_uot: 0.7",
+            "flow.yaml:24: policy.threshold.scale_uot: there is no such parameter, did you mean 'scale_out'?",
+        ),
+        (
+            "scale_out: 0.7", "spare: many",
+            "flow.yaml:24: policy.threshold.spare: 'many' is not a whole number",
+        ),
+        (
+            "scale_out: 0.7", "settle: soon",
+            "flow.yaml:24: policy.threshold.settle: 'soon' is not a duration such as '50ms'",
+        ),
+        (
+            "scale_out: 0.7", "scale_out: 1.5",
+            ("flow.yaml:24: policy.threshold.scale_out: "
+            "scale_in 1.125 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
+        ),
+        (
+            "host_type: small", "host_type: smal",
+            "flow.yaml:27: cloud.local.host_type: no host type is called 'smal' here; known: small",
+        ),
+    ],
+)  # fmt: skip
+def test_a_setting_that_does_not_fit_is_named_with_its_line(
+    folder: Path, written: str, instead: str, sentence: str
+) -> None:
+    with pytest.raises(DataflowError) as caught:
+        settings_of(GOOD.replace(written, instead))
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("target", [*POLICIES.values(), *CLOUDS.values(), *PARTS.values()])
+def test_every_registered_setting_exists(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert hasattr(import_module(module), name)
+
+
+def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(folder: Path) -> None:
+    loaded = "      text_files: books/\n    load:\n      {}: {{from: 5/s, to: 550/s, over: 60s}}\n      then_back: true"
+    written = "      text_files: books/"
+    Path("flow.yaml").write_text(GOOD.replace(written, loaded.format("ramp")))
+    (source,) = load_document("flow.yaml").graph.sources
+    assert source.endpoint.load == ramp("5/s", "550/s", over="60s").then_back()
+    with pytest.raises(DataflowError, match=r"^flow\.yaml:7: operators\.lines\.load: 'rampe' is not a load"):
+        load(GOOD.replace(written, loaded.format("rampe")))
+
+
+def test_all_of_it_is_a_user_error() -> None:
+    assert issubclass(ProgramError, ElastreamError)

@@ -1,0 +1,348 @@
+"""The policy against the simulated plant and against observations: what its managers' plan becomes as actions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from elastream.model.action import (
+    CancelDrain,
+    DrainHost,
+    LeaseHost,
+    MoveTask,
+    ReleaseHost,
+    SetParallelism,
+    TaskId,
+    describe,
+)
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
+from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
+from elastream.model.stages import lay_out
+from elastream.planning.managers.seen import snapshot_of
+from elastream.planning.policies.e2df import E2df
+
+SMALL = HostType("small", cores=1.0, slots=1)
+GRAPH = Graph(
+    "wc",
+    (
+        Operator("lines", Kind.SOURCE),
+        Operator("split", Kind.TRANSFORM, (Alternate("split"),)),
+        Operator("count", Kind.KEYED, (Alternate("count"),), key=("word",)),
+        Operator("out", Kind.SINK, cores=0.0),
+    ),
+    (Edge("lines", "split"), Edge("split", "count", Delivery.KEYED), Edge("count", "out")),
+)
+ROWS = {name: row for row, name in enumerate(GRAPH.by_name)}
+
+
+def observed(
+    hosts: dict[str, float],
+    tasks: list[tuple[str, str, float]],
+    *,
+    time: float = 0.0,
+    states: dict[str, HostState] | None = None,
+    kind: HostType = SMALL,
+    scalable: frozenset[str] = frozenset({"split", "count"}),
+    busy: dict[str, float] | None = None,
+    parallelism: dict[str, float] | None = None,
+    latency: float = math.nan,
+    max_hosts: int = 100,
+) -> Observation:
+    """hosts: name -> cpu. tasks: (operator, host, utilisation)."""
+    leases = {}
+    for name in hosts:
+        lease = Lease(name, kind, 0.0)
+        for state in (HostState.STARTING, HostState.RUNNING):
+            lease = lease.to(state, 0.0)
+        for state in filter(None, [(states or {}).get(name)]):
+            lease = Lease(name, kind, 0.0) if state is HostState.REQUESTED else lease.to(state, 0.0)
+        leases[name] = lease
+    seen: dict[str, int] = {}
+    index = []
+    for operator, _, _ in tasks:
+        index.append(seen.get(operator, 0))
+        seen[operator] = index[-1] + 1
+    columns = {Metric.BUSY_CORES: busy or {}, Metric.PARALLELISM: parallelism or {}, Metric.UTILISATION: busy or {}}
+    return Observation(
+        time,
+        Context(lay_out(GRAPH), {kind.name: kind}, 1.0, max_hosts, scalable=scalable),
+        Frame(tuple(ROWS), {m: [values.get(name, math.nan) for name in ROWS] for m, values in columns.items()}),
+        application=Frame(("wc",), {Metric.LATENCY: [latency]}),
+        hosts=Frame(tuple(hosts), {Metric.CPU: list(hosts.values())}),
+        tasks=TaskFrame(
+            [ROWS[operator] for operator, _, _ in tasks],
+            index,
+            [list(hosts).index(host) for _, host, _ in tasks],
+            tuple(ROWS),
+            {Metric.UTILISATION: [used for _, _, used in tasks]},
+        ),
+        leases=leases,
+        next_host=len(hosts) + 1,
+    )
+
+
+def test_an_overloaded_replica_gets_a_companion_on_an_idle_host_and_the_host_is_made_good() -> None:
+    seen = observed({"h1": 0.9, "h2": 0.2, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.2)])
+    plan = E2df(spare=1, initial=2).plan(seen)
+    assert SetParallelism("split", 2, on=("h3",)) in plan
+    later = observed(
+        {"h1": 0.5, "h2": 0.2, "h3": 0.5}, [("split", "h1", 0.5), ("split", "h3", 0.5), ("count", "h2", 0.2)], time=60.0
+    )
+    assert E2df(spare=1, initial=2).plan(later) == (LeaseHost("h4", "small"),)
+
+
+def test_the_replica_that_goes_is_named() -> None:
+    seen = observed({"h1": 0.1, "h2": 0.1}, [("split", "h1", 0.1), ("split", "h2", 0.1)])
+    (action,) = E2df(infrastructure=False).plan(seen)
+    assert action in (SetParallelism("split", 1, without=(TaskId("split", k),)) for k in range(2))
+
+
+def test_asked_twice_about_one_moment_it_says_the_same() -> None:
+    policy = E2df(spare=3, initial=1)
+    seen = observed({"h1": 0.9}, [("split", "h1", 0.9)])
+    assert policy.plan(seen) == policy.plan(seen) != ()
+
+
+def test_between_rounds_it_says_nothing_and_hosts_have_their_own_slower_period() -> None:
+    policy = E2df(spare=1, initial=1)
+    full = [("split", "h1", 0.5)]
+    assert policy.plan(observed({"h1": 0.5}, full, time=5.0)) == (LeaseHost("h2", "small"),)
+    busy = [("split", "h1", 0.5), ("count", "h2", 0.5)]
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=20.0)) == ()
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=35.0)) == ()
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=65.0)) == (LeaseHost("h3", "small"),)
+
+
+def test_an_empty_host_beyond_the_spare_ones_is_released() -> None:
+    seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
+    assert E2df(spare=1, initial=1).plan(seen) == (ReleaseHost("h3"),)
+
+
+def test_without_the_infrastructure_level_hosts_stay() -> None:
+    seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
+    assert E2df(spare=1, initial=1, infrastructure=False).plan(seen) == ()
+
+
+BIG = HostType("big", cores=2.0, slots=2)
+
+
+def test_a_host_hardly_used_is_left_drained_and_released_round_by_round() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    assert policy.plan(observed(hosts, tasks, kind=BIG)) == ()  # its application is asked
+    moved, drained = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+    assert (moved.task, drained) == (TaskId("count", 0), DrainHost("h2"))
+    assert moved.host in ("h1", "h3")
+    left = [("split", "h1", 0.6), ("count", moved.host, 0.1), ("count", "h3", 0.6)]
+    now = observed(hosts, left, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    assert policy.plan(now) == (ReleaseHost("h2"),)
+
+
+def test_a_drain_that_is_not_over_in_time_is_cancelled() -> None:
+    policy = E2df(spare=1, initial=1, patience=60.0)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    policy.plan(observed(hosts, tasks, kind=BIG))
+    policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+    busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}  # the move came to nothing
+    stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    assert CancelDrain("h2") in policy.plan(stuck)
+
+
+def test_a_critical_application_keeps_its_hosts() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    for time in (0.0, 30.0, 60.0, 90.0):
+        assert policy.plan(observed(hosts, tasks, kind=BIG, time=time, latency=1.1)) == ()
+
+
+def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
+    policy = E2df(spare=1, initial=1)
+    full = {"h1": 0.5, "h2": 0.0}
+    assert policy.plan(observed(full, [("split", "h1", 0.5)])) == ()
+    stray = {"h1": 0.5, "h2": 0.0, "h9": 0.0}
+    assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0))
+
+
+def test_no_more_hosts_are_asked_for_than_the_plant_allows_those_shutting_down_included() -> None:
+    states = {"h2": HostState.RELEASING}
+    seen = observed({"h1": 0.5, "h2": 0.0}, [("split", "h1", 0.5)], states=states, max_hosts=3)
+    leases = [a for a in E2df(spare=5, initial=1).plan(seen) if isinstance(a, LeaseHost)]
+    assert len(leases) == 1
+
+
+def test_a_token_bucket_limits_what_one_round_does() -> None:
+    hosts = {f"h{k}": 0.9 if k < 3 else 0.0 for k in range(1, 9)}
+    seen = observed(hosts, [("split", "h1", 0.9), ("count", "h2", 0.9)])
+    assert len(E2df(infrastructure=False).plan(seen)) == 2
+    assert len(E2df(infrastructure=False, tokens=1).plan(seen)) == 1
+
+
+def test_replicas_are_first_spread_over_the_first_hosts() -> None:
+    hosts = {"h1": 0.5, "h2": 0.0, "h3": 0.0}
+    seen = observed(hosts, [("split", "h1", 0.5), ("count", "h1", 0.5)], kind=BIG)
+    assert E2df(initial=2, infrastructure=False).plan(seen) == (MoveTask(TaskId("count", 0), "h2"),)
+
+
+def test_replicas_on_more_than_the_first_hosts_are_first_brought_together() -> None:
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5))
+    assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
+
+
+def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5), ("count", "h1", 0.4)], kind=BIG)
+    plan = E2df(spare=0, initial=4).plan(seen)
+    assert [type(action) for action in plan] == [LeaseHost]  # two free slots, until the first placement, mean one host
+
+
+# -- what managers refuse each other ---------------------------------------------------------------------------------------
+
+
+def refusals(policy: E2df, seen: Observation) -> list[tuple[str, str, str]]:
+    return [(describe(p.action), p.by, p.refused) for p in policy.report(seen, policy.plan(seen)).proposals]
+
+
+def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_and_reason() -> None:
+    crowded = observed({"h1": 0.9, "h2": 0.9, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.95)])
+    taken = "application manager: the host was just given to another replica"
+    assert refusals(E2df(infrastructure=False), crowded) == [("split x 2", "operator manager of split", taken)]
+    idle = observed({"h1": 0.1, "h2": 0.1}, [("split", "h1", 0.1), ("split", "h2", 0.1)], latency=1.5)
+    late = "application manager: the response time is over its target"
+    assert refusals(E2df(infrastructure=False), idle) == [("split x 1", "operator manager of split", late)]
+    hosts = {f"h{k}": 0.9 if k < 3 else 0.0 for k in range(1, 9)}
+    two = observed(hosts, [("split", "h1", 0.9), ("count", "h2", 0.95)])
+    spent = "application manager: as much was reconfigured lately as is allowed"
+    assert refusals(E2df(infrastructure=False, tokens=1), two) == [("split x 2", "operator manager of split", spent)]
+
+
+def test_what_the_infrastructure_manager_refuses_a_region_is_reported() -> None:
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], max_hosts=2)
+    assert refusals(E2df(spare=3, initial=1), seen) == [
+        ("lease h3 (small)", "region manager of local", "infrastructure manager: there are 2 hosts, as many as may be")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"max_price": 0.5}, "a host in local costs 1 a second, more than 0.5"),
+        ({"max_latency": 0.01, "latency": {"local": 0.05}}, "local is 0.05 s away, more than 0.01 s"),
+        ({"capacity": {"local": 1}}, "local has all 1 hosts that it can have"),
+    ],
+)
+def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object], reason: str) -> None:
+    dear = HostType("small", cores=1.0, slots=1, price=60.0, billing=Billing(60.0))
+    seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], kind=dear)
+    policy = E2df(spare=1, initial=1, **given)
+    assert refusals(policy, seen) == [("lease h2 (small)", "region manager of local", f"infrastructure manager: {reason}")]
+    assert policy.plan(seen) == ()
+
+
+def test_an_application_that_will_not_leave_a_host_is_reported() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    seen = observed(hosts, tasks, kind=BIG, latency=1.1)
+    late = "application manager of wc: its response time is over its target"
+    assert refusals(policy, seen) == [("drain h2", "region manager of local", late)]
+    assert policy.report(observed(hosts, tasks, kind=BIG, time=5.0), ()).proposals == (), "told once, in its round"
+
+
+def test_a_host_that_was_not_left_in_time_is_reported() -> None:
+    policy = E2df(spare=1, initial=1, patience=60.0)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    for time in (0.0, 30.0):
+        policy.plan(observed(hosts, tasks, kind=BIG, time=time))
+    busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}
+    stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
+    late = "infrastructure manager: wc had not left it within 60 s"
+    assert refusals(policy, stuck) == [("drain h2", "region manager of local", late)]
+
+
+def test_an_operator_without_a_host_to_grow_to_is_remarked() -> None:
+    full = observed({"h1": 0.9}, [("split", "h1", 0.9)])
+    policy = E2df(infrastructure=False)
+    assert policy.report(full, policy.plan(full)).remarks == (
+        "split would have a replica more, and no host of its region has a free slot",
+    )
+
+
+def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
+    policy = E2df(spare=1, initial=1)
+    hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
+    tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
+    policy.plan(observed(hosts, tasks, kind=BIG))
+    full = observed(hosts, [*tasks, ("split", "h1", 0.6), ("count", "h3", 0.6)], kind=BIG, time=30.0)
+    plan = policy.plan(full)
+    assert not any(isinstance(action, MoveTask) for action in plan)
+    assert policy.report(full, plan).remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
+
+
+def test_a_region_hardly_used_on_average_is_consolidated_where_that_is_wanted() -> None:
+    hosts = {"h1": 0.2, "h2": 0.15, "h3": 0.2}
+    tasks = [("split", "h1", 0.4), ("count", "h2", 0.3), ("count", "h3", 0.4)]
+    for below, moved in ((None, 0), (0.25, 1)):
+        policy = E2df(spare=1, initial=1, consolidate_below=below)
+        policy.plan(observed(hosts, tasks, kind=BIG))
+        plan = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+        assert sum(isinstance(action, MoveTask) for action in plan) == moved
+
+
+# -- state partitions, as on Spark: tasks whose number is fixed ----------------------------------------------------------
+
+FIXED = frozenset({"lines"})
+
+
+def spark_like(counts: dict[str, int], busy: float, time: float = 0.0) -> Observation:
+    tasks = [("count", host, math.nan) for host, number in counts.items() for _ in range(number)]
+    return observed(
+        dict.fromkeys(counts, 0.5), tasks, scalable=FIXED, busy={"count": busy}, parallelism={"lines": 2}, time=time
+    )
+
+
+def test_all_that_a_host_holds_of_an_operator_is_one_replica() -> None:
+    replicas = snapshot_of(spark_like({"h1": 6, "h2": 2}, 0.8)).replicas
+    assert replicas.utilisation[:2] == pytest.approx([0.6, 0.2])
+    assert replicas.host[:2].tolist() == [0, 1]
+
+
+def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 8, "h2": 0}, 0.9))
+    assert [action.host for action in plan] == ["h2"] * 4
+    assert len({action.task for action in plan}) == 4
+
+
+def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
+    plan = E2df(infrastructure=False, initial=2).plan(spark_like({"h1": 4, "h2": 4}, 0.2))
+    assert len({action.host for action in plan}) == 1
+    assert len({action.task for action in plan}) == 4
+
+
+def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
+    hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
+    seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
+    assert E2df(infrastructure=False).plan(seen) == (SetParallelism("lines", 3),)
+
+
+@pytest.mark.parametrize(("now", "plan"), [(2, ()), (3, (SetParallelism("lines", 2),))])
+def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
+    seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
+    assert E2df(infrastructure=False).plan(seen) == plan
+
+
+def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
+    tasks = [("count", "h1", math.nan), ("count", "h2", math.nan)]
+    busy = {"lines": 0.2, "split": 0.2, "count": 1.0}  # two instances at 0.2 of a core, two hosts at 0.5
+    seen = observed({"h1": 0.5, "h2": 0.5}, tasks, scalable=FIXED, busy=busy, parallelism={"lines": 2})
+    assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.7])
+
+
+def test_what_is_not_known_makes_no_plan() -> None:
+    seen = observed({"h1": math.nan, "h2": math.nan}, [("split", "h1", math.nan), ("split", "h2", math.nan)])
+    assert E2df(infrastructure=False, initial=2).plan(seen) == ()
+    assert np.isnan(snapshot_of(seen).applications.response).all()

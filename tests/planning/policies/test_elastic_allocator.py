@@ -1,0 +1,70 @@
+"""Elastic Allocator: the models of load and bandwidth, and the policy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.model.action import MoveTask, TaskId
+from elastream.model.cloud import HostState
+from elastream.model.errors import InputError
+from elastream.planning.policies.elastic_allocator import ElasticAllocator, link_use, needs_of, node_load
+from placement_cases import HOST, pairs, seen
+
+
+def test_the_load_of_a_node_is_what_its_operators_need_and_what_the_system_keeps():
+    # Section IV-A by hand: one operator keeps up, of the other only half is done, so that it needs twice what it has.
+    assert node_load([1.0, 0.5], [100, 200], [100, 100], 4.0, 0.1) == pytest.approx((1.0 + 1.0) / 4 + 0.1)
+
+
+def test_an_operator_that_is_faster_than_its_input_needs_no_less_for_it():
+    assert node_load([1.0], [50], [100], 2.0) == 0.5
+
+
+def test_link_use_is_what_was_there_and_what_tasks_bring():
+    assert link_use([0, 0, 2], [10, 20, 5], [1, 1, 1]).tolist() == [31, 1, 6]
+
+
+def test_a_need_is_what_was_seen_times_what_is_held_up():
+    observation = seen([0, 1], [0.5, 0.5], busy=[0.2, 0.3], exchange=pairs((0, 1, 7.0), (-1, 0, 3.0)))
+    assert needs_of(observation) == pytest.approx(np.array([[0.2, 10.0], [0.3, 7.0]]))
+
+
+def test_the_policy_spreads_what_lies_on_one_host():
+    actions = ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3]))
+    assert actions in ((MoveTask(TaskId("a", 0), "h2"),), (MoveTask(TaskId("a", 1), "h2"),))
+
+
+def test_the_policy_moves_only_the_operators_it_is_for():
+    observation = seen([0, 0, 0], [0.9, 0.0], busy=[0.3, 0.3, 0.3], operator=[1, 1, 2])
+    assert ElasticAllocator(operators=["b"]).plan(observation) == (MoveTask(TaskId("b", 0), "h2"),)
+
+
+def test_the_policy_leaves_what_is_even_where_it_is():
+    assert not ElasticAllocator().plan(seen([0, 1], [0.3, 0.3], busy=[0.3, 0.3]))
+
+
+def test_while_needs_are_unknown_nothing_is_moved():
+    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0]))
+    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, math.nan]))
+
+
+def test_an_objective_that_there_is_not_is_refused():
+    with pytest.raises(InputError, match="throughput"):
+        ElasticAllocator(objective="throughput")
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_tasks_are_moved_only_to_hosts_that_take_them(data):
+    hosts, tasks = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 8))
+    place = data.draw(st.lists(st.integers(0, hosts - 1), min_size=tasks, max_size=tasks))
+    busy = data.draw(st.lists(st.sampled_from([0.0, 0.3, 0.9]), min_size=tasks, max_size=tasks))
+    states = data.draw(st.lists(st.sampled_from([HostState.RUNNING, HostState.DRAINING]), min_size=hosts, max_size=hosts))
+    observation = seen(place, [0.5] * hosts, busy=busy, states=states, types=[HOST] * hosts)
+    for action in ElasticAllocator().plan(observation):
+        assert action.host in observation.usable
+        row = observation.tasks.rows[str(action.task)]
+        assert observation.hosts.ids[observation.tasks.host[row]] in observation.usable

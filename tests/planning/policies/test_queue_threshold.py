@@ -1,0 +1,67 @@
+"""VISP's baseline: observations in, actions out."""
+
+from enactment_cases import lease, observe, operator
+
+from elastream.model.action import LeaseHost, ReleaseHost, SetParallelism, TaskId
+from elastream.model.cloud import HostState
+from elastream.model.observation import Metric
+from elastream.planning.policies.queue_threshold import QueueThreshold
+
+
+def plan(*args, **kwargs):
+    return list(QueueThreshold().plan(observe(*args, **kwargs)))
+
+
+def waiting(items):
+    return {"a": {Metric.BACKLOG: items}}
+
+
+def test_between_the_thresholds_nothing_is_done():
+    for items in (1.0, 50.0):
+        assert plan([operator("a")], {"h1": ["a", "a"]}, metrics=waiting(items)) == []
+
+
+def test_above_the_upper_threshold_one_instance_is_added():
+    assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(51.0)) == [SetParallelism("a", 2, on=("h1",))]
+
+
+def test_above_the_second_threshold_two_instances_are_added():
+    assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(251.0)) == [
+        SetParallelism("a", 2, on=("h1",)),
+        SetParallelism("a", 3, on=("h1",)),
+    ]
+
+
+def test_a_host_is_leased_only_when_all_are_full():
+    operators = [operator("a", cores=2)]
+    assert plan(operators, {"h1": ["a"]}, metrics=waiting(300.0)) == [
+        SetParallelism("a", 2, on=("h1",)),
+        LeaseHost("h2", "docker"),
+        SetParallelism("a", 3, on=("h2",)),
+    ]
+
+
+def test_below_the_lower_threshold_the_instance_on_the_youngest_host_goes_and_its_host_with_it():
+    assert plan([operator("a")], {"h1": ["a", "a"], "h2": ["a"]}, metrics=waiting(0.0)) == [
+        SetParallelism("a", 2, without=(TaskId("a", 2),)),
+        ReleaseHost("h2"),
+    ]
+
+
+def test_the_last_instance_and_the_last_host_stay():
+    assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(0.0)) == []
+    assert plan([operator("a")], {"h1": [], "h2": ["a"]}, metrics=waiting(10.0)) == [ReleaseHost("h1")]
+
+
+def test_a_host_on_its_way_is_not_released():
+    leases = [lease("h1"), lease("h2", state=HostState.STARTING)]
+    assert plan([operator("a")], {"h1": ["a"], "h2": []}, metrics=waiting(10.0), leases=leases) == []
+
+
+def test_an_unknown_queue_changes_nothing():
+    assert plan([operator("a")], {"h1": ["a", "a"]}) == []
+
+
+def test_an_operator_that_the_plant_does_not_place_is_still_scaled():
+    metrics = {"in": {Metric.BACKLOG: 0.0, Metric.PARALLELISM: 3.0}}
+    assert plan([operator("a")], {"h1": []}, metrics=metrics, scalable=["in"], fused=True) == [SetParallelism("in", 2)]

@@ -1,0 +1,301 @@
+"""The default policy: what is observed in, actions out; the closed loop runs on the fake plant in no time."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance.fake_plant import SMALL, FakePlant, word_count
+from elastream.model.action import KINDS, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism
+from elastream.model.cloud import HostState, Lease
+from elastream.model.errors import ElastreamError
+from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
+from elastream.model.stages import lay_out
+from elastream.planning.policies.threshold import Threshold
+
+GRAPH = word_count().graph
+LAYOUT = lay_out(GRAPH)
+WORK = 0.01
+"""Core-seconds a record in every observation made here."""
+
+
+def host(name, state=HostState.RUNNING, since=-1000.0, changed=None):
+    path = {
+        HostState.REQUESTED: [],
+        HostState.STARTING: [HostState.STARTING],
+        HostState.RUNNING: [HostState.STARTING, HostState.RUNNING],
+        HostState.DRAINING: [HostState.STARTING, HostState.RUNNING, HostState.DRAINING],
+    }[state]
+    lease = Lease(name, SMALL, since)
+    for step in path:
+        lease = lease.to(step, since if changed is None or step is not path[-1] else changed)
+    return lease
+
+
+def frame(arriving, processed=None, backlog=0.0, work=WORK):
+    processed = arriving if processed is None else processed
+    names = tuple(GRAPH.by_name)
+    return Frame(
+        names,
+        {
+            Metric.ARRIVAL_RATE: [arriving if n == "source" else processed for n in names],
+            Metric.PROCESSED_RATE: [processed for _ in names],
+            Metric.BACKLOG: [backlog if n == "source" else math.nan for n in names],
+            Metric.BUSY_CORES: [processed * work if n == "words" else 0.0 for n in names],
+        },
+    )
+
+
+def observe(
+    leases,
+    arriving=0.0,
+    *,
+    before=None,
+    processed=None,
+    backlog=0.0,
+    p99=0.5,
+    tasks=(),
+    parallelism=None,
+    cpu=math.nan,
+    max_hosts=10,
+    min_hosts=1,
+    seen_for=30,
+):
+    """At 1000 s; `before` is the arrival rate in the history, `tasks` the host number of each task of `count`."""
+    context = Context(
+        LAYOUT, {"small": SMALL}, 2.0, max_hosts, min_hosts, frozenset(KINDS), frozenset({"source"} if parallelism else ())
+    )
+    before = arriving if before is None else before
+    names = tuple(GRAPH.by_name)
+    return Observation(
+        1000.0,
+        context,
+        frame(arriving, processed, backlog),
+        Frame(["word_count"], {Metric.LATENCY_P99: [p99]}),
+        Frame([lease.host for lease in leases], {Metric.CPU: [cpu] * len(leases)}),
+        TaskFrame([names.index("count")] * len(tasks), range(len(tasks)), tasks, names),
+        leases={lease.host: lease for lease in leases},
+        composition=Composition(parallelism={"source": parallelism} if parallelism else {}),
+        history=tuple(Sample(1000.0 - ago, frame(before)) for ago in range(seen_for, 0, -1)),
+        next_host=len(leases) + 1,
+    )
+
+
+def kinds(plan):
+    return [type(action) for action in plan]
+
+
+def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
+    plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0))
+    # 280/s x 0.01 core-seconds at 70 % of a core a host: four hosts, one is there.
+    assert plan == [LeaseHost("h2", "small"), LeaseHost("h3", "small"), LeaseHost("h4", "small")]
+
+
+def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
+    coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4)]
+    assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)) == []
+
+
+def test_no_more_hosts_are_leased_than_allowed():
+    assert kinds(Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))) == [LeaseHost, LeaseHost]
+
+
+def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start():
+    # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
+    plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0))
+    assert kinds(plan) == [LeaseHost, LeaseHost]
+    assert "backlog" in plan[0].why
+
+
+def test_backlog_that_nobody_is_late_for_calls_for_nothing():
+    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)) == []
+
+
+def test_late_and_falling_behind_leases_a_host_whatever_the_meter_says():
+    plan = Threshold().plan(observe([host("h1")], 30.0, processed=25.0, before=25.0, p99=9.0))
+    assert kinds(plan) == [LeaseHost]
+    assert "late" in plan[0].why
+
+
+def test_late_hosts_are_waited_for_after_one_has_just_come():
+    leases = [host("h1"), host("h2", since=990.0, changed=995.0)]
+    assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)))
+
+
+def test_fewer_hosts_than_the_minimum_are_filled_up_though_nothing_is_known():
+    observation = replace(observe([host("h1")], math.nan, min_hosts=3), history=())
+    assert kinds(Threshold().plan(observation)) == [LeaseHost, LeaseHost]
+
+
+def test_spare_hosts_are_kept_above_need():
+    assert kinds(Threshold(spare=2).plan(observe([host("h1")], 60.0))) == [LeaseHost, LeaseHost]
+    assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)) == []
+
+
+def test_one_host_at_a_time_is_drained_that_with_fewest_tasks():
+    plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2)))
+    assert plan == [DrainHost("h2")]
+
+
+def test_a_host_is_kept_while_the_load_was_high_a_moment_ago():
+    observation = observe([host("h1"), host("h2")], 20.0)
+    assert kinds(Threshold().plan(observation)) == [DrainHost]
+    high = Sample(992.0, frame(90.0))
+    history = tuple(sorted([*observation.history, high], key=lambda sample: sample.time))
+    assert Threshold().plan(replace(observation, history=history)) == []
+
+
+def test_a_host_is_kept_while_the_history_is_too_short_to_tell():
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, seen_for=5)) == []
+
+
+def test_a_host_is_kept_while_the_hosts_are_busier_than_the_meter_says():
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, cpu=0.6)) == []
+
+
+@pytest.mark.parametrize(
+    "leases",
+    [
+        [host("h1"), host("h2", since=985.0, changed=995.0)],
+        [host("h1"), host("h2"), host("h3", HostState.STARTING, 998.0)],
+        [host("h1"), host("h2"), host("h3", HostState.DRAINING, changed=998.0)],
+    ],
+    ids=["one came a moment ago", "one is coming", "one is draining"],
+)
+def test_no_host_is_drained_while(leases):
+    tasks = tuple(range(len(leases)))
+    assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)))
+
+
+def test_a_drained_host_is_released_once_it_holds_no_task():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 1))) == []
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 0))) == [ReleaseHost("h2")]
+
+
+def test_a_drain_is_cancelled_before_a_host_is_leased_when_the_load_returns():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))) == [CancelDrain("h2"), LeaseHost("h3", "small")]
+
+
+def test_with_nothing_arriving_hosts_go_although_the_last_latency_was_bad():
+    assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 0.0, before=0.0, p99=60.0))) == [DrainHost]
+
+
+def test_tasks_are_moved_onto_a_host_that_has_come():
+    plan = Threshold().plan(observe([host("h1"), host("h2", changed=999.0)], 60.0, tasks=(0, 0, 0, 0)))
+    assert kinds(plan) == [MoveTask, MoveTask]
+    assert {action.host for action in plan} == {"h2"}
+
+
+def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses_them_with_the_hosts():
+    three = [host("h1"), host("h2"), host("h3", changed=999.0)]
+    # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
+    assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1))
+    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1))
+    assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3))
+
+
+def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
+    leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
+    observation = observe(leases, 90.0, parallelism=2, tasks=(0, 1))
+    assert SetParallelism not in kinds(Threshold().plan(observation))
+    gone = replace(observation, leases={"h1": leases[0]})
+    assert SetParallelism("source", 1) in Threshold().plan(gone)
+
+
+def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
+    def seen(rate):
+        # Half a core for having batches, and 0.01 core-seconds a record.
+        busy = frame(rate)
+        columns = {metric: busy.column(metric) for metric in busy.metrics}
+        columns[Metric.BUSY_CORES] = [0.5 + rate * WORK if n == "words" else 0.0 for n in busy.ids]
+        return Frame(busy.ids, columns)
+
+    history = tuple(Sample(1000.0 - ago, seen(10.0 + ago % 10)) for ago in range(30, 0, -1))
+    columns = {metric: seen(19.0).column(metric) for metric in seen(19.0).metrics}
+    columns[Metric.ARRIVAL_RATE] = [200.0 if n == "source" else 19.0 for n in seen(19.0).ids]
+    now = Frame(seen(19.0).ids, columns)
+    plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history))
+    # 0.5 + 200 x 0.01 cores at 70 %: four hosts, one is there. In proportion it would have been twelve.
+    assert kinds(plan) == [LeaseHost] * 3
+
+
+def test_a_stage_whose_instances_have_places_gets_those_that_its_utilisation_calls_for():
+    names = tuple(GRAPH.by_name)
+    placed = TaskFrame([names.index("source")], [0], [0], names)
+    observation = replace(observe([host("h1")], 280.0, parallelism=1), tasks=placed)
+    assert SetParallelism("source", 4) in Threshold().plan(observation)
+
+
+def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
+    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1))
+    assert SetParallelism not in kinds(plan)
+
+
+def test_nothing_known_nothing_done():
+    unknown = Frame(tuple(GRAPH.by_name))
+    observation = replace(
+        observe([host("h1"), host("h2")], parallelism=2), operators=unknown, application=Frame(), history=()
+    )
+    assert Threshold().plan(observation) == []
+
+
+def test_thresholds_that_would_swing_are_refused():
+    with pytest.raises(ElastreamError, match="scale_in"):
+        Threshold(scale_out=0.5, scale_in=0.6)
+
+
+def test_scale_in_follows_scale_out():
+    assert Threshold(scale_out=0.5).scale_in == pytest.approx(0.375)
+
+
+def drive(plant, policy, seconds):
+    """Hosts running at each second under `policy`, planning every 2 s."""
+    counts = []
+    for second in range(seconds):
+        plant.clock.sleep_until(plant.clock.now() + 1)
+        observation = plant.observe()
+        counts.append(len(observation.usable))
+        if second % 2 == 0:
+            for action in policy.plan(observation):
+                plant.apply(action)
+    return counts
+
+
+def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
+    plant, policy = FakePlant(arrival_rate=30.0), Threshold(host_type="small")
+    assert set(drive(plant, policy, 20)) == {1}
+    plant.arrival_rate = 300.0
+    high = drive(plant, policy, 30)
+    assert max(high) >= 5
+    settled = drive(plant, policy, 60)[-20:]
+    assert set(settled) == {5}, "300/s x 0.01 at 70 % of a core: five hosts"
+    plant.arrival_rate = 30.0
+    low = drive(plant, policy, 120)
+    assert set(low[-20:]) == {1}
+    assert all(after >= before - 1 for before, after in itertools.pairwise(low))
+
+
+@given(
+    rate=st.floats(0, 2000) | st.just(math.nan),
+    before=st.floats(0, 2000) | st.just(math.nan),
+    states=st.lists(st.sampled_from(list(HostState)[:4]), min_size=1, max_size=8),
+    backlog=st.floats(0, 1e6) | st.just(math.nan),
+    spare=st.integers(0, 3),
+)
+def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, before, states, backlog, spare):
+    leases = [host(f"h{n}", state) for n, state in enumerate(states, start=1)]
+    placed = [n for n, state in enumerate(states) if state in (HostState.RUNNING, HostState.DRAINING)]
+    observation = observe(leases, rate, before=before, backlog=backlog, tasks=placed, max_hosts=8)
+    plan = Threshold(spare=spare).plan(observation)
+    assert plan == Threshold(spare=spare).plan(observation)
+    assert len(leases) + kinds(plan).count(LeaseHost) <= 8
+    grows = any(kind in (LeaseHost, CancelDrain) for kind in kinds(plan))
+    assert not (grows and DrainHost in kinds(plan))
+    assert kinds(plan).count(DrainHost) <= 1
+    assert len(set(plan)) == len(plan)
+    assert len(observation.usable) - kinds(plan).count(DrainHost) >= min(1, len(observation.usable))

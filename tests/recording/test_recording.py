@@ -1,0 +1,200 @@
+"""What is written while a run goes on is what is read afterwards, and a run that died can be read too."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.fake_plant import BIG, SMALL, FakePlant
+from elastream.control.loop import Loop
+from elastream.model.cloud import HostState, total_cost
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.observation import Metric, MicroBatch, Observation
+from elastream.planning.policies.threshold import Threshold
+from elastream.recording.observer import Ending, describe_run
+from elastream.recording.recorder import Collector, Recorder, Recording
+from elastream.recording.summary import mixture_quantile, summarise
+from example_run import example_events, example_header
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """(run directory, what a collector saw of the same run)."""
+    folder = tmp_path_factory.mktemp("run")
+    plant = FakePlant(arrival_rate=30.0, time_limit=90.0)
+
+    def load(now):
+        plant.arrival_rate = 300.0 if 20 <= now < 50 else 30.0
+
+    plant.clock._on_sleep = load
+    collector = Collector()
+    header = describe_run(plant.context, policy="threshold", plant="simulated", started=5.0, environment={"cores": 2})
+    observers = [Recorder(folder / "recording.jsonl"), collector]
+    Loop(plant, Threshold(host_type="small"), observers=observers, header=header, facts=lambda: {"batches": 7}).run()
+    return folder, collector.recording
+
+
+def test_a_file_and_the_memory_of_the_same_run_are_the_same_recording(run):
+    folder, collected = run
+    for recording in (Recording.read(folder), Recording.read(folder / "recording.jsonl")):
+        assert recording.header == collected.header
+        assert [d.to_json() for d in recording.decisions] == [d.to_json() for d in collected.decisions]
+        assert recording.ending == collected.ending
+        assert summarise(recording) == summarise(collected)
+        for metric in (Metric.ARRIVAL_RATE, Metric.BACKLOG):
+            np.testing.assert_array_equal(recording.operator("source", metric), collected.operator("source", metric))
+
+
+def test_series_have_a_value_for_each_observation_and_unknown_is_nan(run):
+    recording = run[1]
+    assert recording.times.tolist() == [float(t) for t in range(len(recording.times))]
+    assert recording.operators == ("source", "words", "count", "table", "archive")
+    assert recording.operator("source", Metric.ARRIVAL_RATE)[[10, 30]].tolist() == [30.0, 300.0]
+    for unknown in (
+        recording.operator("words", Metric.BACKLOG),
+        recording.operator("nobody", Metric.BACKLOG),
+        recording.application(Metric.COMPLIANCE),
+        recording.host("h99", Metric.TASKS),
+    ):
+        assert unknown.shape == recording.times.shape
+        assert np.isnan(unknown).all()
+    assert np.isnan(recording.host("h2", Metric.TASKS)[0])
+    assert recording.host("h2", Metric.TASKS)[40] > 0
+
+
+def test_hosts_are_leases_with_their_whole_history(run):
+    recording = run[1]
+    first = recording.hosts[0]
+    assert (first.host, first.type, first.since) == ("h1", SMALL, 0.0)
+    second = recording.hosts[1]
+    assert [state for _, state in second.history][:3] == [HostState.REQUESTED, HostState.STARTING, HostState.RUNNING]
+    assert second.ready_at() == second.since + SMALL.start
+    assert recording.host_count()[HostState.RUNNING].max() >= 5
+    assert recording.cost()[-1] == total_cost(recording.hosts, recording.times[-1])
+
+
+def test_parallelism_is_that_of_the_composition_where_it_is_not_measured(run):
+    parallelism = run[1].parallelism("words")
+    assert parallelism[0] == 1
+    assert parallelism[45] >= 5
+
+
+def test_each_round_is_kept_once_and_complete(run):
+    recording = run[1]
+    assert [decision.round for decision in recording.decisions] == list(range(1, len(recording.decisions) + 1))
+    assert all(decision.actual for decision in recording.decisions[:-1])
+
+
+def test_a_run_that_was_killed_while_writing_can_be_read_up_to_there(run, tmp_path):
+    lines = (run[0] / "recording.jsonl").read_text().splitlines(keepends=True)
+    torn = tmp_path / "recording.jsonl"
+    torn.write_text("".join(lines[:60]) + lines[60][:25])
+    recording = Recording.read(tmp_path)
+    assert recording.ending is None
+    assert recording.end == recording.times[-1]
+    assert recording.hosts[0].host == "h1"
+    summary = summarise(recording)
+    assert summary.status == "died"
+    assert math.isnan(summary.batches)
+    assert summary.cost == recording.cost()[-1]
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", "{}", '{"kind": "gossip"}', '{"kind": "observation"}', '{"kind": "decision", "round": 1}']
+)
+def test_a_damaged_line_is_named(run, tmp_path, damage):
+    lines = (run[0] / "recording.jsonl").read_text().splitlines()
+    (tmp_path / "r.jsonl").write_text("\n".join([*lines[:3], damage, *lines[3:]]) + "\n")
+    with pytest.raises(InputError, match=r"r\.jsonl, line 4: not an entry of a recording"):
+        Recording.read(tmp_path / "r.jsonl")
+
+
+def test_what_is_no_recording_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(InputError, match=r"there is no recording at .*recording\.jsonl: No such file"):
+        Recording.read(tmp_path)
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="it has no start entry"):
+        Recording.read(tmp_path / "empty")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(InputError, match="byte 0 is not UTF-8"):
+        Recording.read(tmp_path / "binary")
+
+
+def test_a_full_disk_is_one_sentence_that_names_the_recording():
+    plant = FakePlant()
+    recorder = Recorder("/dev/full")
+    with pytest.raises(EnvironmentProblem, match="the recording /dev/full cannot be written: No space left on device"):
+        recorder.started(describe_run(plant.context, policy="p", plant="simulated", started=0.0))
+
+
+def test_a_summary_counts_what_happened(run):
+    recording, summary = run[1], summarise(run[1])
+    assert (summary.status, summary.batches, summary.lost) == ("finished", 7.0, 0)
+    assert summary.leases == len(recording.hosts) == summary.releases
+    assert summary.records == pytest.approx(30 * 60 + 300 * 30, rel=0.02)
+    assert summary.cost == total_cost(recording.hosts, summary.seconds)
+    assert summary.host_minutes == sum(lease.seconds(summary.seconds) for lease in recording.hosts) / 60
+    assert 0 < summary.within_target < 1
+
+
+def test_figures_that_the_plant_counted_itself_are_taken_from_its_ending():
+    collector = Collector()
+    collector.started(describe_run(FakePlant().context, policy="p", plant="spark", started=0.0))
+    collector.ended(Ending("finished", 10.0, facts={"records": 41200, "latency_p99": 1.5, "counts checked": "exact"}))
+    summary = summarise(collector.recording)
+    assert (summary.records, summary.latency_p99) == (41200.0, 1.5)
+    assert math.isnan(summary.latency_p50)
+    assert math.isnan(summary.within_target)
+
+
+def test_quantiles_of_equal_periods_are_those_of_one():
+    ones = np.ones(20)
+    assert mixture_quantile(0.5, ones, 0.2 * ones, 0.9 * ones) == pytest.approx(0.2)
+    assert mixture_quantile(0.99, ones, 0.2 * ones, 0.9 * ones) == pytest.approx(0.9)
+
+
+def test_a_bad_period_weighs_as_much_as_its_records():
+    p50, p99 = np.array([0.2, 10.0]), np.array([1.0, 20.0])
+    assert mixture_quantile(0.5, np.array([99.0, 1.0]), p50, p99) < 0.3
+    assert mixture_quantile(0.99, np.array([99.0, 1.0]), p50, p99) <= 1.0 + 9.5
+    assert mixture_quantile(0.5, np.array([1.0, 99.0]), p50, p99) > 9.0
+    assert mixture_quantile(0.5, np.array([1.0, 0.0]), p50, p99) == pytest.approx(0.2)
+    assert math.isnan(mixture_quantile(0.5, np.zeros(2), p50, p99))
+
+
+def test_a_header_describes_the_dataflow_and_what_can_be_leased():
+    header = describe_run(FakePlant().context, policy="p", plant="simulated", started=0.0)
+    assert (header.flow, header.target_latency, header.max_hosts) == ("word_count", 2.0, 6)
+    assert [stage["operators"] for stage in header.stages] == [["source", "words"], ["count", "table", "archive"]]
+    assert header.operators[1]["alternates"] == ["split", "split_fast"]
+    assert [kind["name"] for kind in header.host_types] == [SMALL.name, BIG.name]
+    assert header.edges[-1] == {
+        "source": "count",
+        "target": "archive",
+        "delivery": "duplicate",
+        "durable": None,
+        "choice": "where",
+    }
+
+
+def test_micro_batches_are_recorded_with_what_is_unknown_of_them(tmp_path):
+    batches = (MicroBatch("source", 1.0, 0.5, 0.0), MicroBatch("source", 2.0, 0.25, 100.0, 1.5, 0.25))
+    *_, observation = (event for event in example_events() if isinstance(event, Observation))
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.observed(replace(observation, batches=batches))
+    read = Recording.read(tmp_path).batches
+    assert math.isnan(read[0].oldest)
+    assert (read[1], read[1].end) == (batches[1], 2.25)
+
+
+def test_a_recording_made_before_batches_were_told_of_has_none(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    file = tmp_path / "recording.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "batches"}) + "\n" for line in lines))
+    assert Recording.read(tmp_path).batches == ()

@@ -1,0 +1,135 @@
+"""What has been written to a durable edge, by number: the log of its files, and the batches that its reader plans."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.spark.dataflow.edges import Channel, EdgeLog, EdgeReader
+from elastream.spark.worker.composition import COLUMN, wanted_file, write_wanted
+
+SCHEMA = pa.schema([("n", pa.int64()), (COLUMN, pa.int64())])
+
+
+def write(folder: Path, batch: int, *files: list[int], at: float = 1000.0) -> None:
+    """A batch's folder as `sinks.write_batch` leaves it."""
+    place = folder / f"batch={batch}"
+    place.mkdir(parents=True)
+    (place / "_SUCCESS").touch()
+    for number, rows in enumerate(files):
+        pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), place / f"part-{number:05d}.parquet")
+    os.utime(place, (at, at))
+
+
+def reader(folder: Path, partitions: int = 2, rows_each: int = 1, seconds: float = 1e6) -> EdgeReader:
+    channel = Channel(folder / "records", folder / "control")
+    return EdgeReader("a-b", channel, partitions, rows_each, seconds, SCHEMA, folder / "commits")
+
+
+def rows_of(found: EdgeReader, start, end) -> list[list[int]]:
+    return [
+        [n for batch in found.read(part) for n in batch.column("n").to_pylist()] for part in found.partitions(start, end)
+    ]
+
+
+def test_records_are_numbered_batch_by_batch_and_file_by_file(tmp_path):
+    write(tmp_path, 0, [1, 2], [3], at=1000.0)
+    write(tmp_path, 1)
+    log = EdgeLog(tmp_path)
+    assert log.refresh() == 3
+    write(tmp_path, 2, [4, 5], at=1007.0)
+    write(tmp_path, 4, [9])  # not before batch 3
+    assert log.refresh() == 5
+    assert [(Path(piece.path).parent.name, piece.first, piece.rows) for piece in log.pieces(1, 4)] == [
+        ("batch=0", 1, 1),
+        ("batch=0", 0, 1),
+        ("batch=2", 0, 1),
+    ]
+    assert (log.written(2), log.written(3)) == (1000.0, 1007.0)
+    assert log.written(5) != log.written(5)  # not written yet
+    assert (log.by(999.0), log.by(1000.0), log.by(1010.0)) == (0, 3, 5)
+
+
+def test_what_is_forgotten_still_counts(tmp_path):
+    write(tmp_path, 0, [1, 2], [3])
+    write(tmp_path, 1, [4])
+    log = EdgeLog(tmp_path)
+    log.refresh()
+    log.forget(3)
+    assert log.refresh() == 4
+    assert [(piece.first, piece.rows) for piece in log.pieces(3, 4)] == [(0, 1)]
+    assert log.by(999.0) == 3
+
+
+def test_a_batch_is_planned_from_what_is_written_and_nothing_new_is_no_batch(tmp_path):
+    found = reader(tmp_path)
+    start = found.initialOffset()
+    assert found.latestOffset(start) == start
+    write(tmp_path / "records", 0, [1, 2, 3])
+    end = found.latestOffset(start)
+    assert (end["edge"], end["n"]) == ("a-b", 3)
+    assert rows_of(found, start, end) == [[1], [2, 3]]
+    assert found.latestOffset(end) == end
+
+
+def test_width_and_code_of_a_batch_are_those_of_its_offset_whatever_is_wanted_since(tmp_path):
+    write(tmp_path / "records", 0, list(range(10)))
+    write_wanted(wanted_file(tmp_path / "control"), version=3, code=7, partitions=5)
+    found = reader(tmp_path)
+    start = found.initialOffset()
+    end = found.latestOffset(start)
+    write_wanted(wanted_file(tmp_path / "control"), version=4, code=1, partitions=2)
+    parts = found.partitions(start, end)
+    assert [part.code for part in parts] == [7] * 5
+    (batch,) = found.read(parts[0])
+    assert batch.schema == SCHEMA
+    assert batch.column(COLUMN).to_pylist() == [7, 7]
+
+
+def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
+    write(tmp_path / "records", 0, list(range(25)))
+    found = reader(tmp_path, partitions=4, rows_each=10)
+    start = found.initialOffset()
+    assert len(found.partitions(start, found.latestOffset(start))) == 3
+
+
+@settings(max_examples=40)
+@given(
+    written=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5),
+    width=st.integers(1, 6),
+    data=st.data(),
+)
+def test_ranges_hold_every_record_once_in_order_and_a_replay_reads_the_same(tmp_path_factory, written, width, data):
+    folder = tmp_path_factory.mktemp("edge")
+    total = 0
+    for batch, sizes in enumerate(written):
+        files = []
+        for size in sizes:
+            files.append(list(range(total, total + size)))
+            total += size
+        write(folder / "records", batch, *files)
+    found = reader(folder, width)
+    cuts = sorted(data.draw(st.lists(st.integers(0, total), max_size=3)))
+    offset = found.initialOffset()
+    found.latestOffset(offset)
+    seen = []
+    for first, last in zip([0, *cuts], [*cuts, total], strict=True):
+        if first == last:
+            continue
+        start, end = {**offset, "n": first}, {**offset, "n": last, "partitions": width}
+        parts = rows_of(found, start, end)
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        assert rows_of(reader(folder, 1), start, end) == parts  # another process, which has seen nothing yet
+        found.commit(start)
+        seen += [n for part in parts for n in part]
+    assert seen == list(range(total))
+
+
+def test_a_batch_takes_no_more_than_its_time_allows(tmp_path):
+    write(tmp_path / "records", 0, list(range(1000)))
+    found = reader(tmp_path, seconds=1.0)
+    taken = found.latestOffset(found.initialOffset())["n"]
+    assert 0 < taken < 1000

@@ -1,0 +1,256 @@
+"""Kafka as source and sink: what the options are, and records through a real broker, counted.
+
+The broker is the released one, in KRaft mode, one process for this module. Where Java, Maven or a repository that has the
+jars is missing, the tests that need them are skipped and say so.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from elastream.model.endpoints import KafkaTopic, kafka
+from elastream.model.graph import Kind, Operator
+from elastream.model.observation import Metric
+from elastream.spark.attach import AttachedPlant
+from elastream.spark.capabilities import probe
+from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
+from elastream.spark.dataflow.sources import check_source, open_source
+from spark_jvm import forget_jvm
+
+POMS = Path(__file__).parent / "kafka"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
+PORTS = range(21_000, 21_500)
+CONNECTORS = [
+    {"connector": pyspark.__version__, "tokens": pyspark.__version__},
+    # A mirror may lag behind Spark's own release: the newest parts that it was seen to hold, of one binary interface.
+    {"connector": "4.2.0", "tokens": "4.1.0-preview1"},
+]
+
+
+def test_the_package_is_the_connector_of_this_spark() -> None:
+    assert kafka_package() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    assert kafka_package("4.2.0").endswith(":4.2.0")
+
+
+def test_a_session_fetches_the_connector_into_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert kafka_settings() == {"spark.jars.packages": kafka_package(), "spark.jars.ivy": "/somewhere/elastream/ivy"}
+
+
+def test_a_topic_is_read_from_its_beginning_unless_its_options_say_otherwise() -> None:
+    assert source_options(kafka("lines", "a:1,b:2")) == {
+        "kafka.bootstrap.servers": "a:1,b:2",
+        "subscribe": "lines",
+        "startingOffsets": "earliest",
+    }
+    assert source_options(kafka("lines", startingOffsets="latest"))["startingOffsets"] == "latest"
+
+
+def test_a_topic_is_written_with_its_own_options() -> None:
+    topic = KafkaTopic("counts", "a:1", {"kafka.acks": "all"})
+    assert sink_options(topic) == {"kafka.bootstrap.servers": "a:1", "topic": "counts", "kafka.acks": "all"}
+
+
+def jars(pom: str, **versions: str) -> list[Path] | str:
+    """Jars that Maven resolves for a pom, kept from run to run; or why there are none."""
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        return "Java and Maven are needed"
+    folder = CACHE / "-".join((pom, *versions.values()))
+    if not (folder / "complete").exists():
+        command = ["mvn", "-q", "-B", "-f", str(POMS / f"{pom}.xml"), *(f"-D{k}={v}" for k, v in versions.items())]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, timeout=400)
+        except subprocess.TimeoutExpired:
+            return f"Maven did not resolve {pom}.xml in time"
+        if tried.returncode:
+            return f"Maven cannot resolve {pom}.xml with {versions}: {tried.stdout.strip()[:200]}"
+        (folder / "complete").touch()
+    return sorted(folder.glob("*.jar"))
+
+
+def free_ports(count: int) -> list[int]:
+    found = []
+    for port in PORTS:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"no free port among {PORTS}")
+
+
+def end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`host:port` of a broker."""
+    found = jars("broker")
+    if isinstance(found, str):
+        pytest.skip(found)
+    folder = tmp_path_factory.mktemp("kafka")
+    port, controller = free_ports(2)
+    properties = folder / "server.properties"
+    properties.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={folder / "data"}
+num.partitions=3
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+    )
+    java = ["java", "-Xmx256m", "-cp", os.pathsep.join(map(str, found))]
+    identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
+    subprocess.run(format_storage, check=True, capture_output=True, timeout=300)
+    log = folder / "broker.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, preexec_fn=end_with_parent
+        )
+    try:
+        until = time.monotonic() + 300
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert process.poll() is None, f"the broker ended: {log.read_text()[-1000:]}"
+            assert time.monotonic() < until, f"the broker does not answer: {log.read_text()[-1000:]}"
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def spark(broker: str) -> Iterator[SparkSession]:
+    """A session with the connector of this Spark, or else the newest that a repository has."""
+    reasons = []
+    for versions in CONNECTORS:
+        found = jars("connector", **versions)
+        if not isinstance(found, str):
+            break
+        reasons.append(found)
+    else:
+        pytest.skip("; ".join(reasons))
+    forget_jvm()  # jars are found by a JVM that is started with them
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "FATAL")
+            .config("spark.python.authenticate.socketTimeout", "300s")
+            .config("spark.jars", ",".join(map(str, found)))
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+    forget_jvm()
+
+
+def drain(stream: DataFrame, folder: Path) -> DataFrame:
+    """All that is there now, through a streaming query with a checkpoint, into parquet."""
+    query = (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    assert query.awaitTermination(600)
+    return stream.sparkSession.read.parquet(str(folder / "out"))
+
+
+def write(spark: SparkSession, topic: KafkaTopic, first: int, last: int) -> None:
+    records = spark.range(first, last).selectExpr("cast(id % 10 as string) as key", "concat('line ', id) as value")
+    records.write.format("kafka").options(**sink_options(topic)).save()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    topic = kafka("lines", broker)
+    operator = Operator("lines", Kind.SOURCE, endpoint=topic)
+    check_source(operator)
+    for first, last in ((0, 500), (500, 1200)):
+        write(spark, topic, first, last)
+        stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+        assert stream.columns == ["key", "value", "timestamp"]
+        found = drain(stream, tmp_path).collect()
+        assert sorted(row["value"] for row in found) == sorted(f"line {n}" for n in range(last))
+        assert all(row["key"] == row["value"][-1] for row in found)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
+    source, sink = kafka("before", broker), kafka("after", broker)
+    write(spark, source, 0, 300)
+    operator = Operator("before", Kind.SOURCE, endpoint=source)
+    stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+    query = (
+        stream.selectExpr("key", "upper(value) as value")
+        .writeStream.format("kafka")
+        .options(**sink_options(sink))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(600)
+    written = spark.read.format("kafka").options(**source_options(sink)).load().selectExpr("cast(value as string) v")
+    assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(
+    spark: SparkSession, broker: str, tmp_path: Path
+) -> None:
+    topic = kafka("watched", broker)
+    write(spark, topic, 0, 2000)
+    held_back = source_options(topic) | {"maxOffsetsPerTrigger": "30"}
+    counts = spark.readStream.format("kafka").options(**held_back).load().groupBy("key").count()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    writer = counts.writeStream.queryName("q").format("noop").outputMode("update").trigger(processingTime="1 second")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    can = probe(spark)
+    assert can.driver is not None
+    plant = AttachedPlant(spark, can.driver, can.task_loads)
+    try:
+        until = time.monotonic() + 300
+        while (seen := plant.observe()) and not (len(seen.tasks) == 2 and seen.operators.value("q", Metric.BACKLOG) > 0):
+            assert query.isActive, query.exception()
+            assert time.monotonic() < until, seen
+            time.sleep(0.2)
+        assert {str(task) for task in seen.tasks.tasks} == {"q/aggregate0#0", "q/aggregate0#1"}
+        behind = 2000 - 30 * (plant.queries[0].newest + 1)
+        assert seen.operators.value("q", Metric.BACKLOG) == pytest.approx(behind, abs=200), "of all partitions, not of one"
+    finally:
+        plant.close()
+        query.stop()

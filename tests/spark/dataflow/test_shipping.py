@@ -1,0 +1,69 @@
+"""Users' functions reach a process that has none of their modules."""
+
+import runpy
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from elastream.model.errors import DataflowError
+from elastream.spark.dataflow.shipping import pickled
+
+HELPER = """
+import re
+
+WORD = re.compile("[a-z]+")
+
+
+def words(line):
+    return WORD.findall(line)
+"""
+
+SCRIPT = """
+import math
+
+import helper_beside
+from helper_beside import words
+from elastream.spark.dataflow.shipping import pickled
+
+LIMIT = 3
+
+
+def longest(line):
+    return max(map(len, words(line)))
+
+
+def operator(line):
+    return longest(line), len(helper_beside.words(line)), math.floor(2.5), LIMIT
+
+
+shipped = pickled(operator, "operator 'operator'")
+"""
+
+
+def run_elsewhere(shipped: bytes, folder: Path) -> str:
+    """What the shipped function says of a line, in a Python that knows nothing of where it came from."""
+    (folder / "shipped").write_bytes(shipped)
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))('a bcd ef'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "shipped")], capture_output=True, text=True, check=True, cwd="/"
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("run_name", ["__main__", "<run_path>"])
+def test_a_script_that_is_run_by_path_ships_its_functions_helpers_and_imports(tmp_path, monkeypatch, run_name):
+    (tmp_path / "helper_beside.py").write_text(HELPER)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = runpy.run_path(str(tmp_path / "script.py"), run_name=run_name)
+    sys.modules.pop("helper_beside")
+    assert run_elsewhere(found["shipped"], tmp_path) == "(3, 3, 2, 3)"
+
+
+def test_a_function_that_holds_a_lock_is_refused_by_name():
+    lock = threading.Lock()
+    with pytest.raises(DataflowError, match=r"operator 'f' cannot be sent to the workers: .*lock"):
+        pickled(lambda n: lock and n, "operator 'f'")

@@ -1,0 +1,123 @@
+"""The change log and what is read back from it, with no Spark session."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.spark.dataflow.sinks import (
+    begin_appending,
+    begin_change_log,
+    collect_batch,
+    collected,
+    latest,
+    write_changes,
+)
+
+
+class Frame:
+    """Stands for Spark's DataFrame where only its rows are asked for."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def toArrow(self) -> pa.Table:
+        return pa.Table.from_pylist(self.rows, schema=pa.schema([("word", pa.string()), ("count", pa.int64())]))
+
+
+changes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), max_size=6)
+
+
+@settings(max_examples=40)
+@given(batches=st.lists(changes, min_size=1, max_size=12), data=st.data())
+def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factory, batches, data):
+    path = tmp_path_factory.mktemp("log")
+    begin_change_log(path, ["word"], fresh=True)
+    table: dict[str, int] = {}
+    for number, batch in enumerate(batches):
+        rows = [{"word": word, "count": count} for word, count in batch.items()]
+        if data.draw(st.booleans(), label="crashes and is replayed"):
+            write_changes(Frame(rows[: len(rows) // 2]), path, number)  # type: ignore[arg-type]
+        write_changes(Frame(rows), path, number)  # type: ignore[arg-type]
+        table |= batch
+    found = latest(path)
+    assert dict(zip(found["word"], found["count"], strict=True)) == table
+
+
+def test_batches_are_read_in_order_of_their_numbers_not_their_names(tmp_path: Path):
+    begin_change_log(tmp_path, ["word"], fresh=True)
+    for number in (2, 10, 9):
+        write_changes(Frame([{"word": "a", "count": number}]), tmp_path, number)  # type: ignore[arg-type]
+    assert latest(tmp_path)["count"].tolist() == [10]
+    assert latest(tmp_path).columns.tolist() == ["word", "count"]
+
+
+def test_a_batch_is_one_file_and_half_written_ones_are_not_read(tmp_path: Path):
+    begin_change_log(tmp_path, ["word"], fresh=True)
+    write_changes(Frame([{"word": "a", "count": 1}]), tmp_path, 0)  # type: ignore[arg-type]
+    (tmp_path / "batch=1").mkdir()
+    (tmp_path / "batch=1" / ".changes.parquet").write_bytes(b"PAR1 and then the power went")
+    assert [file.name for file in (tmp_path / "batch=0").iterdir()] == ["changes.parquet"]
+    assert latest(tmp_path)["count"].tolist() == [1]
+
+
+def test_the_key_may_be_given_and_need_not_be_what_the_log_says(tmp_path: Path):
+    (tmp_path / "batch=0").mkdir()
+    pq.write_table(pa.table({"day": [1, 1, 2], "hour": [1, 1, 2], "n": [5, 6, 7]}), tmp_path / "batch=0" / "x.parquet")
+    assert latest(tmp_path, key="day")["n"].tolist() == [6, 7]
+    assert latest(tmp_path, key=["day", "hour"])["n"].tolist() == [6, 7]
+    with pytest.raises(InputError, match="does not say what it is keyed by"):
+        latest(tmp_path)
+    with pytest.raises(InputError, match=r"has no column 'week' to be keyed by \(it has: day, hour, n\)"):
+        latest(tmp_path, key="week")
+
+
+def test_a_folder_without_a_change_log_is_told_from_an_empty_one(tmp_path: Path):
+    with pytest.raises(InputError, match="holds no change log"):
+        latest(tmp_path)
+    begin_change_log(tmp_path, ["word"], fresh=True)
+    assert latest(tmp_path).empty
+
+
+def test_a_fresh_run_replaces_the_change_log_of_an_earlier_one_and_a_resumed_run_does_not(tmp_path: Path):
+    begin_change_log(tmp_path, ["word"], fresh=True)
+    write_changes(Frame([{"word": "old", "count": 1}]), tmp_path, 7)  # type: ignore[arg-type]
+    begin_change_log(tmp_path, ["word"], fresh=False)
+    assert latest(tmp_path)["word"].tolist() == ["old"]
+    begin_change_log(tmp_path, ["word"], fresh=True)
+    assert latest(tmp_path).empty
+    assert json.loads((tmp_path / "_key.json").read_text()) == {"key": ["word"]}
+
+
+def test_a_folder_with_files_of_someone_else_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis.pdf").touch()
+    with pytest.raises(EnvironmentProblem, match=r"holds other files \(thesis.pdf\)"):
+        begin_change_log(tmp_path, ["word"], fresh=True)
+    assert (tmp_path / "thesis.pdf").exists()
+
+
+def test_appending_to_the_results_of_an_earlier_run_is_refused(tmp_path: Path):
+    (tmp_path / "batch=0").mkdir()
+    with pytest.raises(EnvironmentProblem, match=r"holds the results of an earlier run \(batch=0\)"):
+        begin_appending(tmp_path, fresh=True)
+    begin_appending(tmp_path, fresh=False)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentProblem, match=r"cannot write results to .*file/out"):
+        begin_change_log(tmp_path / "file" / "out", ["word"], fresh=True)
+
+
+def test_collected_rows_are_those_of_each_batch_once():
+    for number, count in ((0, 1), (1, 2), (1, 3)):
+        collect_batch(Frame([{"word": "a", "count": count}]), "rows of this test", number)  # type: ignore[arg-type]
+    assert collected("rows of this test").column("count").to_pylist() == [1, 3]
+    with pytest.raises(InputError, match="nothing has been collected under 'elsewhere'"):
+        collected("elsewhere")

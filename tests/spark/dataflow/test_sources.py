@@ -1,0 +1,339 @@
+"""Shaped loads as a Spark source: any range replays alike, counts are exact through restarts, batches never mix."""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, TextFiles
+from elastream.model.errors import InputError
+from elastream.model.graph import Kind, Operator
+from elastream.spark.dataflow.corpus import freeze
+from elastream.spark.dataflow.pacing import committed
+from elastream.spark.dataflow.sources import HOLD, LOAD, ShapedReader, backlog, check_source, open_source
+from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
+from elastream.workload import constant, ramp
+
+WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
+SCHEMA = pa.schema([("word", pa.string()), (COLUMN, pa.int64())])
+
+
+def source(spec: SourceSpec | None) -> Operator:
+    return Operator("lines", Kind.SOURCE, endpoint=spec)
+
+
+def reader(folder: Path, load: ArrivalPattern, partitions: int = 2) -> ShapedReader:
+    """A reader as Spark would make it, without Spark."""
+    freeze(Records(WORDS, "word string"), pa.schema([("word", pa.string())]), folder / "corpus.arrow")
+    (folder / LOAD).write_bytes(cloudpickle.dumps(load))
+    return ShapedReader(folder, partitions, 1.0, SCHEMA)
+
+
+def begun(seconds_ago: float) -> dict[str, Any]:
+    return {"n": 0, "t": 0.0, "started": time.time() - seconds_ago, "version": 0, "code": 0, "partitions": 2}
+
+
+def rows(source: ShapedReader, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for part in source.partitions(start, end) for batch in source.read(part) for row in batch.to_pylist()]
+
+
+def test_a_range_of_offsets_gives_the_same_records_every_time(tmp_path: Path) -> None:
+    start, end = {**begun(9), "n": 5}, {**begun(9), "n": 23, "code": 42}
+    first = rows(reader(tmp_path, constant("1/s")), start, end)
+    assert [row["word"] for row in first] == [WORDS[n % 7]["word"] for n in range(5, 23)]
+    assert {row[COLUMN] for row in first} == {42}
+    assert rows(reader(tmp_path, constant("9/s"), partitions=5), start, {**end, "partitions": 5}) == first
+
+
+@given(st.integers(0, 10**12), st.integers(1, 10**6), st.integers(1, 64))
+def test_partitions_are_even_contiguous_and_never_empty(first: int, count: int, width: int) -> None:
+    planner = ShapedReader(Path("."), 1, 1.0, SCHEMA)
+    parts = planner.partitions({"n": first}, {"n": first + count, "partitions": width, "code": 0})
+    assert parts[0].first == first
+    assert parts[-1].last == first + count
+    assert all(a.last == b.first for a, b in pairwise(parts))
+    sizes = [part.last - part.first for part in parts]
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    assert len(parts) == min(width, count)
+
+
+def test_a_load_does_not_begin_while_it_is_held(tmp_path: Path) -> None:
+    planner = reader(tmp_path, constant("1000/s", "3s"))
+    start = planner.initialOffset()
+    (tmp_path / HOLD).touch()
+    assert [planner.latestOffset(start) for _ in range(3)] == [start] * 3
+    (tmp_path / HOLD).unlink()
+    began = planner.latestOffset(start)
+    assert began == start  # nothing is due at the very beginning
+    assert planner.reportLatestOffset() is not None
+
+
+def test_a_load_that_has_begun_is_not_held_by_a_restart(tmp_path: Path) -> None:
+    planner = reader(tmp_path, constant("10/s", "3s"))
+    (tmp_path / HOLD).touch()
+    assert planner.latestOffset(begun(60))["n"] == 30
+
+
+def test_what_is_due_is_taken_and_then_nothing_is_a_batch(tmp_path: Path) -> None:
+    planner, start = reader(tmp_path, constant("10/s", "3s")), begun(60)
+    end = planner.latestOffset(start)
+    assert end["n"] == 30
+    assert planner.latestOffset(end) == end
+
+
+def test_a_first_batch_is_held_back_and_the_rest_is_backlog(tmp_path: Path) -> None:
+    load = ramp("0/s", "1000/s", over="4s")
+    planner, start = reader(tmp_path, load), begun(60)
+    end = planner.latestOffset(start)
+    assert end["n"] == 100
+    assert end["t"] == load.due(99)
+    report = planner.reportLatestOffset()
+    assert report is not None
+    assert report["n"] == 2000
+    assert backlog(end, load, time.time()) == 1900
+
+
+def test_batches_grow_under_a_backlog_and_take_all_of_it_in_the_end(tmp_path: Path) -> None:
+    planner, offset, sizes = reader(tmp_path, constant("1000/s", "5s")), begun(60), []
+    while (end := planner.latestOffset(offset)) != offset:
+        sizes.append(end["n"] - offset["n"])
+        offset = end
+    assert sizes[:4] == [100, 100, 200, 400]
+    assert sum(sizes) == 5000
+
+
+def test_waiting_for_a_trigger_is_no_time_that_a_batch_took(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    entry = tmp_path / "commits" / "7"
+    entry.touch()
+    os.utime(entry, (1000.5, 1000.5))
+    assert committed(tmp_path / "commits", since=1000.0, now=1002.0) == 1000.5
+    assert committed(tmp_path / "commits", since=1001.0, now=1002.0) == 1002.0
+    assert committed(tmp_path / "nowhere", since=1000.0, now=1002.0) == 1002.0
+    assert committed(None, since=1000.0, now=1002.0) == 1002.0
+
+
+def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path: Path) -> None:
+    planner, start = reader(tmp_path, constant("100/s", "3s"), partitions=3), begun(60)
+    first = planner.latestOffset(start)
+    assert (first["version"], first["code"], first["partitions"]) == (0, 0, 3)
+    write_wanted(wanted_file(tmp_path), version=4, code=11, partitions=8)
+    second = planner.latestOffset(first)
+    assert (second["version"], second["code"], second["partitions"]) == (4, 11, 8)
+    assert {row[COLUMN] for row in rows(planner, start, first)} == {0}
+    last = planner.latestOffset(second)
+    write_wanted(wanted_file(tmp_path), version=5, code=12, partitions=8)
+    assert last["n"] == 300
+    assert planner.latestOffset(last) == last
+
+
+def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_path: Path) -> None:
+    load = constant("10/s", "100s")
+    assert reader(tmp_path, load).latestOffset(begun(8.05))["n"] == pytest.approx(80, abs=2)
+    assert reader(tmp_path, load).initialOffset()["n"] == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (None, "'lines' has nothing to read"),
+        (TextFiles("/no/such/place"), "no file or folder /no/such/place"),
+        (TextFiles("s3a://bucket/text", constant(1)), "not on s3a://bucket/text"),
+        (Files("/no/such/place", "n long"), "no file or folder"),
+        (Records((), "n long"), "list of records is empty"),
+        (KafkaTopic("", "127.0.0.1:9092"), "has no name"),
+        (KafkaTopic("t", "127.0.0.1"), "'127.0.0.1' is not host:port"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(spec: SourceSpec | None, says: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_source(source(spec))
+    assert says in str(refused.value)
+
+
+def test_good_input_passes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("line\n")
+    for spec in (TextFiles(str(tmp_path)), TextFiles("hdfs://place/text"), Records(WORDS, "word string")):
+        check_source(source(spec))
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "FATAL")
+            .config("spark.sql.shuffle.partitions", "2")
+            # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
+            .config("spark.python.authenticate.socketTimeout", "300s")
+            .getOrCreate()
+        )
+        yield session
+        session.stop()
+
+
+def wait_for(query: StreamingQuery, done: Callable[[], bool], seconds: float = 600) -> None:
+    """Until `done`; fails with the query's own error where it dies first."""
+    until = time.monotonic() + seconds
+    while not done():
+        if query.exception() is not None:
+            raise AssertionError(str(query.exception()))
+        assert time.monotonic() < until, "the query did not get there in time"
+        time.sleep(0.05)
+
+
+def taken(checkpoint: Path) -> int:
+    """Records in committed batches, from Spark's own logs."""
+    done = [int(name) for name in os.listdir(checkpoint / "commits") if name.isdigit()] if checkpoint.exists() else []
+    if not done:
+        return 0
+    return int(json.loads((checkpoint / "offsets" / str(max(done))).read_text().splitlines()[-1])["n"])
+
+
+def written_by_batch(out: Path) -> dict[int, pa.Table]:
+    """What each batch wrote, from the log of Spark's file sink; every tenth entry repeats all before it."""
+    batches: dict[int, pa.Table] = {}
+    known: set[str] = set()
+    for log in sorted((out / "_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem)):
+        paths = [json.loads(line)["path"].removeprefix("file://") for line in log.read_text().splitlines()[1:]]
+        fresh = [path for path in paths if path not in known]
+        known.update(fresh)
+        if fresh:
+            batches[int(log.stem)] = pa.concat_tables(pq.read_table(path, partitioning=None) for path in fresh)
+    return batches
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.txt").write_text("or not\n\nto be\n")
+    (tmp_path / "in" / "a.txt").write_text("to be\n")
+    lines = ["to be", "or not", "to be"]
+    load = constant("500/s", "6s")
+    spec = TextFiles(str(tmp_path / "in"), load)
+    checkpoint, control, out = tmp_path / "checkpoint", tmp_path / "control", tmp_path / "out"
+
+    def start() -> StreamingQuery:
+        stream = open_source(spark, source(spec), control=control, partitions=2, batch_seconds=1.0)
+        return stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint)).start(str(out))
+
+    target = load.count(load.seconds)
+    version = 0
+    for share in (0.4, 1.0):
+        query = start()
+        try:
+            seen = -1
+
+            def on_the_way(share: float = share) -> bool:
+                nonlocal seen, version
+                if latest_batch(checkpoint) > seen:
+                    seen, version = latest_batch(checkpoint), version + 1
+                    write_wanted(wanted_file(control), version, code=100 + version, partitions=1 + version % 3)
+                return taken(checkpoint) >= share * target
+
+            wait_for(query, on_the_way)
+        finally:
+            query.stop()
+
+    batches = written_by_batch(out)
+    records = [value for batch in batches.values() for value in batch["value"].to_pylist()]
+    assert len(records) == target == 3000
+    assert Counter(records) == Counter(lines[n % 3] for n in range(target))
+    codes = {number: set(batch[COLUMN].to_pylist()) for number, batch in batches.items() if batch.num_rows}
+    assert codes == {number: {code_in_offsets(checkpoint, number)} for number in codes}
+    assert len({code for batch in codes.values() for code in batch}) > 2
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    load = constant("2M/s", "1s")
+    stream = open_source(
+        spark, source(Records(WORDS, "word string", load)), control=tmp_path / "c", partitions=1, batch_seconds=0.5
+    )
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_for(query, lambda: sum(progress.numInputRows > 0 for progress in query.recentProgress) >= 3)
+        batches = [progress for progress in query.recentProgress if progress.numInputRows]
+    finally:
+        query.stop()
+    assert all(batch.numInputRows < load.count(1.0) for batch in batches)
+    for batch in batches[:2]:
+        latest, end = (json.loads(offset) for offset in (batch.sources[0].latestOffset, batch.sources[0].endOffset))
+        assert latest["n"] == load.count(latest["t"]) > end["n"]
+        assert backlog(end, load, end["started"] + latest["t"]) == latest["n"] - end["n"]
+
+
+def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[str, Any]]:
+    """All rows of a source without a load, in no order; `_composition` must not be among its columns."""
+    stream = open_source(spark, source(spec), control=folder / "control", partitions=2, batch_seconds=1.0)
+    query = (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    assert query.awaitTermination(600)
+    return [row.asDict() for row in spark.read.schema(stream.schema).parquet(str(folder / "out")).collect()]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+def test_sources_without_a_load_are_read_once_by_spark_itself(spark: SparkSession, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_bytes(b"one\r\n\n  \ntwo\n")
+    assert sorted(row["value"] for row in read_once(spark, TextFiles(str(text)), tmp_path / "1")) == ["one", "two"]
+    assert len(read_once(spark, TextFiles(str(text / "a.txt")), tmp_path / "2")) == 2
+    assert read_once(spark, Records(WORDS, "word string"), tmp_path / "3") == [dict(row) for row in WORDS]
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "e.csv").write_text("n,name\n1,a\n2,b\n")
+    found = read_once(spark, Files(str(events), "n long, name string", "csv"), tmp_path / "4")
+    assert sorted(row["name"] for row in found) == ["a", "b"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.spark
+def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tmp_path: Path) -> None:
+    stored = spark.sql(
+        "select id as n, double(id)/3 as x, array(id, id+1) as ids, timestamp_seconds(id) as at, "
+        "cast(id as decimal(9,2)) as price, map('a', id) as m, date(timestamp_seconds(id)) as d from range(20)"
+    )
+    stored.coalesce(1).write.parquet(str(tmp_path / "in"))
+    spec = Files(
+        str(tmp_path / "in"),
+        "n long, x double, ids array<long>, at timestamp, price decimal(9,2), m map<string,long>, d date",
+        "parquet",
+        constant("20/s", "1s"),
+    )
+    stream = open_source(spark, source(spec), control=tmp_path / "control", partitions=2, batch_seconds=1.0).drop(COLUMN)
+    query = (
+        stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "cp")).start(str(tmp_path / "out"))
+    )
+    try:
+        wait_for(query, lambda: taken(tmp_path / "cp") >= 20)
+    finally:
+        query.stop()
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("n").collect()
+    assert found == spark.read.parquet(str(tmp_path / "in")).orderBy("n").collect()

@@ -1,0 +1,283 @@
+"""Migrations on a real cluster: state is there before the task is, and a query that starts again finds its places.
+
+Two executors, one query a kind of state. What is counted in the end is what a batch query counts.
+"""
+
+import json
+import time
+from itertools import count
+
+import pandas as pd
+import pytest
+from pyspark.sql import functions as F
+
+from elastream.clouds.local.local import Local, LocalCluster
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostType
+from elastream.model.migration import MigrationState
+from elastream.spark.jvm.executors import Executors, Location
+from elastream.spark.jvm.session import open_session, settings_for
+from elastream.spark.jvm.state_partitions import StatePartitions
+from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
+ROWS, KEYS, PARTITIONS = 200, 40, 4
+LIMIT = 120.0
+folders = count()
+
+
+@pytest.fixture(scope="module", params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
+def spark(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    cluster = LocalCluster(Local(TINY, max_hosts=2, min_hosts=2), folder)
+    master = cluster.start()
+    session = None
+    try:
+        for host in ("h1", "h2"):
+            cluster.lease(host)
+        settings = settings_for(
+            driver_address=cluster.driver_address,
+            executor_memory=cluster.executor_memory_mb,
+            executor_cores=1,
+            state_partitions=PARTITIONS,
+            state_store=request.param,
+        )
+        session = open_session(master, "migration", folder, settings)
+        soon(lambda: len(Executors(session).by_address()) == 2)
+        yield session
+    finally:
+        cluster.close()
+        if session is not None:
+            session.stop()
+
+
+def soon(condition, limit=LIMIT):
+    until = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def add_up(key, frames, state):
+    total = sum(len(frame) for frame in frames) + (state.get[0] if state.exists else 0)
+    state.update((total,))
+    yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+
+def keyed(frame):
+    return frame.select((F.col("value") % KEYS).alias("k"))
+
+
+KINDS = {
+    "aggregation": lambda frame: frame.groupBy("k").count(),
+    "deduplication": lambda frame: frame.dropDuplicates(["k"]),
+    "function with state": lambda frame: frame.groupBy("k").applyInPandasWithState(
+        add_up, "k long, n long", "n long", "update", "NoTimeout"
+    ),
+}
+
+
+def started(spark, kind, checkpoint):
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+    writer = KINDS[kind](keyed(source)).writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    return writer.outputMode("append" if kind == "deduplication" else "update").trigger(processingTime="0 seconds").start()
+
+
+def batches_more(query, number):
+    def last():
+        progress = query.lastProgress
+        return -1 if progress is None else progress["batchId"]
+
+    target = last() + number
+    soon(lambda: last() >= target)
+
+
+def lands(query, states, partition, place):
+    """Whether batches run `partition` at `place` once told; a batch under way may overwrite what they were told."""
+    states.move(partition, place)
+    batches_more(query, 2)
+    return states.where()[partition] == place
+
+
+def stays(query, states, partition, place, other):
+    """Whether `partition` is loaded at `other` and stays at `place`; a batch that asks in between may go the wrong way."""
+    states.move(partition, place)
+    batches_more(query, 1)
+    return states.load({partition: other}, keep=True) and states.where()[partition] == place
+
+
+def places(spark):
+    return [Location(address, each.id) for address, each in sorted(Executors(spark).by_address().items())]
+
+
+def is_exact(spark, kind, checkpoint):
+    """What the state says against what a batch query says of the records that were committed."""
+    committed = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
+    state = spark.read.format("statestore").load(str(checkpoint))
+    if kind == "deduplication":
+        return state.count() == KEYS
+    value = {"aggregation": "value.count", "function with state": "value.groupState.n"}[kind]
+    rows = state.selectExpr("key.*", f"{value} as n").collect()
+    expected = keyed(spark.range(committed * ROWS).withColumnRenamed("id", "value")).groupBy("k").count().collect()
+    return sorted(map(tuple, rows)) == sorted(map(tuple, expected))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    query = started(spark, kind, checkpoint)
+    try:
+        states = StatePartitions(spark, query, PARTITIONS)
+        assert states.load({0: places(spark)[0]}, keep=True) == ()  # nothing is there before the first batch
+        batches_more(query, 3)
+        one, other = places(spark)
+        for partition in range(PARTITIONS):
+            states.move(partition, one)
+        soon(lambda: set(states.where().values()) == {one})
+        batches_more(query, 2)
+        soon(lambda: stays(query, states, 0, one, other))
+        soon(lambda: states.load({1: other}, keep=False))
+        soon(lambda: lands(query, states, 2, other))
+    finally:
+        query.stop()
+    assert is_exact(spark, kind, checkpoint)
+
+
+class Stepped:
+    """A deduplication that has a batch when it is fed, with one state partition, which all metrics of state are of.
+
+    It opens its store once a batch; an aggregation does twice, and the metrics are of the second time.
+    """
+
+    def __init__(self, spark, folder):
+        self.input = folder / "input"
+        self.input.mkdir()
+        self.fed = 0
+        spark.conf.set("spark.sql.shuffle.partitions", "1")
+        source = spark.readStream.schema("value long").json(str(self.input))
+        writer = keyed(source).dropDuplicates(["k"]).writeStream.format("noop")
+        self.query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+
+    def batch(self):
+        """Feed it, and give the metrics of its state after the batch."""
+        made = self.input.parent / "records"
+        made.write_text("\n".join(json.dumps({"value": number}) for number in range(self.fed, self.fed + ROWS)))
+        made.rename(self.input / f"{self.fed}.json")
+        self.query.processAllAvailable()
+        self.fed += 1
+        (operator,) = self.query.lastProgress["stateOperators"]
+        return operator["customMetrics"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, ahead, tmp_path):
+    stepped = Stepped(spark, tmp_path)
+    try:
+        stepped.batch()
+        stepped.batch()
+        states = StatePartitions(spark, stepped.query, 1)
+        (other,) = set(places(spark)) - {states.where()[0]}
+        if ahead:
+            assert states.load({0: other}, keep=False) == {0}
+        else:
+            states.move(0, other)
+        metrics = stepped.batch()
+        assert states.where()[0] == other
+    finally:
+        stepped.query.stop()
+    if "loadedMapCacheHitCount" in metrics:
+        # Of this executor since it has the partition: one miss is the load's, or else the batch's own.
+        assert (metrics["loadedMapCacheHitCount"], metrics["loadedMapCacheMissCount"]) == (int(ahead), 1)
+    else:
+        assert metrics["rocksdbNumLoadedFromDfs"] == int(not ahead)
+        assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
+
+
+def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tmp_path):
+    """Spark keeps a store that was opened for reading with the thread, for the task's next operator to write to."""
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+    one = Stepped(spark, folders[0])
+    try:
+        one.batch()
+        one.batch()
+        states = StatePartitions(spark, one.query, 1)
+        for place in places(spark):
+            states.load({0: place}, keep=False)
+        other = Stepped(spark, folders[1])
+        try:
+            other.batch()
+        finally:
+            other.query.stop()
+    finally:
+        one.query.stop()
+    assert other.fed == 1
+
+
+def test_a_driver_that_starts_again_finds_the_plan_and_restores_the_placement(spark, tmp_path):
+    checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
+    one, other = (place.address for place in places(spark))
+    wanted = {TaskId("count", index): (one, other)[index % 2] for index in range(PARTITIONS)}
+
+    def follow():
+        return Follower(
+            spark,
+            lambda: started(spark, "aggregation", checkpoint),
+            AllocationStore(plan),
+            Scheme.LAZY,
+            operator="count",
+            partitions=PARTITIONS,
+            cycles=Cycles(0.5, 0.05),
+        )
+
+    def as_planned(follower):
+        where = follower.placing.where()
+        return len(where) == PARTITIONS and all(where[task].address == host for task, host in wanted.items())
+
+    first = follow()
+    AllocationStore(plan).publish(wanted, at=time.time())
+    soon(lambda: as_planned(first) and not first.placing.wanted())
+    first.close()
+    again = follow()
+    try:
+        soon(lambda: as_planned(again) and not again.placing.wanted())
+        assert again.failure is None
+    finally:
+        again.close()
+    assert is_exact(spark, "aggregation", checkpoint)
+
+
+@pytest.mark.parametrize("scheme", [Scheme.RESTART, Scheme.ONLINE, Scheme.LAZY])
+def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    plan = AllocationStore(tmp_path / "plan.jsonl")
+    one, other = (place.address for place in places(spark))
+    assert set(CYCLES) == set(Scheme)
+    follower = Follower(
+        spark,
+        lambda: started(spark, "aggregation", checkpoint),
+        AllocationStore(plan.path),
+        scheme,
+        operator="count",
+        partitions=PARTITIONS,
+        cycles=Cycles(0.5, 0.1),
+    )
+    try:
+        for host in (one, other):
+            wanted = {TaskId("count", index): host for index in range(PARTITIONS)}
+            version = plan.publish(wanted, at=time.time()).version
+            soon(lambda version=version: follower.acted == version and not follower.placing.wanted())
+            soon(lambda host=host: {at.address for at in follower.placing.where().values()} == {host})
+        assert follower.failure is None
+        assert (follower.restarts > 0) == (scheme is Scheme.RESTART)
+        if scheme is Scheme.LAZY:
+            # By loaders in threads of their own, which have no active session.
+            assert any(MigrationState.WARM in dict(map(reversed, each.history)) for each in follower.placing.landed)
+    finally:
+        follower.close()
+    assert is_exact(spark, "aggregation", checkpoint)

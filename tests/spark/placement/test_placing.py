@@ -1,0 +1,398 @@
+"""Migrations against an engine of paper: what a batch runs where, and whose report comes last, is up to each test."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.model.action import TaskId
+from elastream.model.migration import MigrationState
+from elastream.spark.jvm.state_partitions import Location
+from elastream.spark.placement.allocation import AllocationStore
+from elastream.spark.placement.placing import ATTEMPTS, Limits, Placing
+
+HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
+DONE = threading.Event()
+DONE.set()
+NAMES = {at: name for name, at in HERE.items()}
+
+
+@dataclass
+class Engine:
+    """Four state partitions. A batch runs each where the coordinator believes it, and says so."""
+
+    partitions: int = 4
+    believed: dict[int, Location] = field(default_factory=dict)
+    batch: int = -1
+    told: list[tuple[int, str]] = field(default_factory=list)
+    loaded: list[tuple[int, str]] = field(default_factory=list)
+    jobs: int = 0
+    busy: bool = False
+    loads: bool | None = True
+    overwrites: bool = False
+    slow: dict[Location, threading.Event] = field(default_factory=dict)
+
+    def where(self):
+        return dict(self.believed)
+
+    def move(self, partition, to):
+        self.told.append((partition, NAMES[to]))
+        if not self.overwrites:
+            self.believed[partition] = to
+
+    def planned(self):
+        return self.batch
+
+    def idle(self):
+        return not self.busy
+
+    def load(self, places, *, keep):
+        self.jobs += 1
+        for at in places.values():
+            self.slow.get(at, DONE).wait()
+        self.loaded += [(partition, NAMES[at]) for partition, at in places.items()]
+        if self.loads and not keep:
+            self.believed |= places
+        return None if self.loads is None else places if self.loads else ()
+
+    def run(self):
+        """A batch from plan to end."""
+        self.batch += 1
+        for partition in range(self.partitions):
+            self.believed.setdefault(partition, HERE["h1"])
+
+
+class Bench:
+    def __init__(self, path, **limits):
+        self.engine, self.usable = Engine(), dict(HERE)
+        self.plan = AllocationStore(path / "plan.jsonl")
+        self.benefit: dict[TaskId, float] = {}
+        self.placing = self.placer(**limits)
+        self.batch()
+
+    def placer(self, **limits):
+        return Placing(
+            {"count": self.engine}, time.monotonic, self.plan,
+            limits=Limits(**{"lazy": False, **limits}), benefit=lambda task: self.benefit.get(task, 0.0),
+        )  # fmt: skip
+
+    def batch(self, times=1):
+        for _ in range(times):
+            self.engine.run()
+            self.placing.batch_ended(["count"], self.engine.batch, self.usable.get)
+            self.loaded()
+
+    def loaded(self):
+        """Until nothing is being loaded, but where that is made to last."""
+        while any(each.load for each in self.placing._under_way.values() if each.place not in self.engine.slow):
+            time.sleep(0.001)
+
+    def on(self, host):
+        return {partition for partition, at in self.engine.believed.items() if at == HERE[host]}
+
+
+def task(index):
+    return TaskId("count", index)
+
+
+def states(placing):
+    return {each.task.index: each.state for each in placing.migrations()}
+
+
+def test_a_task_is_told_after_a_batch_and_has_landed_after_the_next(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    assert bench.engine.told == []
+    bench.batch()
+    assert bench.engine.told == [(0, "h2")]
+    assert states(bench.placing) == {0: MigrationState.FLIPPED}
+    bench.batch()
+    assert [(each.task, each.host) for each in bench.placing.landed] == [(task(0), "h2")]
+    assert bench.placing.wanted() == {}
+
+
+def test_nothing_is_told_while_the_new_executor_loads(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    assert bench.engine.loaded == [(0, "h2")]
+    assert bench.engine.told == []
+    assert states(bench.placing) == {0: MigrationState.WARMING}
+    bench.batch()
+    assert bench.engine.told == [(0, "h2")]
+    bench.batch()
+    (landed,) = bench.placing.landed
+    assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
+
+
+def test_a_state_that_cannot_be_loaded_ahead_moves_all_the_same(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.loads = False
+    bench.placing.want(task(0), "h2")
+    bench.batch(6)
+    assert bench.on("h2") == {0}
+    assert len(bench.placing.landed) == 1
+
+
+def test_a_few_at_a_time_towards_each_host(tmp_path):
+    bench = Bench(tmp_path, per_host=1)
+    bench.placing.want_all({task(0): "h2", task(1): "h2", task(2): "h3"})
+    bench.batch()
+    assert sorted(bench.engine.told) == [(0, "h2"), (2, "h3")]
+    bench.batch()
+    assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2"), (2, "h3")]
+
+
+def test_a_few_at_a_time_in_all(tmp_path):
+    bench = Bench(tmp_path, per_host=None, in_all=2)
+    bench.placing.want_all({task(n): "h2" for n in range(4)})
+    bench.batch()
+    assert len(bench.engine.told) == 2
+
+
+def test_without_limits_all_go_at_once(tmp_path):
+    bench = Bench(tmp_path, per_host=None)
+    bench.placing.want_all({task(n): "h2" for n in range(4)})
+    bench.batch()
+    assert len(bench.engine.told) == 4
+
+
+def test_the_greatest_benefit_goes_first(tmp_path):
+    bench = Bench(tmp_path, per_host=1)
+    bench.benefit = {task(2): 0.7, task(0): 0.1}
+    bench.placing.want_all({task(n): "h2" for n in range(4)})
+    bench.batch()
+    assert bench.engine.told == [(2, "h2")]
+
+
+def test_what_a_running_batch_overwrote_is_told_again(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    bench.engine.believed[0] = HERE["h1"]  # the report of the batch under way came after ours
+    bench.batch()
+    assert bench.engine.told == [(0, "h2"), (0, "h2")]
+    bench.batch()
+    assert len(bench.placing.landed) == 1
+
+
+def test_a_batch_planned_before_it_was_told_proves_nothing(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.engine.run()
+    ended = bench.engine.batch
+    bench.engine.batch += 1  # the next batch is planned by the time the end of the last one is seen
+    bench.placing.batch_ended(["count"], ended, bench.usable.get)
+    bench.placing.batch_ended(["count"], ended + 1, bench.usable.get)
+    assert states(bench.placing) == {0: MigrationState.FLIPPED}
+    bench.placing.batch_ended(["count"], ended + 2, bench.usable.get)
+    assert len(bench.placing.landed) == 1
+
+
+def test_what_is_always_sent_back_is_given_up_and_taken_from_the_plan(tmp_path):
+    bench = Bench(tmp_path)
+    bench.engine.overwrites = True
+    bench.placing.want(task(0), "h2")
+    bench.batch(ATTEMPTS + 2)
+    assert bench.engine.told == [(0, "h2")] * ATTEMPTS
+    assert [each.task for each in bench.placing.dropped] == [task(0)]
+    assert bench.plan.latest.hosts == {}
+
+
+def test_a_task_that_spark_ran_elsewhere_is_brought_back(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.batch(2)
+    bench.engine.believed[0] = HERE["h3"]
+    bench.batch(2)
+    assert bench.on("h2") == {0}
+    assert bench.placing.drifted == 1
+
+
+def test_a_lost_host_drops_what_was_on_its_way_there_until_it_is_back(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    place = bench.usable.pop("h2")
+    bench.batch(3)
+    assert bench.engine.told == []
+    assert [each.state for each in bench.placing.dropped] == [MigrationState.DROPPED]
+    bench.usable["h2"] = place
+    bench.batch(3)
+    assert bench.on("h2") == {0}
+
+
+def test_a_new_wish_replaces_an_older_one(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    bench.placing.want(task(0), "h3")
+    bench.batch(2)
+    assert bench.on("h3") == {0}
+    assert bench.plan.latest.hosts == {task(0): "h3"}
+    assert [each.host for each in bench.placing.dropped] == ["h2"]
+
+
+def test_what_another_process_plans_is_followed_from_the_next_period_on(tmp_path):
+    bench = Bench(tmp_path)
+    AllocationStore(bench.plan.path).publish({task(1): "h3"}, at=0.0)
+    bench.batch()
+    assert bench.engine.told == []
+    bench.placing.adopt()
+    bench.batch()
+    assert bench.engine.told == [(1, "h3")]
+
+
+def test_a_restarted_driver_restores_the_placement(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.batch(2)
+    bench.engine.believed = {}  # a query that starts again has its state nowhere
+    bench.plan = AllocationStore(bench.plan.path)
+    bench.placing = bench.placer()
+    bench.batch(3)
+    assert (bench.on("h2"), bench.on("h3")) == ({0}, {1})
+
+
+def test_a_target_with_another_executor_is_warmed_again(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    bench.usable["h2"] = Location(HERE["h2"].address, "9")
+    NAMES[bench.usable["h2"]] = "h2"
+    bench.batch(4)
+    assert bench.engine.loaded == [(0, "h2"), (0, "h2")]
+    assert bench.engine.believed[0] == bench.usable["h2"]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["want", "lose", "back", "drift", "batch"]), st.integers(0, 3), st.sampled_from(list(HERE))
+        ),
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_whatever_happens_tasks_end_where_the_plan_has_them(tmp_path_factory, events, lazy):
+    bench = Bench(tmp_path_factory.mktemp("plan"), lazy=lazy)
+    for what, index, host in events:
+        match what:
+            case "want":
+                bench.placing.want(task(index), host)
+            case "lose":
+                bench.usable.pop(host, None)
+            case "back":
+                bench.usable[host] = HERE[host]
+            case "drift":
+                bench.engine.believed[index] = HERE[host]
+            case "batch":
+                bench.batch()
+    bench.usable = dict(HERE)
+    bench.batch(40)
+    for each, host in bench.plan.latest.hosts.items():
+        assert bench.engine.believed[each.index] == HERE[host]
+    assert bench.placing.wanted() == {}
+
+
+def test_an_executor_that_runs_other_tasks_has_taken_over_once_it_has_loaded(tmp_path):
+    """Spark would have it unload what it does not hold, so its own report stands."""
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    assert bench.on("h2") == {0, 3}
+    assert states(bench.placing) == {0: MigrationState.FLIPPED}
+    bench.batch(2)
+    (landed,) = bench.placing.landed
+    assert [state.value for _, state in landed.history] == ["wanted", "warming", "warm", "flipped", "landed"]
+
+
+def test_what_a_new_host_gets_is_loaded_at_leisure_and_flips_together(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=1)
+    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.batch()
+    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h2"), (2, "h2")]
+    assert bench.engine.told == []
+    bench.batch()
+    assert bench.on("h2") == {0, 1, 2}
+
+
+def test_a_host_that_runs_tasks_already_gets_few_at_a_time(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=1)
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want_all({task(n): "h2" for n in range(3)})
+    bench.batch()
+    assert bench.engine.loaded == [(0, "h2")]
+
+
+def test_while_a_batch_runs_only_an_executor_that_runs_no_task_loads_ahead(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.busy = True
+    bench.engine.believed[3] = HERE["h2"]
+    bench.batch()
+    bench.placing.want_all({task(0): "h2", task(1): "h3"})
+    bench.batch()
+    assert bench.engine.loaded == [(1, "h3")]
+    assert bench.engine.told == [(0, "h2")]
+    bench.batch(2)
+    assert (bench.on("h2"), bench.on("h3")) == ({0, 3}, {1})
+
+
+def test_one_job_loads_all_whose_turn_it_is(tmp_path):
+    bench = Bench(tmp_path, lazy=True, per_host=2)
+    bench.engine.believed |= {2: HERE["h2"], 3: HERE["h3"]}
+    bench.batch()
+    bench.placing.want_all({task(0): "h2", task(1): "h3", task(2): "h3"})
+    bench.batch()
+    assert sorted(bench.engine.loaded) == [(0, "h2"), (1, "h3"), (2, "h3")]
+    assert bench.engine.jobs == 1
+
+
+def test_a_load_that_ends_after_its_target_got_another_executor_counts_for_nothing(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    old, new = HERE["h2"], Location(HERE["h2"].address, "9")
+    NAMES[new] = "h2"
+    bench.engine.slow = {old: threading.Event(), new: threading.Event()}
+    bench.placing.want(task(0), "h2")
+    bench.batch()
+    bench.usable["h2"] = new
+    bench.batch()
+    assert bench.engine.jobs == 2
+    bench.engine.slow.pop(old).set()
+    while not bench.engine.loaded:
+        time.sleep(0.001)
+    bench.batch()
+    assert bench.engine.told == []
+    assert states(bench.placing) == {0: MigrationState.WARMING}
+    bench.engine.slow.pop(new).set()
+    bench.loaded()
+    bench.batch(2)
+    assert bench.engine.believed[0] == new
+
+
+def test_an_operator_whose_query_is_gone_is_forgotten_but_stays_planned(tmp_path):
+    bench = Bench(tmp_path)
+    bench.placing.want(task(0), "h2")
+    bench.placing.detach("count")
+    assert bench.placing.tasks == ()
+    assert bench.placing.wanted() == {}
+    bench.placing.attach("count", bench.engine)
+    bench.batch(3)
+    assert bench.on("h2") == {0}
+
+
+def test_a_kind_of_state_that_cannot_be_loaded_ahead_is_tried_once(tmp_path):
+    bench = Bench(tmp_path, lazy=True)
+    bench.engine.loads = None
+    bench.placing.want(task(0), "h2")
+    bench.batch(2)
+    assert bench.on("h2") == {0}
+    bench.placing.want(task(1), "h2")
+    bench.batch()
+    assert bench.on("h2") == {0, 1}
+    assert bench.engine.loaded == [(0, "h2")]

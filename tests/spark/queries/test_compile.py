@@ -1,0 +1,468 @@
+"""Dataflows as running queries: results against plain Python, switching, replays, several sinks, durable edges."""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from elastream.model.endpoints import collect, files, parquet, records
+from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.flow import Dataflow
+from elastream.model.observation import Composition
+from elastream.model.stages import lay_out
+from elastream.recording.directory import RunDirectory
+from elastream.spark.dataflow.sinks import collected, latest
+from elastream.spark.jvm.session import session_settings
+from elastream.spark.queries.compiled import RunningSegment, explain_failure, start_queries, switch
+from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
+from elastream.spark.worker.meter import MeterRow
+from elastream.workload import constant
+
+pytestmark = pytest.mark.spark
+
+ROWS = [{"value": "the cat sat on the mat"}, {"value": "a dog and a cat"}, {"value": ""}]
+SOON = 200.0
+"""Seconds until a test that waits gives up; on a machine of its own nothing here takes ten."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("test_compile")
+    settings = {
+        **session_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@dataclass
+class Run:
+    """A dataflow under way."""
+
+    spark: SparkSession
+    flow: Dataflow
+    directory: RunDirectory
+    running: tuple[RunningSegment, ...] = ()
+
+    @classmethod
+    def start(
+        cls, spark: SparkSession, flow: Dataflow, folder: Path, composition: Composition | None = None, width: int = 2
+    ) -> "Run":
+        run = cls(spark, flow, RunDirectory.create(folder / "runs", flow.name))
+        run.resume(composition or Composition.default(flow.graph, {"source": width}))
+        return run
+
+    def resume(self, composition: Composition) -> None:
+        self.running = start_queries(
+            self.spark, lay_out(self.flow.graph), self.directory, composition, state_partitions=2, batch_seconds=60
+        )
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SOON
+        while not done():
+            for each in self.running:
+                if (error := each.query.exception()) is not None:
+                    raise AssertionError(explain_failure(error)) from error
+            assert time.monotonic() < deadline, [each.query.lastProgress for each in self.running]
+            time.sleep(0.05)
+
+    def taken(self) -> int:
+        """Records of the first query's source in committed batches."""
+        progress = self.running[0].query.lastProgress
+        offset = progress["sources"][0]["endOffset"] if progress else None
+        return int(json.loads(offset)["n"]) if offset else 0
+
+    def finish(self, total: int) -> list[MeterRow]:
+        self.until(lambda: self.taken() == total)
+        for each in self.running:
+            each.query.processAllAvailable()
+        return self.stop()
+
+    def stop(self) -> list[MeterRow]:
+        for each in self.running:
+            each.query.stop()
+        return self.running[0].meter.drain()
+
+
+def lines(flow: Dataflow, total: int, rate: int | None = None) -> Any:
+    """`total` lines, by default all due at once."""
+    per_second = rate or total * 1000
+    return flow.source(records(ROWS, "value string"), load=constant(per_second, total / per_second))
+
+
+def split(line: str) -> list[str]:
+    return line.split()
+
+
+def expected_words(total: int) -> Counter[str]:
+    return Counter(word for n in range(total) for word in ROWS[n % len(ROWS)]["value"].split())
+
+
+def test_words_are_counted_exactly_and_the_meter_saw_each_record_once(spark, tmp_path):
+    flow = Dataflow("words")
+    lines(flow, 1500).flat_map(split, returns="word string").key_by("word").count().sink(parquet(tmp_path / "out"))
+    run = Run.start(spark, flow, tmp_path)
+    meter = run.finish(1500)
+    counts = latest(tmp_path / "out")
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(1500)
+    (segment,) = run.running
+    assert segment.own_source
+    assert segment.keyed == ("count",)
+    totals = {
+        name: (sum(r.rows_in for r in meter if r.operator == name), sum(r.rows_out for r in meter if r.operator == name))
+        for name in ("source", "split")
+    }
+    assert totals == {"source": (1500, 1500), "split": (1500, expected_words(1500).total())}
+
+
+def numbered(flow: Dataflow, total: int, rate: int | None = None) -> Any:
+    per_second = rate or total * 1000
+    rows = [{"n": n} for n in range(1000)]
+    return flow.source(records(rows, "n long"), load=constant(per_second, total / per_second))
+
+
+def double_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": [2 * n for n in batch.column("n").to_pylist()]})
+
+
+def odd_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["n"] % 4 == 0]
+
+
+def test_every_form_in_one_query_gives_what_plain_python_gives(spark, tmp_path):
+    flow = Dataflow("forms")
+    stream = numbered(flow, 700).select(n="n + 1", name="early")
+    stream = stream.map_arrow(double_batch, returns="n long").map_pandas(odd_rows, returns="n long")
+    stream = stream.map(lambda n: {"n": n, "text": str(n)}, returns="n long, text string", name="pairs")
+    stream = stream.filter(lambda record: record["n"] > 100, name="large")
+    stream = stream.flat_map(lambda record: [record, record], returns="n long, text string", name="twice")
+    stream.select(text="concat(text, '!')", half="n div 2", name="late").sink(collect("forms"))
+    Run.start(spark, flow, tmp_path).finish(700)
+    numbers = [2 * (n % 1000 + 1) for n in range(700)]
+    kept = [n for n in numbers if n % 4 == 0 and n > 100 for _ in range(2)]
+    found = collected("forms").to_pylist()
+    assert Counter((row["text"], row["half"]) for row in found) == Counter((f"{n}!", n // 2) for n in kept)
+
+
+def test_results_that_only_grow_are_appended_by_sparks_own_sink(spark, tmp_path):
+    flow = Dataflow("append")
+    numbered(flow, 700).map(lambda n: n * n, returns="square long", name="square").sink(parquet(tmp_path / "out"))
+    Run.start(spark, flow, tmp_path).finish(700)
+    found = [row.square for row in spark.read.parquet(str(tmp_path / "out")).collect()]
+    assert Counter(found) == Counter((n % 1000) ** 2 for n in range(700))
+
+
+def test_a_fresh_run_does_not_append_to_the_results_of_an_earlier_one(spark, tmp_path):
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    flow = Dataflow("append")
+    numbered(flow, 10).map(lambda n: n, returns="n long", name="same").sink(parquet(tmp_path / "out"))
+    with pytest.raises(EnvironmentProblem, match="out holds the results of an earlier run"):
+        Run.start(spark, flow, tmp_path)
+
+
+def switching_flow(name: str, fail_when: Path) -> Dataflow:
+    """Numbers stamped with the alternate that took them; fails in the batch in which the file appears."""
+
+    def stamped(tag: str) -> Callable[[int], dict[str, Any]]:
+        def stamp(n: int) -> dict[str, Any]:
+            if fail_when.exists():
+                raise ValueError("told to fail")
+            return {"n": n, "tag": tag}
+
+        return stamp
+
+    flow = Dataflow(name)
+    stream = numbered(flow, 100_000, rate=200)
+    named = stream.map({"a": stamped("a"), "b": stamped("b")}, returns="n long, tag string", name="stamp")
+    checked = named.filter(lambda record: record["tag"] in "ab", name="second")
+    checked.sink(collect(name))
+    return flow
+
+
+def seen_under(segment: RunningSegment, code: int, meter: list[MeterRow]) -> Callable[[], bool]:
+    """Whether a batch has run under `code`; what the meter said goes to `meter`."""
+
+    def seen() -> bool:
+        fresh = segment.meter.drain()
+        meter.extend(fresh)
+        return any(row.code == code for row in fresh)
+
+    return seen
+
+
+def codes_by_batch(meter: list[MeterRow]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for row in meter:
+        found.setdefault(row.batch, set()).add(row.code)
+    return found
+
+
+def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_composition(spark, tmp_path):
+    trigger = tmp_path / "fail"
+    flow = switching_flow("switching", trigger)
+    graph = flow.graph
+    codec = CompositionCodec(graph)
+    a, b = (Composition(v, {"stamp": tag}, parallelism={"source": 2}) for v, tag in enumerate("ab"))
+    run = Run.start(spark, flow, tmp_path, a)
+    (segment,) = run.running
+    meter: list[MeterRow] = []
+    for version in range(1, 6):
+        wanted = Composition(version, {"stamp": "ab"[version % 2]}, parallelism={"source": 1 + version % 2})
+        switch(run.running, wanted)
+        run.until(seen_under(segment, codec.encode(wanted), meter))
+    trigger.touch()
+    deadline = time.monotonic() + SOON
+    while segment.query.isActive and time.monotonic() < deadline:
+        time.sleep(0.05)
+    failed = latest_batch(segment.checkpoint)
+    code = code_in_offsets(segment.checkpoint, failed)
+    assert code == codec.encode(b)
+    told = explain_failure(segment.query.exception())
+    assert told.startswith("operator 'stamp' (alternate 'b') failed on the record")
+    assert told.endswith("ValueError: told to fail")
+    trigger.unlink()
+    run.resume(a)  # the control plane changed its mind meanwhile
+    (segment,) = run.running
+    run.until(lambda: (segment.query.lastProgress or {"batchId": -1})["batchId"] > failed)
+    meter += run.stop()
+    by_batch = codes_by_batch(meter)
+    assert by_batch[failed] == {codec.encode(b)}
+    assert by_batch[failed + 1] == {codec.encode(a)}
+    assert all(len(codes) == 1 for codes in by_batch.values())
+    assert len({code for codes in by_batch.values() for code in codes}) == 2
+
+
+def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def drop(number: int) -> None:
+        pq.write_table(pa.table({"n": [number] * 10}), folder / f".{number}")
+        (folder / f".{number}").rename(folder / f"{number}.parquet")
+
+    flow = Dataflow("foreign")
+    stamp = {tag: (lambda n, tag=tag: f"{n}{tag}") for tag in "ab"}
+    flow.source(files(folder, "n long")).map(stamp, returns="text string", name="stamp").sink(collect("foreign"))
+    drop(0)
+    run = Run.start(spark, flow, tmp_path, Composition(0, {"stamp": "b"}))
+    (segment,) = run.running
+    assert not segment.own_source
+    segment.query.processAllAvailable()
+    switch(run.running, Composition(1, {"stamp": "a"}))
+    for number in range(1, 4):
+        drop(number)
+        segment.query.processAllAvailable()
+    meter = run.stop()
+    assert [codes_by_batch(meter)[batch] for batch in range(4)] == [{1}, {1}, {0}, {0}]
+    assert Counter(collected("foreign").column("text").to_pylist()) == Counter(dict.fromkeys(("0b", "1b", "2a", "3a"), 10))
+
+
+def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark, tmp_path):
+    flow = Dataflow("behind")
+    counts = numbered(flow, 100_000, rate=200).select(last="n % 10", name="last").key_by("last").count()
+    stamp = {tag: (lambda row, tag=tag: {"last": row["last"], "tag": tag}) for tag in "ab"}
+    counts.map(stamp, returns="last long, tag string", name="stamp").sink(collect("behind"))
+    run = Run.start(spark, flow, tmp_path)
+    (segment,) = run.running
+    meter: list[MeterRow] = []
+    for version, tag in enumerate("bab", 1):
+        switch(run.running, Composition(version, {"stamp": tag}, parallelism={"source": 2}))
+        run.until(seen_under(segment, int(tag == "b"), meter))
+    meter += run.stop()
+    for batch, codes in codes_by_batch([row for row in meter if row.operator == "stamp"]).items():
+        assert codes == {code_in_offsets(segment.checkpoint, batch)}
+
+
+def test_several_sinks_each_get_their_part(spark, tmp_path):
+    flow = Dataflow("sinks")
+    stream = numbered(flow, 700).map(lambda n: n + 1, returns="n long", name="add")
+    stream.filter(lambda n: n % 2 == 0, name="even").sink(parquet(tmp_path / "even"), name="evens")
+    texts = stream.map(lambda n: {"n": n, "text": str(n)}, returns="n long, text string", name="text")
+    texts.sink(collect("texts"), name="texts")
+    meter = Run.start(spark, flow, tmp_path).finish(700)
+    numbers = [n % 1000 + 1 for n in range(700)]
+    assert Counter(collected("texts").column("text").to_pylist()) == Counter(map(str, numbers))
+    evens = spark.read.parquet(str(tmp_path / "even")).collect()
+    assert Counter(row.n for row in evens) == Counter(n for n in numbers if n % 2 == 0)
+    assert sum(row.rows_in for row in meter if row.operator == "add") == 700  # the walk ran once, not once a sink
+
+
+def test_a_durable_edge_carries_each_record_once_to_a_query_of_its_own(spark, tmp_path):
+    flow = Dataflow("durable")
+    words = lines(flow, 700).flat_map(split, returns="word string").durable()
+    words.key_by("word").count().sink(parquet(tmp_path / "out"))
+    run = Run.start(spark, flow, tmp_path)
+    run.finish(700)
+    counts = latest(tmp_path / "out")
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(700)
+
+
+def batches_of(run: Run, segment: int) -> Iterator[tuple[int, Any]]:
+    """(batch, offset) of a segment's one inlet, in the order of its offset log."""
+    folder = run.running[segment].checkpoint / "offsets"
+    for batch in sorted(int(file.name) for file in folder.iterdir() if file.name.isdigit()):
+        yield batch, json.loads((folder / str(batch)).read_text().splitlines()[-1])
+
+
+def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(spark, tmp_path):
+    flow = Dataflow("wide")
+    lines(flow, 700, 140).durable().map(str.upper, returns="value string", name="shout").sink(collect("wide"))
+    start = Composition.default(flow.graph, {"source": 2, "shout": 1})
+    run = Run.start(spark, flow, tmp_path, start)
+    run.until(lambda: run.taken() > 100)
+    switch(run.running, Composition(1, start.alternates, start.choices, {"source": 2, "shout": 3}))
+    meter = run.finish(700)
+    assert collected("wide").num_rows == 700
+    widths = {batch: (offset["partitions"], offset["n"]) for batch, offset in batches_of(run, 1)}
+    assert {width for width, _ in widths.values()} == {1, 3}
+    tasks = {row.batch: row.tasks for row in meter if row.operator == "shout" and row.rows_in >= 3}
+    assert all(tasks[batch] == widths[batch][0] for batch in tasks)
+    assert {1, 3} == set(tasks.values())
+
+
+def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):
+    flow = Dataflow("several")
+    odd, even = lines(flow, 700, 140).deal(), flow.source(records(ROWS, "value string"), load=constant(100, 5), name="more")
+    left = odd.map(str.lower, returns="value string", name="left")
+    right = odd.map(str.upper, returns="value string", name="right")
+    both = left.durable().merge(right.durable(), even.durable())
+    both.map({"same": str.strip, "none": lambda _: "none"}, returns="value string", name="last").sink(collect("several"))
+    run = Run.start(spark, flow, tmp_path)
+    assert not any(each.query.status["message"].startswith("Initializing") for each in run.running)
+    run.until(lambda: (run.running[-1].query.lastProgress or {}).get("numInputRows", 0) > 0)
+    before = Composition.default(flow.graph)
+    switch(run.running, Composition(1, {**before.alternates, "last": "none"}, before.choices, {"source": 2}))
+    more = next(each for each in run.running if each.segment.name == "more")
+    run.until(lambda: more.query.lastProgress is not None and '"n": 500' in str(more.query.lastProgress["sources"][0]))
+    run.finish(700)
+    texts = Counter(collected("several").column("value").to_pylist())
+    assert texts.total() == 1200
+    assert 0 < texts["none"] < 1200
+
+
+def test_a_durable_edge_beside_a_sink_carries_each_record_once(spark, tmp_path):
+    flow = Dataflow("beside")
+    words = lines(flow, 700).flat_map(split, returns="word string")
+    words.sink(collect("beside"), name="archive")
+    words.durable().key_by("word").count().sink(parquet(tmp_path / "out"), name="table")
+    Run.start(spark, flow, tmp_path).finish(700)
+    counts = latest(tmp_path / "out")
+    assert dict(zip(counts["word"], counts["count"], strict=True)) == expected_words(700)
+    assert Counter(collected("beside").column("word").to_pylist()) == expected_words(700)
+
+
+def running_total(key: tuple[int], rows: pd.DataFrame, state: tuple[int] | None) -> tuple[pd.DataFrame, tuple[int]]:
+    total = (state[0] if state else 0) + int(rows["n"].sum())
+    return pd.DataFrame({"last": [key[0]], "total": [total]}), (total,)
+
+
+def test_a_function_with_state_keeps_it_from_batch_to_batch(spark, tmp_path):
+    flow = Dataflow("state")
+    stream = numbered(flow, 700).map(lambda n: {"n": n, "last": n % 7}, returns="n long, last long", name="digit")
+    totals = stream.key_by("last").apply(running_total, returns="last long, total long", state="total long")
+    totals.sink(parquet(tmp_path / "out"))
+    meter = Run.start(spark, flow, tmp_path).finish(700)
+    found = latest(tmp_path / "out")
+    expected = Counter[int]()
+    for n in range(700):
+        expected[n % 1000 % 7] += n % 1000
+    assert dict(zip(found["last"], found["total"], strict=True)) == expected
+    assert sum(row.rows_in for row in meter if row.operator == "running_total") == 700
+
+
+def test_two_sources_meet_in_one_query_under_one_composition(spark, tmp_path):
+    flow = Dataflow("two")
+    left = flow.source(records([{"n": 1}], "n long"), load=constant(1_000_000, 0.0002), name="left")
+    right = flow.source(records([{"n": 2}], "n long"), load=constant(1_000_000, 0.0003), name="right")
+    doubled = left.map({"twice": lambda n: 2 * n, "same": lambda n: n}, returns="n long", name="change")
+    doubled.merge(right).map(lambda n: 10 * n, returns="n long", name="tens").sink(collect("two"))
+    run = Run.start(spark, flow, tmp_path, Composition(1, {"change": "same"}))
+    run.until(lambda: sum(p["numInputRows"] for p in run.running[0].query.recentProgress) == 500)
+    run.stop()
+    assert Counter(collected("two").column("n").to_pylist()) == {10: 200, 20: 300}
+
+
+def test_streams_merged_before_a_key_are_counted_together(spark, tmp_path):
+    flow = Dataflow("merged")
+    left = flow.source(records([{"n": 1}], "n long"), load=constant(1_000_000, 0.0002), name="left")
+    right = flow.source(records([{"n": 1}, {"n": 2}], "n long"), load=constant(1_000_000, 0.0003), name="right")
+    left.merge(right).key_by("n").count().sink(parquet(tmp_path / "out"))
+    run = Run.start(spark, flow, tmp_path)
+    run.until(lambda: sum(p["numInputRows"] for p in run.running[0].query.recentProgress) == 500)
+    run.stop()
+    counts = latest(tmp_path / "out")
+    assert dict(zip(counts["n"], counts["count"], strict=True)) == {1: 350, 2: 150}
+
+
+REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
+    "two keyed operators": (
+        lambda flow: numbered(flow, 1).key_by("n").count().key_by("count").count().sink(collect("x")),
+        "the keyed operators 'count' and 'count_2' are in one query",
+    ),
+    "a keyed operator and a sink beside it": (
+        lambda flow: [
+            (stream := numbered(flow, 1)).sink(collect("x"), name="raw"),
+            stream.key_by("n").count().sink(collect("y"), name="table"),
+        ],
+        "one query would feed 'raw' besides the keyed 'count': put a durable edge before 'count'",
+    ),
+    "records that go around a keyed operator": (
+        lambda flow: (stream := numbered(flow, 1)).key_by("n").count().select(n="n").merge(stream).sink(collect("x")),
+        "records go around the keyed operator 'count' and meet its results",
+    ),
+    "a key that is not there": (
+        lambda flow: numbered(flow, 1).key_by("m").count().sink(collect("x")),
+        r"operator 'count' is keyed by 'm', which its records do not have \(they have: n\)",
+    ),
+    "a wrong aggregate": (
+        lambda flow: numbered(flow, 1).key_by("n").aggregate(columns={"x": "sun(n)"}).sink(collect("x")),
+        "the aggregates of operator 'aggregate' are wrong: .*sun",
+    ),
+    "a wrong column expression": (
+        lambda flow: numbered(flow, 1).select(x="m + 1").sink(collect("x")),
+        "the column expressions of 'select' are wrong: .*`m`",
+    ),
+    "a wrong schema": (
+        lambda flow: numbered(flow, 1).map(str, returns="word strang").sink(collect("x")),
+        "'word strang'",
+    ),
+    "a sink that writes nothing": (
+        lambda flow: numbered(flow, 1).map(str, returns="word string").sink(None),
+        "sink 'sink' writes nothing; it can only be simulated",
+    ),
+    "a kafka edge without servers": (
+        lambda flow: numbered(flow, 1).durable("kafka").map(str, returns="word string").sink(collect("x")),
+        "durable as kafka, but no source or sink of the dataflow says where",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compiled_is_refused_in_one_sentence_and_leaves_nothing_running(spark, tmp_path, case):
+    write, sentence = REFUSED[case]
+    flow = Dataflow("wrong")
+    write(flow)
+    with pytest.raises(DataflowError, match=sentence) as caught:
+        Run.start(spark, flow, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert spark.streams.active == []

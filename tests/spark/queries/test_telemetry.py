@@ -1,0 +1,273 @@
+"""Telemetry is arithmetic on what Spark reports; here the reports are written by hand."""
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.model.endpoints import collect, records
+from elastream.model.flow import Dataflow
+from elastream.model.observation import Metric
+from elastream.model.stages import lay_out
+from elastream.spark.dataflow.edges import Channel
+from elastream.spark.queries.compiled_frames import Telemetry, weighted_quantile
+from elastream.spark.worker.meter import MeterRow
+from elastream.workload import constant
+
+STARTED = 1_700_000_000.0
+
+
+class Progress:
+    """One entry of a query's progress, in the shape in which Spark gives it."""
+
+    def __init__(self, batch, start, seconds, first, last, worked=True):
+        self._batch = batch
+        self._parts = {"triggerExecution": seconds * 1e3} | ({"addBatch": seconds * 900} if worked else {})
+        offset = {"started": STARTED, "t": 0.0, "version": 0, "code": 0, "partitions": 1}
+        self._json = json.dumps(
+            {
+                "batchId": batch,
+                "timestamp": datetime.fromtimestamp(STARTED + start, UTC).isoformat().replace("+00:00", "Z"),
+                "numInputRows": last - first,
+                "durationMs": self._parts,
+                "sources": [{"startOffset": {**offset, "n": first}, "endOffset": {**offset, "n": last}}],
+            }
+        )
+
+    def batchId(self):
+        return self._batch
+
+    def durationMs(self):
+        return SimpleNamespace(containsKey=self._parts.__contains__)
+
+    def json(self):
+        return self._json
+
+
+@dataclass
+class Query:
+    progress: list
+
+    @property
+    def _jsq(self):
+        return SimpleNamespace(recentProgress=lambda: self.progress)
+
+
+def telemetry(tmp_path, progress, rate=100, lasts="10s", target=1.0):
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(rate, lasts=lasts))
+    lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (tmp_path / "offsets").mkdir(exist_ok=True)
+    running = SimpleNamespace(
+        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",), edges={}
+    )
+    return Telemetry(layout, [running], target)
+
+
+def test_a_batch_is_seen_once(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 0.5, 0.5, 10, 60)])
+    assert [batch.id for batch in made.poll()] == [0, 1]
+    assert made.poll() == ()
+    assert (made.batches, made.rows) == (2, 60)
+
+
+def test_an_idle_trigger_is_no_batch(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.01, 10, 10, worked=False)])
+    assert [batch.id for batch in made.poll()] == [0]
+
+
+def test_latency_is_commit_less_due(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    seen = made.application(STARTED + 2.0, cost=3.0)
+    # Records 0 to 99 were due over the first second, and all were committed at 1.5 s.
+    assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(1.0, abs=0.03)
+    assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(1.5, abs=0.03)
+    assert seen.value("f", Metric.COMPLIANCE) == pytest.approx(0.5, abs=0.04)
+    assert seen.value("f", Metric.COST) == 3.0
+
+
+def test_a_batch_is_described_with_what_its_first_and_last_record_waited(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100), Progress(1, 2.0, 0.25, 100, 100)])
+    found, empty = (made.described(batch, STARTED) for batch in made.poll())
+    assert (found.segment, found.start, found.seconds, found.records) == ("source", pytest.approx(1.0), 0.5, 100.0)
+    assert (found.oldest, found.newest) == (pytest.approx(1.5, abs=0.02), pytest.approx(0.5, abs=0.02))
+    assert math.isnan(empty.oldest)
+
+
+def test_what_waits_at_the_source_is_the_time_until_a_batch_takes_it(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    assert seen.value("source", Metric.DURATION_P50) == pytest.approx(0.5, abs=0.03)
+
+
+def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.5, 0.5, 0, 50)])
+    made.poll()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
+    assert made.backlog("source", STARTED + 2.0) == 150
+    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 120}')
+    assert made.backlog("source", STARTED + 2.0) == 80
+
+
+def test_before_the_first_batch_everything_is_unknown(tmp_path):
+    made = telemetry(tmp_path, [])
+    seen = made.application(STARTED, cost=0.0)
+    assert not seen.reading("f", Metric.LATENCY_P99).known
+    assert not seen.reading("f", Metric.BACKLOG).known
+    assert not made.exhausted("source", STARTED + 1e6)
+
+
+def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
+    progress = [Progress(0, 9.0, 0.5, 0, 900)]
+    made = telemetry(tmp_path, progress)
+    made.poll()
+    assert not made.exhausted("source", STARTED + 11.0)
+    progress.append(Progress(1, 10.2, 0.5, 900, 1000))
+    made.poll()
+    assert not made.exhausted("source", STARTED + 9.9)
+    assert made.exhausted("source", STARTED + 11.0)
+
+
+def test_an_old_value_shows_its_age(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 50)])
+    made.poll()
+    assert made.application(STARTED + 20.5, 0.0).age(Metric.LATENCY_P99) == pytest.approx(20.0)
+
+
+def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {"split": 2.0}, cores=2.0)
+    assert seen.value("split", Metric.PROCESSED_RATE) == pytest.approx(200)
+    assert seen.value("split", Metric.EMITTED_RATE) == pytest.approx(1400)
+    assert seen.value("split", Metric.SERVICE_TIME) == pytest.approx(0.002)
+    assert seen.value("split", Metric.BUSY_CORES) == pytest.approx(0.4)
+    assert seen.value("split", Metric.UTILISATION) == pytest.approx(0.2)
+    assert seen.value("split", Metric.PARALLELISM) == 2.0
+    assert seen.value("count", Metric.DURATION) == pytest.approx(0.2)
+    assert not seen.reading("count", Metric.SERVICE_TIME).known
+
+
+def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
+    made.poll()
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=1.1)
+    assert np.nansum(seen.column(Metric.BUSY_CORES)) == pytest.approx(1.1)
+    assert seen.value("count", Metric.SERVICE_TIME) == pytest.approx(0.7 / 1400)
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
+    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
+    found = weighted_quantile(values, weights, q)
+    assert found in values
+    assert weights[values <= found].sum() >= q * weights.sum() * (1 - 1e-9)
+    assert weights[values < found].sum() <= q * weights.sum() * (1 + 1e-9)
+
+
+def test_a_quantile_of_nothing_is_unknown():
+    assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
+
+
+def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
+    made = telemetry(
+        tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)]
+    )
+    made.poll()
+    # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
+    seen = made.application(STARTED + 4.0, cost=0.0)
+    assert seen.value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_a_long_silence_counts_for_no_more_than_an_observation_looks_back(tmp_path):
+    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 60.0, 1.0, 10, 410)])
+    made.poll()
+    assert made.application(STARTED + 61.0, cost=0.0).value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
+
+
+def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
+    made = telemetry(tmp_path, [Progress(number, float(number), 0.5, number, number + 1) for number in range(300)])
+    made.poll()
+    made.metered(
+        MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1)
+        for number in range(300)
+    )
+    assert made.operators(STARTED + 300.0, {}, cores=1.0).value("split", Metric.BUSY_CORES) == pytest.approx(0.1)
+    assert len(made._meter) == 200
+
+
+# -- durable edges -----------------------------------------------------------------------------------------------------
+
+
+def behind_an_edge(tmp_path, *batches, written=()):
+    """Telemetry of lines -> [durable] -> read; `batches` are those of the second query, (start, seconds, first, last)."""
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="lines")
+    lines.durable().map(str.upper, returns="value string", name="read").sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (edge,) = (edge for edge in flow.graph.edges if edge.durable)
+    channel = Channel(tmp_path / "edge", tmp_path / "control")
+    for number, (at, rows) in enumerate(written):
+        folder = channel.records / f"batch={number}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"value": ["A"] * rows}), folder / "part-0.parquet")
+        os.utime(folder, (STARTED + at, STARTED + at))
+    progress = []
+    for number, (start, seconds, first, last) in enumerate(batches):
+        entry = Progress(number, start, seconds, first, last)
+        told = json.loads(entry._json)
+        ends = {"startOffset": first, "endOffset": last}
+        told["sources"] = [{end: {"edge": "lines-read", "n": n} for end, n in ends.items()}]
+        entry._json = json.dumps(told)
+        progress.append(entry)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    first, second = layout.segments
+    running = [
+        SimpleNamespace(
+            segment=first, query=Query([Progress(0, 0.0, 0.5, 0, 10)]), checkpoint=tmp_path / "none", keyed=(), edges={}
+        ),
+        SimpleNamespace(segment=second, query=Query(progress), checkpoint=checkpoint, keyed=(), edges={edge: channel}),
+    ]
+    made = Telemetry(layout, running, 1.0)
+    made.poll()
+    return made, checkpoint
+
+
+def test_what_a_durable_edge_leads_to_has_a_queue_and_a_duration_from_being_written_to_being_committed(tmp_path):
+    made, checkpoint = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5), (5.0, 3)])
+    (checkpoint / "offsets" / "1").write_text('v1\n{}\n{"edge": "lines-read", "n": 6}')
+    seen = made.operators(STARTED + 5.5, {}, cores=1.0)
+    assert seen.value("read", Metric.BACKLOG) == 6
+    assert seen.value("read", Metric.DURATION) == pytest.approx(2.0)
+    assert seen.value("read", Metric.DURATION_P99) == pytest.approx(2.0)
+    assert seen.value("read", Metric.ARRIVAL_RATE) == pytest.approx(8 / 3)
+    application = made.application(STARTED + 5.5, cost=0.0)
+    assert not application.reading("f", Metric.BACKLOG).known  # the source's part is not
+    assert made.rows == 10  # what a second query takes has been taken by the first
+
+
+def test_edges_are_drained_when_committed_batches_have_taken_all_that_was_written(tmp_path):
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4), (4.0, 5)])
+    assert not made.drained()
+
+
+def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
+    made, _ = behind_an_edge(tmp_path)
+    assert made.drained()
+    again, _ = behind_an_edge(tmp_path / "again", (2.0, 1.0, 0, 4), written=[(1.0, 4)])
+    assert again.drained()

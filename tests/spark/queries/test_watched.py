@@ -1,0 +1,124 @@
+"""What can be told of a query from outside, and what cannot; the driver's answers are written by hand."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from elastream.model.action import TaskId
+from elastream.model.observation import Metric
+from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
+from elastream.spark.placement.allocation import VolatilePlan
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.watched import Loads, WatchedQuery
+from elastream.spark.queries.watched_frames import application_frame, layout_of, operator_frame, task_frame
+
+START = 1_000_000.0
+STAGE = StatefulStage("count0", 3, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))
+
+
+class Driver:
+    """Answers with the batches that have ended: (id, start, rows, seconds, behind)."""
+
+    def __init__(self):
+        self.ended = []
+
+    context = None
+
+    def ask(self, method, _, seen):
+        if method == "stateful":
+            return []
+        assert method == "batches"
+        rows = [each for each in self.ended if each[0] > seen]
+        return [[str(i), str(int(1e3 * at)), str(n), str(int(1e3 * s)), str(behind)] for i, at, n, s, behind in rows[::-1]]
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+@pytest.fixture
+def query(driver):
+    execution = SimpleNamespace(lastExecution=lambda: None, lastProgress=lambda: None)
+    streams = SimpleNamespace(get=lambda _: SimpleNamespace(streamingQuery=lambda: execution))
+    spark = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
+    placing = Placing({}, lambda: 0.0, VolatilePlan())
+    found = WatchedQuery(spark, driver, None, "an id", "q", placing)
+    found.run("run 1")
+    yield found
+    placing.close()
+
+
+def end_batches(driver, *, every=2.0, seconds=0.5, rows=100, count=4, behind=""):
+    driver.ended = [(n, START + n * every, rows, seconds, behind) for n in range(count)]
+    return START + (count - 1) * every + seconds
+
+
+def test_before_two_batches_nothing_is_known(query, driver):
+    now = end_batches(driver, count=1)
+    assert [batch.id for batch in query.look()] == [0]
+    assert math.isnan(query.interval(now))
+    assert math.isnan(query.rate(now))
+    assert math.isnan(query.latency(now))
+
+
+def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
+    now = end_batches(driver)
+    assert len(query.look()) == 4
+    assert query.look() == ()
+    assert query.interval(now) == pytest.approx(2.0)
+    assert query.rate(now) == pytest.approx(50.0)
+    assert query.latency(now) == pytest.approx(2.5)
+
+
+def test_a_query_that_has_gone_quiet_takes_less_and_less(query, driver):
+    now = end_batches(driver)
+    query.look()
+    assert query.rate(now + 20) == pytest.approx(5.0)
+
+
+def test_a_new_run_begins_with_nothing_known(query, driver):
+    now = end_batches(driver)
+    query.look()
+    query.run("run 1")
+    assert query.newest == 3
+    query.run("run 2")
+    assert (query.newest, query.runs) == (-1, 2)
+    assert math.isnan(query.rate(now))
+
+
+def test_what_partitions_take_is_unknown_until_three_batches_told_and_then_the_median(query, driver):
+    now = end_batches(driver)
+    query.look()
+    query.stages = (STAGE,)
+    told = [np.array([1.0, 0.2, 0.2]), np.array([0.2, 0.2, 0.4]), np.array([0.2, 0.4, 9.0])]
+    for number, seconds in enumerate(told):
+        assert np.isnan(query.loads(STAGE, now).busy).all() == (number < 3)
+        load = SimpleNamespace(partitions=3, busy=seconds, executor=("0", "1", "1"))
+        query._take(STAGE, load)
+    busy, error = query.loads(STAGE, now)
+    assert busy.tolist() == pytest.approx([0.1, 0.1, 0.2])
+    assert error[2] > 10 * error[1]
+    assert query.ran[TaskId("q/count0", 2)] == "1"
+
+
+def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
+    now = end_batches(driver, behind=700.0)
+    query.look()
+    query.stages = (STAGE,)
+    layout = layout_of((("q", query.operators),))
+    loads = {"q/count0": Loads(np.array([0.1, 0.2, np.nan]), np.array([0.01, 0.02, np.nan]))}
+    operators = operator_frame(layout.graph, [query], loads, now, cores=0.9)
+    assert operators.value("q", Metric.BACKLOG) == 700.0
+    assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(50.0)
+    assert math.isnan(operators.value("q/count0", Metric.BUSY_CORES))
+    assert operators.value("q", Metric.BUSY_CORES) == pytest.approx(0.9)
+    application = application_frame(layout.graph, [query], now, cost=3.0)
+    assert application.value("queries", Metric.THROUGHPUT) == pytest.approx(50.0)
+    tasks = task_frame(layout.graph, {TaskId("q/count0", 1): "h2", TaskId("q/count0", 2): "gone"}, ("h1", "h2"), loads)
+    assert tasks.tasks == (TaskId("q/count0", 1),)
+    assert tasks.host.tolist() == [1]
+    assert tasks.column(Metric.BUSY_CORES).tolist() == [0.2]
+    assert tasks.column(Metric.BUSY_CORES_ERROR).tolist() == [0.02]

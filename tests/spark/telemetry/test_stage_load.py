@@ -1,0 +1,114 @@
+"""What stages cost is arithmetic on lines of text; these are what a join of streams and a count behind it once said."""
+
+import math
+
+import numpy as np
+import pytest
+
+from elastream.spark.telemetry.stage_load import LoadWindow, read_loads
+
+RECORDED = """\
+J\t5\t1795271217824
+S\t62\t\t\t0\t2
+T\t0\t179\t1\t1\t130\t0\t11544968\t0\t0\t0\t2270
+T\t1\t180\t2\t1\t68\t0\t9738457\t0\t0\t0\t2261
+S\t64\t62\t0\t0\t2
+T\t0\t183\t1\t1\t2590\t10\t89648433\t238\t1381\t1220\t59
+T\t1\t184\t2\t1\t2140\t0\t89476481\t236\t1342\t1221\t61
+S\t65\t64\t1\t1\t2
+T\t0\t192\t1\t1\t982\t200\t39271415\t1\t59\t0\t0
+T\t1\t193\t2\t1\t723\t0\t35257752\t1\t61\t0\t0
+J\t4\t1795271205824
+"""
+
+
+def lines(text):
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def test_a_stage_is_read_with_what_it_reads_from_and_which_operators_it_holds():
+    feeding, joining, counting = read_loads(lines(RECORDED))
+    assert [(load.stage, load.parents, load.ranks) for load in (feeding, joining, counting)] == [
+        (62, (), ()),
+        (64, (62,), (0,)),
+        (65, (64,), (1,)),
+    ]
+    assert joining.executor == ("1", "2")
+    assert joining.task.tolist() == [183, 184]
+    assert joining.cpu.tolist() == pytest.approx([0.089648433, 0.089476481])
+    assert joining.run_time.tolist() == pytest.approx([2.59, 2.14])
+    assert joining.local_bytes.tolist() == [1381, 1342]
+    assert joining.remote_bytes.tolist() == [1220, 1221]
+    assert joining.written_bytes.tolist() == [59, 61]
+
+
+def test_rates_are_over_the_time_from_the_end_of_the_batch_before():
+    loads = read_loads(lines(RECORDED))
+    assert [load.seconds for load in loads] == pytest.approx([12.0] * 3)
+    assert loads[0].ended == pytest.approx(1795271217.824)
+
+
+def test_without_the_batch_before_the_time_is_unknown():
+    loads = read_loads(lines(RECORDED)[:-1])
+    assert all(math.isnan(load.seconds) for load in loads)
+    window = LoadWindow()
+    window.add(loads[1])
+    assert np.isnan(window.mean(2, now=0.0).busy).all()
+
+
+def test_a_task_is_busy_for_its_cpu_time_and_where_python_works_for_the_time_it_did_not_wait():
+    _, joining, counting = read_loads(lines(RECORDED))
+    assert joining.busy.tolist() == joining.cpu.tolist()
+    assert counting.busy.tolist() == pytest.approx([0.782, 0.723])
+
+
+def test_a_failed_attempt_counts_for_what_it_cost_and_not_for_where_the_task_ran():
+    failed = "T\t1\t190\t3\t0\t100\t0\t1000000000\t0\t0\t0\t0\n"
+    with_failure = RECORDED.replace("S\t65", failed + "S\t65")
+    joining = read_loads(lines(with_failure))[1]
+    assert joining.executor == ("1", "2")
+    assert joining.cpu[1] == pytest.approx(1.089476481)
+
+
+@pytest.mark.parametrize("cut", ["T\t0\t183", "T\t1\t184"])
+def test_a_stage_with_a_task_missing_says_nothing_and_the_others_still_do(cut):
+    kept = "\n".join(line for line in RECORDED.splitlines() if not line.startswith(cut))
+    assert [load.stage for load in read_loads(lines(kept))] == [62, 65]
+
+
+AGAIN = """\
+J\t5\t1795271218824
+S\t72\t\t\t0\t2
+S\t74\t72\t0\t0\t2
+T\t0\t200\t1\t1\t5\t0\t1000000000\t0\t0\t0\t0
+T\t1\t201\t1\t1\t5\t0\t7\t0\t0\t0\t0
+"""
+
+
+def test_what_two_jobs_of_a_batch_spent_on_a_stage_adds_up_and_it_ran_where_it_ran_last():
+    loads = read_loads(lines(AGAIN + RECORDED))
+    assert [load.stage for load in loads] == [62, 65, 74]
+    assert loads[2].cpu[0] == pytest.approx(1.089648433)
+    assert loads[2].executor == ("1", "1")
+    assert loads[0].seconds == pytest.approx(13.0)
+
+
+def test_a_window_takes_the_mean_over_its_last_batches():
+    first, second, third = (RECORDED.replace("J\t5", f"J\t{n}").replace("J\t4", f"J\t{n - 1}") for n in (5, 6, 7))
+    heavier = third.replace("\t89648433\t", "\t14000000000\t")
+    window = LoadWindow(length=2)
+    for text in (first, second, heavier):
+        window.add(read_loads(lines(text))[1])
+    mean = window.mean(2, now=1795271220.824)
+    assert mean.busy[0] == pytest.approx((0.089648433 + 14.0) / 24)
+    assert mean.occupied[0] == pytest.approx(2.59 / 12)
+    assert mean.traffic.tolist() == pytest.approx([2601 / 12, 2563 / 12])
+    assert mean.records.tolist() == pytest.approx([238 / 12, 236 / 12])
+    assert mean.age == pytest.approx(3.0)
+
+
+def test_a_window_says_nothing_of_another_number_of_partitions():
+    window = LoadWindow()
+    window.add(read_loads(lines(RECORDED))[1])
+    assert np.isnan(window.mean(3, now=0.0).busy).all()
+    assert not np.isnan(window.mean(2, now=0.0).busy).any()

@@ -1,0 +1,149 @@
+"""The composition of a batch: its code, the file our sources read, and the log that foreign sources need."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.graph import Alternate, Edge, Form, Graph, Kind, Operator
+from elastream.model.observation import Composition
+from elastream.spark.worker.composition import (
+    CompositionCodec,
+    CompositionLog,
+    Wanted,
+    code_in_offsets,
+    latest_batch,
+    read_wanted,
+    wanted_file,
+    write_wanted,
+)
+
+
+def a_chain(alternates: list[int], waits: list[bool], targets: int = 1) -> Graph:
+    """source -> op0 -> op1 ... -> one of `targets` sinks, the operators with that many alternates each."""
+    operators = [Operator("source", Kind.SOURCE)]
+    for number, (count, waiting) in enumerate(zip(alternates, waits, strict=True)):
+        functions = tuple(Alternate(f"a{n}", len, Form.MAP) for n in range(count))
+        operators.append(Operator(f"op{number}", alternates=functions, waits=waiting))
+    edges = [Edge(a.name, b.name) for a, b in itertools.pairwise(operators)]
+    edges += [Edge(operators[-1].name, f"sink{n}", choice="way" if targets > 1 else None) for n in range(targets)]
+    sinks = [Operator(f"sink{n}", Kind.SINK) for n in range(targets)]
+    return Graph("chain", (*operators, *sinks), tuple(edges))
+
+
+shapes = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=6)
+
+
+@given(shape=shapes, targets=st.integers(1, 4), data=st.data())
+def test_every_composition_survives_the_way_through_its_code(shape, targets, data):
+    graph = a_chain([count for count, _ in shape], [waiting for _, waiting in shape], targets)
+    codec = CompositionCodec(graph)
+    transforms = [o for o in graph.operators if o.alternates]
+    composition = Composition(
+        data.draw(st.integers(0, 1000)),
+        {o.name: data.draw(st.sampled_from([a.name for a in o.alternates])) for o in transforms},
+        {name: data.draw(st.sampled_from(among)) for name, among in graph.choices.items()},
+        {o.name: data.draw(st.integers(1, 64)) for o in transforms if o.waits} | {"source": 3},
+    )
+    code = codec.encode(composition)
+    assert 0 <= code < codec.size
+    assert codec.decode(code, composition.version, {"source": 3}) == composition
+
+
+@given(shape=shapes, data=st.data())
+def test_every_code_means_a_composition_of_its_own(shape, data):
+    codec = CompositionCodec(a_chain([count for count, _ in shape], [waiting for _, waiting in shape]))
+    code = data.draw(st.integers(0, codec.size - 1))
+    assert codec.encode(codec.decode(code)) == code
+
+
+def test_the_default_composition_is_code_zero():
+    graph = a_chain([3, 2], [True, False], targets=2)
+    assert CompositionCodec(graph).encode(Composition.default(graph)) == 0
+
+
+def test_what_cannot_be_switched_takes_no_room():
+    assert CompositionCodec(a_chain([1, 1, 1], [False, False, False])).size == 1
+
+
+def test_more_combinations_than_a_code_can_carry_are_refused():
+    with pytest.raises(DataflowError, match=r"dataflow 'chain'.* combine in .* ways"):
+        CompositionCodec(a_chain([2] * 11, [True] * 11))
+
+
+@pytest.mark.parametrize(
+    ("composition", "sentence"),
+    [
+        (Composition(alternates={"op0": "best"}), "operator 'op0' has no alternate 'best'"),
+        (Composition(choices={"way": "cellar"}), "choice 'way' has no target 'cellar'"),
+        (Composition(parallelism={"op0": 65}), "operator 'op0' waits on a pool of 65"),
+        (Composition(parallelism={"op0": 0}), "operator 'op0' waits on a pool of 0"),
+    ],
+    ids=["alternate", "target", "too wide", "no width"],
+)
+def test_a_composition_outside_the_graph_is_refused_by_name(composition, sentence):
+    codec = CompositionCodec(a_chain([2], [True], targets=2))
+    with pytest.raises(DataflowError, match=sentence):
+        codec.encode(composition)
+
+
+def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
+    path = wanted_file(tmp_path / "control" / "source")
+    write_wanted(path, 1, 0, 2)
+    write_wanted(path, 2, 5, 4)
+    assert read_wanted(path, Wanted(version=0, code=0, partitions=1)) == Wanted(version=2, code=5, partitions=4)
+    assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
+
+
+@given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))
+def test_a_batch_runs_under_the_last_entry_that_reaches_it(tmp_path_factory, gaps, probe):
+    log = CompositionLog(tmp_path_factory.mktemp("log"))
+    batch, expected = 0, 0
+    for version, (gap, code) in enumerate(gaps):
+        batch += gap
+        log.append(batch, version, code)
+        if batch <= probe:
+            expected = code
+    assert log.code(probe) == expected
+
+
+def test_an_empty_log_means_the_default_composition(tmp_path: Path):
+    assert CompositionLog(tmp_path / "nowhere").code(7) == 0
+
+
+def planned(checkpoint: Path, batch: int, *offsets: str) -> None:
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(["v1", json.dumps({"batchTimestampMs": 0}), *offsets]))
+
+
+def test_a_switch_begins_two_batches_after_the_newest_one_planned(tmp_path: Path):
+    planned(tmp_path, 9, "{}")
+    planned(tmp_path, 10, "{}")
+    (tmp_path / "offsets" / ".11.tmp").touch()
+    log = CompositionLog(tmp_path / "log")
+    assert latest_batch(tmp_path) == 10
+    assert log.switch(tmp_path, version=1, code=3) == 12
+    assert [log.code(batch) for batch in (11, 12)] == [0, 3]
+
+
+def test_a_switch_that_the_query_overtook_is_not_called_done(tmp_path: Path):
+    class Overtaken(CompositionLog):
+        def append(self, batch: int, version: int, code: int) -> None:
+            super().append(batch, version, code)
+            planned(tmp_path, batch, "{}")
+
+    planned(tmp_path, 0, "{}")
+    with pytest.raises(EnvironmentProblem, match=r"batch 2 .* was planned while"):
+        Overtaken(tmp_path / "log").switch(tmp_path, version=1, code=3)
+
+
+def test_the_offset_log_tells_the_code_of_a_batch(tmp_path: Path):
+    ours = json.dumps({"n": 10, "version": 2, "code": 6, "partitions": 2})
+    planned(tmp_path, 0, "-", json.dumps({"logOffset": 4}), ours, json.dumps({"n": 9, "version": 3, "code": 7}))
+    planned(tmp_path, 1, json.dumps({"logOffset": 5}))
+    assert code_in_offsets(tmp_path, 0) == 7  # the newest: a source that has nothing new keeps its old offset
+    assert code_in_offsets(tmp_path, 1) is None

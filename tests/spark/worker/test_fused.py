@@ -1,0 +1,441 @@
+"""The walk of a fused region, without Spark: every form, every kind of edge, against plain Python."""
+
+import re
+import resource
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastream.model.errors import DataflowError
+from elastream.model.flow import Dataflow, Stream
+from elastream.model.graph import Alternate, Graph, Kind, Operator
+from elastream.model.observation import Composition
+from elastream.spark.dataflow.failures import explain_failure
+from elastream.spark.dataflow.fusing import region, wire
+from elastream.spark.worker.composition import COLUMN, CompositionCodec
+from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
+from elastream.spark.worker.meter import MeterRow, merged
+from elastream.spark.worker.runner import OperatorFailed
+
+COLUMNS = {
+    "n long": pa.schema([("n", pa.int64())]),
+    "word string": pa.schema([("word", pa.string())]),
+    "n long, square long": pa.schema([("n", pa.int64()), ("square", pa.int64())]),
+    "parts array<long>": pa.schema([("parts", pa.list_(pa.int64()))]),
+}
+NUMBERS = COLUMNS["n long"]
+
+
+def numbers_flow() -> tuple[Dataflow, Stream]:
+    flow = Dataflow("numbers")
+    return flow, flow.source(None)
+
+
+def walk_of(graph: Graph, arriving: Sequence[pa.Schema] = (NUMBERS,)) -> Walk:
+    stateless = [name for name in graph.order if graph.by_name[name].kind is not Kind.KEYED]
+    return wire(region(graph, stateless, ()), "source", "source", CompositionCodec(graph), arriving, COLUMNS.__getitem__)
+
+
+class Ran:
+    """What one task made of the numbers: rows by sink, and what the meter said."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        rows: Iterable[int],
+        composition: Composition | None = None,
+        batch_rows: int = 7,
+        arriving: Sequence[pa.Schema] = (NUMBERS,),
+    ) -> None:
+        rows = list(rows)
+        code = CompositionCodec(graph).encode(composition or Composition.default(graph))
+        batches = [
+            pa.RecordBatch.from_pydict({"n": rows[at : at + batch_rows]}, schema=NUMBERS).append_column(
+                COLUMN, pa.array([code] * len(rows[at : at + batch_rows]), pa.int64())
+            )
+            for at in range(0, len(rows), batch_rows)
+        ]
+        walk = walk_of(graph, arriving)
+        counted: list[Any] = []
+        results = list(walked(walk, Carrier(stamped=True), 3, batches, counted.extend))
+        names = [exit.name for exit in walk.exits]
+        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for result in results:
+            for row in result.to_pylist():
+                if len(names) == 1:
+                    self.rows[names[0]].append(row)
+                else:
+                    self.rows[names[row[EXIT]]].append(row[f"_{row[EXIT]}"])
+        self.meter: Mapping[str, MeterRow] = {row.operator: row for row in merged(counted)}
+
+    def values(self, sink: str = "sink") -> list[Any]:
+        return [next(iter(row.values())) for row in self.rows[sink]]
+
+
+def plus_one(n: int) -> int:
+    return n + 1
+
+
+def up_to(n: int) -> Iterable[int]:
+    return range(n % 3)
+
+
+def is_even(n: int) -> bool:
+    return n % 2 == 0
+
+
+def doubled_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pc.multiply(batch.column("n"), 2)], ["n"])
+
+
+def odd_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["n"] % 2 == 1]
+
+
+# Names are left to `free_name`, so that the same form can stand in a chain twice.
+FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]] = [
+    (lambda s: s.map(plus_one, returns="n long"), lambda rows: [n + 1 for n in rows]),
+    (lambda s: s.flat_map(up_to, returns="n long"), lambda rows: [k for n in rows for k in range(n % 3)]),
+    (lambda s: s.filter(is_even), lambda rows: [n for n in rows if n % 2 == 0]),
+    (lambda s: s.map_arrow(doubled_batch, returns="n long"), lambda rows: [2 * n for n in rows]),
+    (lambda s: s.map_pandas(odd_frame, returns="n long"), lambda rows: [n for n in rows if n % 2 == 1]),
+]
+
+
+@settings(max_examples=150)
+@given(chosen=st.lists(st.sampled_from(FORMS), min_size=1, max_size=6), rows=st.lists(st.integers(0, 99), max_size=40))
+def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
+    flow, stream = numbers_flow()
+    expected = rows
+    for add, reference in chosen:
+        stream = add(stream)
+        expected = reference(expected)
+    stream.sink(None)
+    assert Ran(flow.graph, rows).values() == expected
+
+
+@given(rows=st.lists(st.integers(-50, 50), max_size=60), batch_rows=st.integers(1, 20))
+def test_branches_that_fan_out_and_in_again_lose_and_double_nothing(rows, batch_rows):
+    flow, stream = numbers_flow()
+    up = stream.map(plus_one, returns="n long", name="up")
+    down = stream.map_arrow(doubled_batch, returns="n long", name="down")
+    up.merge(down).filter(is_even, name="even").sink(None)
+    ran = Ran(flow.graph, rows, batch_rows=batch_rows)
+    expected = [n + 1 for n in rows] + [2 * n for n in rows]
+    assert Counter(ran.values()) == Counter(n for n in expected if n % 2 == 0)
+
+
+@given(rows=st.integers(0, 50), hands=st.integers(2, 5), batch_rows=st.integers(1, 9), arrow=st.booleans())
+def test_round_robin_deals_in_turn_across_batches(rows, hands, batch_rows, arrow):
+    flow, stream = numbers_flow()
+    stream = stream.map_arrow(_same, returns="n long") if arrow else stream.map(_identity, returns="n long")
+    for hand in range(hands):
+        stream.deal().map(plus_one, returns="n long", name=f"hand{hand}").sink(None, name=f"sink{hand}")
+    ran = Ran(flow.graph, range(rows), batch_rows=batch_rows)
+    for hand in range(hands):
+        assert ran.values(f"sink{hand}") == [n + 1 for n in range(rows) if n % hands == hand]
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _identity(n: int) -> int:
+    return n
+
+
+def a_choice() -> Graph:
+    flow, stream = numbers_flow()
+    choosing = stream.map({"one": plus_one, "none": _identity}, returns="n long", name="add").choice("way")
+    choosing.map(lambda n: n * 10, returns="n long", name="tens").sink(None, name="left")
+    choosing.map(lambda n: n * 100, returns="n long", name="hundreds").sink(None, name="right")
+    return flow.graph
+
+
+@pytest.mark.parametrize("alternate", ["one", "none"])
+@pytest.mark.parametrize(("target", "sink", "factor"), [("tens", "left", 10), ("hundreds", "right", 100)])
+def test_the_composition_chooses_the_alternate_and_the_edge(alternate, target, sink, factor):
+    ran = Ran(a_choice(), range(20), Composition(1, {"add": alternate}, {"way": target}))
+    assert ran.values(sink) == [(n + (alternate == "one")) * factor for n in range(20)]
+    assert sum(map(len, ran.rows.values())) == 20
+
+
+def test_records_of_several_columns_are_dicts_that_no_other_branch_sees_change():
+    def spoil(record: dict[str, int]) -> dict[str, int]:
+        record["n"] = -1
+        return record
+
+    flow, stream = numbers_flow()
+    pairs = stream.map(lambda n: {"square": n * n, "n": n}, returns="n long, square long", name="pairs")
+    pairs.map(spoil, returns="n long, square long", name="spoil").sink(None, name="spoilt")
+    pairs.filter(lambda record: record["n"] >= 0, name="kept").sink(None, name="whole")
+    ran = Ran(flow.graph, range(10))
+    assert ran.rows["spoilt"] == [{"n": -1, "square": n * n} for n in range(10)]
+    assert ran.rows["whole"] == [{"n": n, "square": n * n} for n in range(10)]
+
+
+def test_a_list_in_a_single_column_is_not_shared_between_branches():
+    def empty(parts: list[int]) -> int:
+        parts.clear()
+        return 0
+
+    flow, stream = numbers_flow()
+    lists = stream.map(lambda n: [n, n], returns="parts array<long>", name="lists")
+    lists.map(empty, returns="n long", name="empty").sink(None, name="zeros")
+    lists.map(len, returns="n long", name="length").sink(None, name="lengths")
+    assert Ran(flow.graph, range(5)).values("lengths") == [2] * 5
+
+
+def test_missing_values_stay_missing():
+    flow, stream = numbers_flow()
+    stream.map(lambda n: None if n is None else n + 1, returns="n long", name="add").sink(None)
+    assert Ran(flow.graph, [1, None, 3]).values() == [2, None, 4]  # type: ignore[list-item]
+
+
+def test_the_meter_counts_rows_of_every_operator_and_of_the_stage():
+    flow, stream = numbers_flow()
+    stream.filter(is_even, name="even").flat_map(lambda n: [n] * 3, returns="n long", name="thrice").sink(None)
+    meter = Ran(flow.graph, range(100)).meter
+    assert {name: (row.rows_in, row.rows_out) for name, row in meter.items()} == {
+        "source": (100, 100),
+        "even": (100, 50),
+        "thrice": (50, 150),
+    }
+    assert all(row.batch == 3 and row.segment == "source" and row.tasks == 1 for row in meter.values())
+    assert all(row.busy >= 0 and row.first <= row.last for row in meter.values())
+
+
+def test_the_meter_leaves_out_operators_that_no_record_reached():
+    assert set(Ran(a_choice(), range(5), Composition(1, {}, {"way": "tens"})).meter) == {"source", "add", "tens"}
+
+
+def waiting_flow(function: Callable[[int], Any], flat: bool = False) -> Graph:
+    flow, stream = numbers_flow()
+    add = stream.flat_map if flat else stream.map
+    add(function, returns="n long", name="call", waits=True).sink(None)
+    return flow.graph
+
+
+def test_an_operator_that_waits_runs_as_many_calls_at_once_as_its_pool_is_wide():
+    together = threading.Barrier(4, timeout=20)
+
+    def call(n: int) -> int:
+        together.wait()  # passes only when four calls are under way
+        return n + 1
+
+    ran = Ran(waiting_flow(call), range(8), Composition(1, parallelism={"call": 4}), batch_rows=8)
+    assert ran.values() == list(range(1, 9))
+
+
+def test_an_operator_that_waits_keeps_the_order_of_what_it_emits():
+    ran = Ran(waiting_flow(lambda n: (n, -n), flat=True), range(30), Composition(1, parallelism={"call": 5}))
+    assert ran.values() == [value for n in range(30) for value in (n, -n)]
+    assert ran.meter["call"].rows_out == 60
+
+
+def test_a_batch_form_that_waits_is_cut_into_as_many_parts_as_the_pool_is_wide():
+    sizes: list[int] = []
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return batch
+
+    flow, stream = numbers_flow()
+    stream.map_arrow(call, returns="n long", name="call", waits=True).sink(None)
+    ran = Ran(flow.graph, range(10), Composition(1, parallelism={"call": 3}), batch_rows=10)
+    assert ran.values() == list(range(10))
+    assert sorted(sizes) == [3, 3, 4]
+
+
+def test_records_of_two_sources_enter_where_their_source_does():
+    flow = Dataflow("two")
+    left, right = flow.source(None, name="left"), flow.source(None, name="right")
+    left.map(plus_one, returns="n long", name="add").merge(right).sink(None)
+    walk = walk_of(flow.graph, (NUMBERS, NUMBERS))
+    fields = [("n", pa.int64())]
+    rows = {0: [1, 2, 3], 1: [10, 20]}
+    batches = [
+        pa.RecordBatch.from_pydict(
+            {
+                ENTRY: [entry] * len(values),
+                "_0": [{"n": n} if entry == 0 else None for n in values],
+                "_1": [{"n": n} if entry == 1 else None for n in values],
+            },
+            schema=pa.schema([(ENTRY, pa.int32()), ("_0", pa.struct(fields)), ("_1", pa.struct(fields))]),
+        )
+        for entry, values in rows.items()
+    ]
+    results = walked(walk, Carrier(), 0, batches, lambda _: None)
+    assert [n for result in results for n in result.column("n").to_pylist()] == [2, 3, 4, 10, 20]
+
+
+FAILING: dict[str, tuple[Callable[[Stream], Stream], str]] = {
+    "map": (
+        lambda s: s.map(lambda n: 1 // (n - 4), returns="n long", name="f"),
+        r"operator 'f' failed on the record 4: ZeroDivisionError: .*by zero",
+    ),
+    "flat map, in its generator": (
+        lambda s: s.flat_map(lambda n: (1 // (n - 4) for _ in range(2)), returns="n long", name="f"),
+        r"operator 'f' failed on the record 4: ZeroDivisionError",
+    ),
+    "filter": (
+        lambda s: s.filter(lambda n: [0, 1][n - 3], name="f"),
+        r"operator 'f' failed on the record 0: IndexError|operator 'f' failed on the record 5: IndexError",
+    ),
+    "an alternate": (
+        lambda s: s.map({"good": lambda n: 1 // (n - 4), "fast": plus_one}, returns="n long", name="f"),
+        r"operator 'f' \(alternate 'good'\) failed on the record 4",
+    ),
+    "arrow": (
+        lambda s: s.map_arrow(lambda batch: batch.column("m"), returns="n long", name="f"),
+        r"operator 'f' failed on a batch of 7 records that begins with \{'n': 0\}: KeyError",
+    ),
+    "arrow, a column missing": (
+        lambda s: s.map_arrow(lambda batch: batch.rename_columns(["m"]), returns="n long", name="f"),
+        r"operator 'f' failed on a batch .*the batch it returned has no column 'n' \(it has: m\)",
+    ),
+    "pandas": (
+        lambda s: s.map_pandas(lambda frame: frame["m"], returns="n long", name="f"),
+        r"operator 'f' failed on a batch of 7 records that begins with \{'n': 0\}: KeyError: 'm'",
+    ),
+    "a value of another type": (
+        lambda s: s.map(lambda n: "four" if n == 4 else n, returns="n long", name="f"),
+        r"operator 'f' failed on the record 'four': it returned a value that is not n int64",
+    ),
+    "a dict without a column": (
+        lambda s: s.map(lambda n: {"n": n}, returns="n long, square long", name="f"),
+        r"operator 'f' failed on the record \{'n': 0\}: it returned a record without the column 'square'",
+    ),
+    "not iterable": (
+        lambda s: s.flat_map(lambda n: n, returns="n long", name="f"),
+        r"operator 'f' failed on the record 0: TypeError: 'int' object is not iterable",
+    ),
+    "on a pool": (
+        lambda s: s.map(lambda n: 1 // (n - 4), returns="n long", name="f", waits=True),
+        r"operator 'f' failed on the record 4: ZeroDivisionError",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_a_function_that_fails_is_told_by_operator_alternate_and_record(case):
+    add, sentence = FAILING[case]
+    flow, stream = numbers_flow()
+    add(stream).sink(None)
+    with pytest.raises(OperatorFailed) as caught:
+        Ran(flow.graph, range(10))
+    spark_says = RuntimeError(
+        f"[STREAM_FAILED] Query failed: Traceback\n  pickle.py\n{caught.value}\n\tat java.lang.Thread"
+    )
+    told = explain_failure(spark_says)
+    assert re.search(sentence, told), told
+    assert "\n" not in told
+
+
+def test_a_long_record_is_shown_in_part():
+    flow, stream = numbers_flow()
+    words = stream.map(lambda n: "x" * 5000, returns="word string", name="long")
+    words.map(lambda word: 1 // 0, returns="n long", name="f").sink(None)
+    with pytest.raises(OperatorFailed) as caught:
+        Ran(flow.graph, [1])
+    assert len(explain_failure(caught.value)) < 350
+
+
+# -- what the meter books on whom ---------------------------------------------------------------------------------------
+
+
+def metered(walk: Walk, rows: Sequence[int]) -> dict[str, MeterRow]:
+    counted: list[Any] = []
+    batch = pa.RecordBatch.from_pydict({"n": rows}, schema=NUMBERS)
+    list(walked(walk, Carrier(), 3, [batch], counted.extend))
+    return {row.operator: row for row in merged(counted)}
+
+
+def test_an_operator_that_leads_its_stage_has_its_own_work_and_the_transport_and_each_record_once():
+    flow, stream = numbers_flow()
+    stream.map(lambda n: sum(range(20_000)) * 0 + n, returns="n long", name="add").sink(None)
+    walk = walk_of(flow.graph)
+    apart, together = metered(walk, range(100)), metered(replace(walk, lead="add"), range(100))
+    assert set(together) == {"add"}
+    assert (together["add"].rows_in, together["add"].rows_out, together["add"].tasks) == (100, 100, 1)
+    assert together["add"].busy > 0.5 * apart["add"].busy > 0
+
+
+def spin(n: int) -> int:
+    subprocess.run([sys.executable, "-S", "-c", "sum(range(10_000_000))"], check=True)
+    return n
+
+
+def test_the_cpu_time_of_a_process_that_an_operator_runs_is_the_operators():
+    flow, stream = numbers_flow()
+    stream.map(spin, returns="n long", name="spin").sink(None)
+    began = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    found = metered(walk_of(flow.graph), [1, 2])
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - began
+    assert found["spin"].busy >= 0.99 * spent > 0.05
+
+
+# -- what a region can be ----------------------------------------------------------------------------------------------
+
+
+def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
+    flow, stream = numbers_flow()
+    stream.select(name="early", n="n + 1").map(plus_one, returns="n long", name="add").select(name="late", n="n * 2").sink(
+        None
+    )
+    found = region(flow.graph, flow.graph.order, ())
+    assert [o.name for o in found.inlets[0].natives] == ["early"]
+    assert [o.name for o in found.steps] == ["add"]
+    assert [[o.name for o in outlet.natives] for outlet in found.outlets] == [["late"]]
+
+
+def test_column_expressions_alone_need_no_walk():
+    flow, stream = numbers_flow()
+    stream.select(name="a", n="n + 1").select(name="b", n="n * 2").sink(None)
+    found = region(flow.graph, flow.graph.order, ())
+    assert found.plain
+    assert [o.name for o in found.inlets[0].natives] == ["a", "b"]
+
+
+def test_column_expressions_between_functions_are_refused():
+    flow, stream = numbers_flow()
+    first = stream.map(plus_one, returns="n long", name="first")
+    first.select(name="between", n="n * 2").map(plus_one, returns="n long", name="last").sink(None)
+    with pytest.raises(DataflowError, match="column expressions of 'between' stand between functions"):
+        region(flow.graph, flow.graph.order, ())
+
+
+def test_streams_of_different_columns_do_not_merge():
+    flow, stream = numbers_flow()
+    words = stream.map(str, returns="word string", name="words")
+    stream.map(plus_one, returns="n long", name="add").merge(words).sink(None)
+    with pytest.raises(
+        DataflowError, match=r"'sink' merges streams with different columns: 'words' has word string|'add' has"
+    ):
+        walk_of(flow.graph)
+
+
+def test_an_operator_that_does_not_say_what_it_returns_is_refused():
+    flow, stream = numbers_flow()
+    stream.map(plus_one, returns="", name="add").sink(None)
+    with pytest.raises(DataflowError, match="operator 'add' does not say what it returns"):
+        walk_of(flow.graph)
+
+
+def test_an_operator_for_simulation_only_is_refused():
+    flow, stream = numbers_flow()
+    model = Operator("model", alternates=(Alternate("model", cost=0.01),), returns="n long")
+    flow.add(model, stream._taps).sink(None)
+    with pytest.raises(DataflowError, match="operator 'model' has no function to run on Spark"):
+        walk_of(flow.graph)

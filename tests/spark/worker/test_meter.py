@@ -1,0 +1,38 @@
+"""What tasks report, added up."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.spark.worker.meter import MeterRow, merged
+
+rows = st.tuples(
+    st.sampled_from(["one", "two"]),
+    st.integers(0, 2),
+    st.sampled_from(["split", "clean"]),
+    st.integers(0, 1),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+    st.floats(0, 10),
+    st.floats(100, 200),
+    st.floats(200, 300),
+)
+
+
+@given(st.lists(rows, max_size=30))
+def test_no_record_and_no_second_is_lost_or_counted_twice(reported):
+    found = merged(reported)
+    assert sum(row.tasks for row in found) == len(reported)
+    assert sum(row.rows_in for row in found) == sum(row[4] for row in reported)
+    assert sum(row.rows_out for row in found) == sum(row[5] for row in reported)
+    assert abs(sum(row.busy for row in found) - sum(row[6] for row in reported)) < 1e-6
+    assert len({(row.segment, row.batch, row.operator, row.code) for row in found}) == len(found)
+
+
+def test_tasks_of_one_batch_become_one_row_from_first_to_last():
+    reported = [("s", 4, "split", 0, 10, 30, 0.5, 101.0, 103.0), ("s", 4, "split", 0, 20, 60, 0.25, 100.0, 102.0)]
+    assert merged(reported) == [MeterRow("s", 4, "split", 0, 30, 90, 0.75, 100.0, 103.0, 2)]
+
+
+def test_two_compositions_in_one_batch_would_show():
+    reported = [("s", 4, "split", 0, 1, 1, 0.0, 1.0, 2.0), ("s", 4, "split", 1, 1, 1, 0.0, 1.0, 2.0)]
+    assert [row.code for row in merged(reported)] == [0, 1]
