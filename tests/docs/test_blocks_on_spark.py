@@ -1,4 +1,4 @@
-"""Blocks of README and docs that need Spark: dataflows of a page run as queries, and Autopilot beside a query that exists."""
+"""Blocks of README and docs that need Spark: dataflows of a page run as queries, Autopilot beside a query that exists."""
 
 import os
 import sys
@@ -50,10 +50,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def query(spark: SparkSession, tmp_path: Path) -> Iterator[StreamingQuery]:
     counts = spark.readStream.format("rate").load().groupBy("value").count()
-    writer = counts.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    started = writer.start()
-    yield started
-    started.stop()
+    writer = counts.writeStream.outputMode("update").format("noop")
+    counting = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    yield counting
+    counting.stop()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page)], ids=ids)

@@ -391,9 +391,8 @@ def test_the_cpu_time_of_a_process_that_an_operator_runs_is_the_operators():
 
 def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
     flow, stream = numbers_flow()
-    stream.select({"n": "n + 1"}, name="early").map(plus_one, returns="n long", name="add").select({"n": "n * 2"}, name="late").sink(
-        None
-    )
+    added = stream.select({"n": "n + 1"}, name="early").map(plus_one, returns="n long", name="add")
+    added.select({"n": "n * 2"}, name="late").sink(None)
     found = region(flow.graph, flow.graph.order, ())
     assert [o.name for o in found.inlets[0].natives] == ["early"]
     assert [o.name for o in found.steps] == ["add"]
