@@ -109,8 +109,8 @@ class Pool:
 class PoolClient:
     """This application's end of the conversation with its pool. transport: another than the network, for tests.
 
-    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, MembershipLost
-    where this application is no member any more.
+    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
+    MembershipLost where this application is no member any more.
     """
 
     def __init__(self, pool: Pool, transport: httpx.BaseTransport | None = None) -> None:

@@ -27,9 +27,9 @@ every request may be repeated, and must be where its outcome is not known. A nam
 released leaves the list when it is gone. So the list is as long as what is wanted, however many hosts there were.
 
 *Failures.* What happens to a host is its status, GONE with a reason, not an exception. A verb raises CloudError for what
-can never be (a name or a type that this provider does not take), with nothing of the call done. It raises EnvironmentProblem
-(or another ElastreamError) where the provider cannot answer at all: what became of the call is then unknown, and the caller
-repeats it. It raises nothing else.
+can never be (a name or a type that this provider does not take), with nothing of the call done. It raises another
+ElastreamError, EnvironmentProblem as a rule, where the provider cannot answer at all: what became of the call is then
+unknown, and the caller repeats it. It raises nothing else.
 
 *Threads.* Every method may be called from several threads at a time and returns within milliseconds: what takes longer, a
 network above all, is the provider's own thread's. Such a thread survives every fault: it logs it with its traceback, or
@@ -112,7 +112,7 @@ class Measured:
     """What a host uses, as far as its provider knows.
 
     cpu_seconds: CPU time used so far; memory: megabytes now; None where unknown. cpu: utilisation, 0 to 1, where the
-    provider knows it and no total; NaN where unknown. replicas: operator instances that it holds (E2DF's A_n), where it counts them.
+    provider knows it and no total; NaN where unknown. replicas: operator instances on it (E2DF's A_n), as far as known.
     """
 
     cpu_seconds: float | None = None

@@ -29,5 +29,5 @@ class EnvironmentProblem(ElastreamError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what `error` says, without the stack trace that Java sends along; its class where it says nothing."""
+    """The first line of what `error` says, without the stack trace that Java adds; its class where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,7 +1,7 @@
 """The hosts of a plant on Spark, leased or found in the session: how each comes, works and goes.
 
-A host is what a `Provider` leases, with the executor that Spark runs there. In a session that somebody else opened, executors
-that nobody leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`; what takes a host along them:
+A host is what a `Provider` leases, with the executor that Spark runs there. In a session that somebody else opened,
+executors that nobody leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`:
 
     REQUESTED -> STARTING   its provider has begun to start it
     REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
@@ -58,9 +58,9 @@ NAN = math.nan
 
 @dataclass
 class _Known:
-    """What is known of a host beside its lease. provider: whose it is, None for one that cannot be released."""
+    """What is known of a host beside its lease. provider: whose it is."""
 
-    provider: Provider | None
+    provider: Provider
     status: HostStatus | None = None
     executor: Executor | None = None
     reason: str = ""
@@ -230,6 +230,7 @@ class Hosts:
             except Exception as error:
                 self._lose(host, first_line(error))
                 raise
+            self._see_start(host, self._provider.hosts().get(host))
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
@@ -308,14 +309,14 @@ class Hosts:
                         self._find(self._session, executor)
 
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
-        """Do what is due. batch: rounds of batches that have ended; idle: none is under way; holds: whether one has state."""
+        """Do what is due. batch: rounds of batches that ended; idle: none is under way; holds: whether one has state."""
         with self._lock:
             for name, lease in list(self._leases.items()):
                 known = self._known[name]
                 match lease.state:
                     case HostState.REQUESTED:
                         waited = self._clock() - max(lease.since, self._last_start)
-                        if self.usable and waited > self._patience(known):
+                        if self.usable and waited > known.provider.terms.patience:
                             known.reason = f"withdrawn: nothing started for {waited:.0f} s"
                             self._withdraw(name)
                     case HostState.STARTING:
@@ -333,9 +334,8 @@ class Hosts:
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
 
     def _see(self, name: str, seen: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
-        known, now = self._known[name], self._clock()
-        provider = known.provider
-        status = known.status = None if provider is None else self._listed[provider].get(name)
+        known = self._known[name]
+        status = known.status = self._listed[known.provider].get(name)
         if status is None or status.phase is Phase.GONE:
             reason = "its provider does not know it" if status is None else status.reason
             known.executor = None
@@ -346,12 +346,15 @@ class Hosts:
             return
         if not status.recalled:
             self._kept.discard(name)
-        if self._leases[name].state is HostState.REQUESTED and status.there:
-            known.milestones["spawned"] = now
-            self._to(name, HostState.STARTING)
+        self._see_start(name, status)
         executor = known.executor = seen.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
             self._follow(name, known, executor)
+
+    def _see_start(self, name: str, status: HostStatus | None) -> None:
+        if status is not None and status.there and self._leases[name].state is HostState.REQUESTED:
+            self._known[name].milestones["spawned"] = self._clock()
+            self._to(name, HostState.STARTING)
 
     def _follow(self, name: str, known: _Known, executor: Executor) -> None:
         """Take in how the executor of a host does."""
@@ -399,9 +402,6 @@ class Hosts:
 
     # -- under the lock: acting ----------------------------------------------------------------------------------------
 
-    def _patience(self, known: _Known) -> float:
-        return math.inf if known.provider is None else known.provider.terms.patience
-
     def _settle(self, known: _Known, batch: int) -> None:
         if known.settles_after is None:
             known.settles_after = batch + SETTLING_BATCHES
@@ -415,8 +415,7 @@ class Hosts:
                 self._fence(executor.id)
                 known.fenced, known.fenced_batch, known.waiting_since = executor.id, batch, self._clock()
         elif executor is None or tired or batch - known.fenced_batch >= GRACE_BATCHES:
-            if known.provider is not None:
-                known.provider.release([name])
+            known.provider.release([name])
 
     def _release_ended(self) -> None:
         """Release what providers still list although its lease has ended: hosts that are lost, or were refused."""
@@ -436,8 +435,7 @@ class Hosts:
 
     def _withdraw(self, name: str) -> None:
         self._to(name, HostState.RELEASED)
-        if (provider := self._known[name].provider) is not None:
-            provider.release([name])
+        self._known[name].provider.release([name])
 
     def _lose(self, name: str, reason: str) -> None:
         self._known[name].reason = reason

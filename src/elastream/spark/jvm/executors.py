@@ -1,4 +1,4 @@
-"""Which executors the session has, on which host and how busy: one call to the driver, which keeps account of them anyway."""
+"""Which executors the session has, on which host and how busy: one call to the driver, which keeps count of them anyway."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
