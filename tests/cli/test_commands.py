@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from typer.testing import CliRunner, Result
 from elastream import __version__
 from elastream.cli.app import COMMANDS, app
 from elastream.model.action import LeaseHost, SetParallelism
+from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
+from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
-from example_run import play
+from example_run import example_events, example_header, play
 
 TESTS = Path(__file__).parent.parent
 
@@ -315,6 +318,20 @@ def test_a_manager_that_cannot_be_is_one_sentence(document: str | None, said: st
     result = call("manager", "manager.yaml")
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
+    recorder = Recorder(Path("runs/alarms-1"))
+    recorder.started(example_header())
+    seen = next(event for event in example_events() if isinstance(event, Observation))
+    alarm = Alarm("mover", "thread died: KeyError: 'x'", 1.0, "Traceback:\n  in step")
+    for second in range(4):
+        recorder.observed(replace(seen, time=float(second), alarms=(alarm,) if second in (1, 2) else ()))
+        recorder.decided(Decision(second + 1, float(second), "threshold"))
+    assert "alarm at 0:01, cleared at 0:03  mover: thread died: KeyError: 'x'" in call("explain", "runs/alarms-1").stdout
+    told = call("explain", "runs/alarms-1", "--round", "3").stdout
+    assert "alarms\n  mover: thread died: KeyError: 'x' (since 1.0 s)\n    Traceback:\n      in step\n" in told
+    assert all("alarms" not in call("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, summary_of, view_for
 from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
+from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Frame, Metric, Observation
 from elastream.recording.observer import Header
@@ -235,3 +236,28 @@ def test_a_run_with_no_name_or_observation_yet_has_a_screen() -> None:
     view.started(Header("f", "p", plant="spark"))
     view.close()
     assert "simulated" not in shown(view)
+
+
+STANDING = tuple(Alarm(f"thread {n}", "thread died: KeyError: 'x'", 60.0 + n) for n in range(5))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_standing_alarms_are_shown_first_and_the_screen_still_fits(width: int, height: int) -> None:
+    view = watched()
+    assert view._observation is not None
+    view.observed(replace(view._observation, alarms=STANDING))
+    screen = shown(view, width, height)
+    assert all(len(line) <= width for line in screen.splitlines())
+    if width >= 60:
+        assert "ALARM since 1:00  thread 0: thread died: KeyError: 'x'" in screen
+        assert "and 3 more alarms" in screen
+
+
+def test_where_there_is_no_terminal_an_alarm_is_a_line_when_it_sounds_and_when_it_is_cleared() -> None:
+    console = terminal()
+    view = PlainView(console)
+    first = next(event for event in example_events() if isinstance(event, Observation))
+    for time, alarms in enumerate([(), STANDING[:1], STANDING[:1], ()]):
+        view.observed(replace(first, time=float(time), alarms=alarms))
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    assert lines[1:] == ["0:01 ALARM thread 0: thread died: KeyError: 'x'", "0:03 alarm cleared thread 0"]

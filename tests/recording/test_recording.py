@@ -9,6 +9,7 @@ import pytest
 
 from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
+from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, total_cost
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.observation import Metric, MicroBatch, Observation
@@ -198,3 +199,23 @@ def test_a_recording_made_before_batches_were_told_of_has_none(tmp_path):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "batches"}) + "\n" for line in lines))
     assert Recording.read(tmp_path).batches == ()
+
+
+def test_alarms_are_recorded_from_when_they_stood_to_when_they_were_cleared(tmp_path):
+    early, late = Alarm("mover", "thread died", 0.5, "Traceback ..."), Alarm("policy", "failed 3 times", 2.0)
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    seen = [event for event in example_events() if isinstance(event, Observation)]
+    for observation, alarms in zip(seen[:4], [(early,), (early, late), (late,), (late,)], strict=True):
+        recorder.observed(replace(observation, alarms=alarms))
+    assert Recording.read(tmp_path).alarms == ((early, seen[2].time), (late, None))
+
+
+def test_a_recording_made_before_there_were_alarms_has_none(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    file = tmp_path / "recording.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "alarms"}) + "\n" for line in lines))
+    assert Recording.read(tmp_path).alarms == ()

@@ -3,14 +3,17 @@
 import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from elastream.model.action import LeaseHost, describe
+from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
 from elastream.model.errors import EnvironmentProblem
+from elastream.model.observation import Observation
 from elastream.model.wording import amount, duration_text
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
@@ -18,7 +21,7 @@ from elastream.recording.summary import summarise
 from elastream.report import write_report
 from elastream.report.page import cards, render
 from elastream.report.timeline import timeline
-from example_run import example_header, example_recording, play
+from example_run import example_events, example_header, example_recording, play
 
 
 class Text(HTMLParser):
@@ -168,3 +171,14 @@ def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path: Path, recordi
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match=r"^the report .*file/report\.html cannot be written: "):
         write_report(recording, tmp_path / "file" / "report.html")
+
+
+def test_alarms_have_a_table_with_their_tracebacks(page: str) -> None:
+    recorder = Collector()
+    recorder.started(example_header())
+    seen = next(event for event in example_events() if isinstance(event, Observation))
+    recorder.observed(replace(seen, alarms=(Alarm("mover", "thread died <1>", 1.0, "Traceback\n  KeyError"),)))
+    written = render(recorder.recording)
+    (row,) = [row for row in Text(written).rows if "mover" in row]
+    assert " ".join(row.split()).startswith("0:01 not cleared mover thread died <1> traceback Traceback KeyError")
+    assert "<h2>Alarms" not in page, "a run without alarms has no table of them"

@@ -1,12 +1,14 @@
 """What a run sees and does, as Prometheus would scrape it."""
 
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
+from elastream.model.alarms import Alarm
 from elastream.planning.policies.threshold import Threshold
 from elastream.services.metrics import PrometheusObserver
 
@@ -34,6 +36,16 @@ def test_what_is_unknown_is_not_zero():
     run(PrometheusObserver(registry))
     value = registry.get_sample_value("elastream_batch_seconds")
     assert value != value
+
+
+def test_an_alarm_is_a_gauge_while_it_stands():
+    registry, seen = CollectorRegistry(), FakePlant().observe()
+    observer = PrometheusObserver(registry)
+    labels = {"source": "mover", "said": "thread died"}
+    observer.observed(replace(seen, alarms=(Alarm("mover", "thread died", 1.0),)))
+    assert registry.get_sample_value("elastream_alarm", labels) == 1
+    observer.observed(seen)
+    assert registry.get_sample_value("elastream_alarm", labels) is None
 
 
 def test_metrics_are_served_while_the_run_lasts_and_not_after():

@@ -40,6 +40,7 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
         return
     decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
     _tell(decision, console)
+    _tell_alarms(recording, decision, console)
 
 
 def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":
@@ -75,6 +76,10 @@ def _list(recording: "Recording", console: "Console") -> None:
             table.add_row(clock(decision.time), str(decision.round), Text(summary_of(decision)))
         before = summary_of(decision)
     console.print(table)
+    for alarm, cleared in recording.alarms:
+        until = f"cleared at {clock(cleared)}" if cleared is not None else "not cleared"
+        line = f"alarm at {clock(alarm.since)}, {until}  {alarm.source}: {alarm.said}"
+        console.print(Text(line, style="red"), soft_wrap=True)
     quiet = sum(not acted(decision) for decision in recording.decisions)
     console.print(f"{quiet} of {len(recording.decisions)} rounds had nothing to do", style="dim")
 
@@ -116,3 +121,18 @@ def _tell(decision: "Decision", console: "Console") -> None:
         for name, value in decision.predicted.items():
             came = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
             line(f"{name.replace('_', ' ')}: {quantity(name, value)} expected, {came} came")
+
+
+def _tell_alarms(recording: "Recording", decision: "Decision", console: "Console") -> None:
+    """Alarms that stood at the time of the decision, with the traceback of what is behind each."""
+    from rich.text import Text
+
+    stood = [
+        alarm for alarm, end in recording.alarms if alarm.since <= decision.time and (end is None or end > decision.time)
+    ]
+    if stood:
+        console.print(Text("alarms", style="bold"))
+    for alarm in stood:
+        console.print(Text(f"  {alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", style="red"), soft_wrap=True)
+        for line in alarm.traceback.splitlines():
+            console.print(Text(f"    {line}", style="dim"), soft_wrap=True)

@@ -33,6 +33,8 @@ KEPT = 600
 """Samples kept for the sparklines."""
 MOVES = 2
 """Most moves of a round that are listed one by one; more are summarised."""
+ALARMS = 3
+"""Most lines of active alarms."""
 DECISIONS = 6
 """Most decisions shown."""
 BETWEEN = 6
@@ -100,12 +102,13 @@ class LiveView:
         if seen is None:
             return Group(head, Text("waiting for the first observation", style="dim"))
         figures = self._figures(seen, width)
+        alarms = _alarms(seen)
         # Remaining lines go to operators first (except one for a decision), then to decisions.
-        left = height - figures.row_count - BETWEEN
+        left = height - figures.row_count - BETWEEN - len(alarms)
         operators = seen.context.graph.operators[: max(0, left - 1)]
         why = self._why(max(1, left - len(operators)))
         parts = (head, figures, self._latency(seen), self._operators(seen, operators, width), why)
-        return Group(parts[0], Text(), *parts[1:3], Text(), parts[3], Text(), parts[4])
+        return Group(parts[0], *(alarms or [Text()]), *parts[1:3], Text(), parts[3], Text(), parts[4])
 
     def _head(self, seen: Observation | None) -> Text:
         name = Text(self._header.flow, style="bold")
@@ -187,12 +190,14 @@ class PlainView:
         self._next = 0.0
         self._round = 0
         self._last = ""
+        self._standing: dict[str, str] = {}
 
     def started(self, header: Header) -> None:
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
 
     def observed(self, observation: Observation) -> None:
+        self._alarms(observation)
         if observation.time < self._next:
             return
         self._next = observation.time + EVERY
@@ -221,8 +226,26 @@ class PlainView:
     def close(self) -> None:
         pass
 
+    def _alarms(self, observation: Observation) -> None:
+        now = {alarm.source: alarm.said for alarm in observation.alarms}
+        for source, said in now.items():
+            if self._standing.get(source) != said:
+                self._print(f"{clock(observation.time):>7}  ALARM  {source}: {said}")
+        for source in self._standing.keys() - now.keys():
+            self._print(f"{clock(observation.time):>7}  alarm cleared  {source}")
+        self._standing = now
+
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _alarms(seen: Observation) -> list[Text]:
+    """A line per active alarm; of more than `ALARMS`, the newest are only counted."""
+    shown = seen.alarms if len(seen.alarms) <= ALARMS else seen.alarms[: ALARMS - 1]
+    lines = [f"ALARM since {clock(alarm.since)}  {alarm.source}: {alarm.said}" for alarm in shown]
+    if len(shown) < len(seen.alarms):
+        lines.append(f"and {len(seen.alarms) - len(shown)} more alarms")
+    return [Text(line, style="bold red", overflow="ellipsis", no_wrap=True) for line in lines]
 
 
 def sparkline(values: Sequence[float] | deque[float], width: int) -> str:

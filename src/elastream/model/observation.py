@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from elastream.model.action import TaskId
+from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Graph
 from elastream.model.stages import Layout
@@ -355,7 +356,8 @@ class Observation:
     `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
     never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
-    what tasks send each other, unknown where that is not measured.
+    what tasks send each other, unknown where that is not measured. alarms: faults that stand now, the oldest first; they
+    are for people, and no policy rests on them.
     """
 
     time: float
@@ -372,6 +374,7 @@ class Observation:
     next_host: int = 1
     batches: tuple[MicroBatch, ...] = ()
     exchange: Exchange = UNMEASURED
+    alarms: tuple[Alarm, ...] = ()
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

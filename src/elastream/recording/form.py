@@ -6,6 +6,7 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from elastream.model.action import Outcome, Status, from_json
+from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Frame, Observation
@@ -13,6 +14,7 @@ from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
     "host_types",
+    "read_alarms",
     "read_decision",
     "read_ending",
     "read_header",
@@ -60,7 +62,13 @@ def written_observation(observation: Observation) -> Json:
         "leases": [_lease(lease) for lease in observation.leases.values()],
         "composition": asdict(composition),
         "batches": [list(astuple(batch)) for batch in observation.batches],
+        "alarms": [asdict(alarm) for alarm in observation.alarms],
     }
+
+
+def read_alarms(fields: Mapping[str, Any]) -> tuple[Alarm, ...]:
+    """Alarms that stood at a recorded observation; none in recordings from before there were alarms."""
+    return tuple(Alarm(**each) for each in fields.get("alarms", ()))
 
 
 def _lease(lease: Lease) -> Json:

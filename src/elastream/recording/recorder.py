@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from elastream.model.alarms import Alarm
 from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 from elastream.recording.form import (
     host_types,
+    read_alarms,
     read_decision,
     read_ending,
     read_header,
@@ -226,6 +228,18 @@ class Recording:
         """All micro-batches of the run, in commit order; empty if the plant reports none."""
         rows = [row for entry in self.observations for row in entry.get("batches", ())]
         return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
+
+    @cached_property
+    def alarms(self) -> tuple[tuple[Alarm, float | None], ...]:
+        """Every alarm of the run as last worded, and when it was first seen cleared: None where it stood to the end."""
+        found: dict[tuple[str, float], tuple[Alarm, float | None]] = {}
+        standing: set[tuple[str, float]] = set()
+        for entry in self.observations:
+            now = {(alarm.source, alarm.since): alarm for alarm in read_alarms(entry)}
+            found |= {key: (found[key][0], entry["time"]) for key in standing - now.keys()}
+            found |= {key: (alarm, None) for key, alarm in now.items()}
+            standing = set(now)
+        return tuple(found.values())
 
     @property
     def host_types(self) -> tuple[HostType, ...]:

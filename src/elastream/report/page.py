@@ -96,6 +96,10 @@ def render(recording: Recording) -> str:
         plotly=get_plotlyjs(),
         decisions=list(_decision_rows(recording.decisions)),
         rounds=len(recording.decisions),
+        alarms=[
+            (alarm, clock(alarm.since), "not cleared" if cleared is None else clock(cleared))
+            for alarm, cleared in recording.alarms
+        ],
         leases=[_lease_row(lease, recording.end) for lease in recording.hosts],
         lease_total=(amount(sum(lease.units(recording.end) for lease in recording.hosts)), money(summary.cost)),
         operators=[_operator_row(recording, operator) for operator in header.operators],

@@ -38,6 +38,7 @@ class PrometheusObserver:
         self._latency = gauge("latency_seconds", "Seconds that the oldest record of a recent batch took at most")
         self._batch = gauge("batch_seconds", "Seconds of the slowest query's last batch")
         self._cost = gauge("cost", "Money paid for hosts so far")
+        self._alarms = gauge("alarm", "1 for each alarm that stands", "source", "said")
         self._actions = Counter(
             "elastream_actions", "Actions by kind and outcome", ("action", "status"), registry=self._registry
         )
@@ -53,8 +54,10 @@ class PrometheusObserver:
         states = Counter(lease.state for lease in observation.leases.values())
         for state in HostState:
             self._hosts.labels(state.value).set(states[state])
-        for labelled in (self._tasks, self._use, self._busy, self._rate):
+        for labelled in (self._tasks, self._use, self._busy, self._rate, self._alarms):
             labelled.clear()
+        for alarm in observation.alarms:
+            self._alarms.labels(alarm.source, alarm.said).set(1)
         for host in observation.hosts:
             self._tasks.labels(host).set(observation.hosts.value(host, Metric.TASKS))
             self._use.labels(host).set(observation.hosts.value(host, Metric.CPU))
