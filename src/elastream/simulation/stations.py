@@ -360,7 +360,7 @@ class ItemStation(Station):
         waiting = came if at_once else self.queue.flow
         crew, shape, messaging = self.crew, self.shape, self.messaging
         taken, kept, times, born, durations, delay, within = work_off(
-            waiting.times, waiting.born, begin, end, mean,
+            waiting.times, waiting.born, float(begin), float(end), mean,
             crew.free, crew.finish, crew.queued, crew.born, crew.busy, self.leaving,
             shape.kind, shape.spread, shape.samples, self.seed, self.stream, self.taken,
             messaging.mean if messaging else 0.0, messaging.spread if messaging else 0.0, MESSAGING_STREAM + self.stream,
