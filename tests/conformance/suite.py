@@ -37,6 +37,7 @@ from elastream.model.plant import Plant, Policy
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
+from one_run import OneRun
 
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,
@@ -268,9 +269,9 @@ def conformance_suite(case: PlantCase) -> type:
                 if "MoveTask" not in plant.context.capabilities:
                     pytest.skip("this plant moves no tasks")
                 self.prepared(plant, "MoveTask")
-                decides = PLACING[policy]()
+                decides = OneRun(PLACING[policy]())
                 for _ in range(3):
-                    for action in decides.plan(advance(plant, case.step)):
+                    for action in decides.plan(advance(plant, case.step)).actions:
                         outcome = plant.apply(action)
                         check_outcome(action, outcome)
                         assert outcome.succeeded, outcome
