@@ -15,6 +15,7 @@ from elastream.planning.algorithms.attraction import allocation_score
 from elastream.planning.policies.otd import Case, LoadClass, Otd, Rules, Workers, classes, otd_round
 from one_run import OneRun
 from placement_cases import HOST, pairs, seen
+from properties import examples
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""
@@ -189,7 +190,7 @@ def situations(draw):
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observation, relief):
     actions = Otd(relief=relief).plan(observation).actions
     assert len(actions) <= 1
@@ -199,7 +200,7 @@ def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observa
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observation, relief):
     pair = Otd(relief=relief).decide(observation)
     if pair.task >= 0 and observation.exchange.known:
@@ -209,7 +210,7 @@ def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observ
 
 
 @given(situations())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_as_published_no_other_pair_gains_more_in_case_3(observation):
     pair = Otd(relief=0.0).decide(observation)
     if pair.case is Case.COMMUNICATION and observation.exchange.known:
