@@ -6,6 +6,7 @@ from conformance.suite import PlantCase, conformance_suite
 from elastream.model.cloud import HostType
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
+from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
@@ -27,9 +28,11 @@ def words() -> Dataflow:
     return flow
 
 
-def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
+def plant(
+    travel: Travel = Travel.SINGLE, hosts: int = 2, fused: bool = False, target: float | None = None
+) -> SimulatedPlant:
     return make_plant(
-        lay_out(words().graph, fused=False),
+        lay_out(words().graph, fused=fused),
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
         settings=Settings(
@@ -39,9 +42,12 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
             **travelling(travel),
         ),
         hosts=hosts,
+        target_latency=target,
     )
 
 
-TestItems = conformance_suite(PlantCase("items", plant, settle=30.0))
-TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), settle=30.0))
-TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), settle=30.0))
+TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), PlantKind.APART, settle=30.0))
+TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))
+TestFused = conformance_suite(PlantCase("fused", lambda: plant(fused=True, target=2.0), PlantKind.FUSED, settle=30.0))
+TestTasks = conformance_suite(PlantCase("tasks", lambda: plant(Travel.TASKS, target=2.0), PlantKind.APART, settle=30.0))
