@@ -120,12 +120,11 @@ class Stream:
         """`pandas.DataFrame -> pandas.DataFrame`."""
         return self._then(Form.PANDAS, function, returns, name, needs)
 
-    def select(self, *, name: str = "select", returns: str = "", **columns: str) -> "Stream":
-        """Native Spark column expressions, SQL text by the name of the new column: `select(word="lower(value)")`."""
-        if not columns:
-            raise DataflowError(f"operator {name!r} selects no column")
+    def select(self, columns: Mapping[str, str], *, name: str = "select", returns: str = "") -> "Stream":
+        """Native Spark column expressions, SQL text by the name of the new column: `select({"word": "lower(value)"})`."""
         chosen = self._flow.free_name(name)
-        operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, columns, Form.COLUMNS),), returns)
+        selected = _expressions(chosen, columns)
+        operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, selected, Form.COLUMNS),), returns)
         return self._flow.add(operator, self._taps)
 
     def key_by(self, *columns: str) -> "KeyedStream":
@@ -170,11 +169,11 @@ class KeyedStream:
 
     def count(self, *, name: str = "count", **needs: Unpack[Needs]) -> Stream:
         """How many records each key has had, in a column `count`; native Spark."""
-        return self.aggregate(name=name, columns={"count": "count(*)"}, **needs)
+        return self.aggregate({"count": "count(*)"}, name=name, **needs)
 
-    def aggregate(self, *, columns: Mapping[str, str], name: str = "aggregate", **needs: Unpack[Needs]) -> Stream:
-        """Native Spark aggregates, SQL text by the name of the new column: `aggregate(columns={"total": "sum(n)"})`."""
-        return self._keyed(name, Form.AGGREGATE, dict(columns), "", needs)
+    def aggregate(self, columns: Mapping[str, str], *, name: str = "aggregate", **needs: Unpack[Needs]) -> Stream:
+        """Native Spark aggregates, SQL text by the name of the new column: `aggregate({"total": "sum(n)"})`."""
+        return self._keyed(name, Form.AGGREGATE, _expressions(self._flow.free_name(name), columns), "", needs)
 
     def apply(
         self, function: Function, *, returns: str, state: str, name: str | None = None, **needs: Unpack[Needs]
@@ -212,6 +211,16 @@ def _alternates(flow: Dataflow, function: Functions, form: Form, name: str | Non
     label = getattr(function, "__name__", form.value)
     chosen = name or flow.free_name(form.value if label == "<lambda>" else label)
     return chosen, (Alternate(chosen, function, form),)
+
+
+def _expressions(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """`columns` as they are kept; raises DataflowError where they are not SQL texts by the name of a column."""
+    texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
+    if not (texts and columns):
+        raise DataflowError(
+            f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}"
+        )
+    return dict(columns)
 
 
 def _needs(needs: Needs) -> dict[str, Any]:
