@@ -28,11 +28,9 @@ def words() -> Dataflow:
     return flow
 
 
-def plant(
-    travel: Travel = Travel.SINGLE, hosts: int = 2, fused: bool = False, target: float | None = None
-) -> SimulatedPlant:
+def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
     return make_plant(
-        lay_out(words().graph, fused=fused),
+        lay_out(words().graph, fused=False),
         host_types=[BIG, SMALL],
         loads={"source": Emissions.every(1.0, [20] * 600, spread=True)},
         settings=Settings(
@@ -42,12 +40,9 @@ def plant(
             **travelling(travel),
         ),
         hosts=hosts,
-        target_latency=target,
     )
 
 
 TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
 TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), PlantKind.APART, settle=30.0))
 TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))
-TestFused = conformance_suite(PlantCase("fused", lambda: plant(fused=True, target=2.0), PlantKind.FUSED, settle=30.0))
-TestTasks = conformance_suite(PlantCase("tasks", lambda: plant(Travel.TASKS, target=2.0), PlantKind.APART, settle=30.0))
