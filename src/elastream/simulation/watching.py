@@ -362,7 +362,7 @@ def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: boo
         times = np.sort(times[:: times.size // SAMPLED + 1])
         return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
-    return weighted(whole.times, whole.counts, np.asarray(wanted)).tolist()
+    return [float(each) for each in weighted(whole.times, whole.counts, np.asarray(wanted))]
 
 
 @njit(cache=True)
