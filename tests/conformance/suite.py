@@ -39,6 +39,7 @@ from elastream.model.promises import Given, PlantKind, Promise, Rows
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
+from properties import examples
 
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,
@@ -346,7 +347,7 @@ def conformance_suite(case: PlantCase) -> type:
             return observation
 
         @settings(
-            max_examples=case.examples,
+            max_examples=examples(case.examples),
             derandomize=True,
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],
