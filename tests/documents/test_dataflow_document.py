@@ -20,6 +20,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph
 from elastream.planning.policies.threshold import Threshold
 from elastream.workload import ramp
+from properties import examples
 
 GOOD = """\
 dataflow: word_count
@@ -213,7 +214,7 @@ def dataflows(draw: st.DrawFn) -> tuple[dict[str, object], Dataflow]:
     return {"dataflow": "random", "operators": operators}, flow
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(dataflows())
 def test_a_graph_written_as_yaml_equals_the_one_built_in_python(
     tmp_path_factory: pytest.TempPathFactory, both: tuple[dict[str, object], Dataflow]

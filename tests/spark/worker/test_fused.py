@@ -27,6 +27,7 @@ from elastream.spark.worker.composition import COLUMN, CompositionCodec
 from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed
+from properties import examples
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),
@@ -113,7 +114,7 @@ FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]]
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(chosen=st.lists(st.sampled_from(FORMS), min_size=1, max_size=6), rows=st.lists(st.integers(0, 99), max_size=40))
 def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
     flow, stream = numbers_flow()
