@@ -1,4 +1,4 @@
-"""How observations, decisions and endings stand in a recording, and how they are read back: JSON has no NaN, no enum."""
+"""Converts observations, decisions and endings to and from JSON, which has neither NaN nor enums."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from elastream.model.action import Outcome, Status, from_json
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Frame, Observation
 from elastream.recording.observer import Ending, Header, Json
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def without_nan(value: Any) -> Any:
-    """`value` with every NaN and infinity as None: JSON has neither."""
+    """`value` with every NaN and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -148,4 +148,5 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         numbers("actual"),
         float(fields["seconds"]),
         fields["note"],
+        tuple(Fault(**each) for each in fields.get("faults", ())),
     )

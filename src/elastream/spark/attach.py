@@ -31,7 +31,7 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.errors import ElastreamError, first_line
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import (
     UNMEASURED,
     Composition,
@@ -211,7 +211,7 @@ class AttachedPlant:
         try:
             return self._apply(action)
         except (Py4JError, PySparkException, OSError, ElastreamError) as error:
-            return Outcome(action, Status.FAILED, first_line(error))
+            return Outcome(action, Status.FAILED, in_one_line(error))
 
     def close(self) -> None:
         """Stop watching. Queries, session and executors are left as they are, except hosts that are given back."""

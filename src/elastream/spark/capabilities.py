@@ -11,10 +11,11 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import lacks_as_provider
-from elastream.model.errors import EnvironmentProblem, first_line
+from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
 from elastream.spark.jvm.allocation import UNLIMITED
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.telemetry.tasks import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
@@ -49,7 +50,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
-        return Capabilities(None, lacking=(f"nothing can be seen or done: {first_line(error)}",))
+        return Capabilities(None, lacking=(f"nothing can be seen or done: {in_one_line(error)}",))
     task_loads = None
     try:
         task_loads = TaskLoads(spark)
@@ -69,7 +70,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
     context: Any = spark.sparkContext._jsc
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     backend = context.sc().schedulerBackend()
     client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     if not client.isInstance(backend):

@@ -27,6 +27,7 @@ from elastream.spark.worker.composition import COLUMN, CompositionCodec
 from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed
+from properties import examples
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),
@@ -113,7 +114,7 @@ FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]]
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(chosen=st.lists(st.sampled_from(FORMS), min_size=1, max_size=6), rows=st.lists(st.integers(0, 99), max_size=40))
 def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
     flow, stream = numbers_flow()
@@ -411,7 +412,7 @@ def test_column_expressions_between_functions_are_refused():
     flow, stream = numbers_flow()
     first = stream.map(plus_one, returns="n long", name="first")
     first.select({"n": "n * 2"}, name="between").map(plus_one, returns="n long", name="last").sink(None)
-    with pytest.raises(DataflowError, match="column expressions of 'between' stand between functions"):
+    with pytest.raises(DataflowError, match="column expressions of 'between' are between functions"):
         region(flow.graph, flow.graph.order, ())
 
 
@@ -428,7 +429,7 @@ def test_streams_of_different_columns_do_not_merge():
 def test_an_operator_that_does_not_say_what_it_returns_is_refused():
     flow, stream = numbers_flow()
     stream.map(plus_one, returns="", name="add").sink(None)
-    with pytest.raises(DataflowError, match="operator 'add' does not say what it returns"):
+    with pytest.raises(DataflowError, match="operator 'add' needs `returns`"):
         walk_of(flow.graph)
 
 

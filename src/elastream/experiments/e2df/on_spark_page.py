@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_e2df_spark"]
@@ -66,12 +66,12 @@ def _comparison(runs: Mapping[str, SparkScenario]) -> Table:
 def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
     static = runs["static"]
     rows: list[tuple[str, ...]] = []
-    for what, printed, value in (
-        ("replicas", "replicas (mean)", lambda run: run.replicas / static.replicas),
-        ("hosts", "hosts (mean)", lambda run: run.hosts / static.hosts),
-        ("mean latency", "mean latency (ms)", lambda run: run.latency / static.latency),
+    for what, printed, values, base in (
+        ("replicas", "replicas (mean)", [runs[name].replicas for name in SCENARIOS], static.replicas),
+        ("hosts", "hosts (mean)", [runs[name].hosts for name in SCENARIOS], static.hosts),
+        ("mean latency", "mean latency (ms)", [runs[name].latency for name in SCENARIOS], static.latency),
     ):
-        rows.append((f"{what}, over static's (Spark)", *(f"{value(runs[name]):.2f}" for name in SCENARIOS)))
+        rows.append((f"{what}, over static's (Spark)", *(f"{value / base:.2f}" for value in values)))
         paper = [PAPER[name].get(printed) for name in SCENARIOS]
         given = PAPER["static"][printed]
         rows.append(("   paper, section 5", *("-" if value is None else f"{value / given:.2f}" for value in paper)))
@@ -79,7 +79,6 @@ def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
 
 
 def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
-    held = sum(check.holds for check in checks)
     blocks: list[Block] = [
         Prose(
             "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
@@ -87,7 +86,7 @@ def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
             f"{runs['static'].confinement}. Figures are measured; latency is from a sentence being due to its counts being "
             "committed, and hosts are counted from being asked for to being gone, their start included."
         ),
-        Prose(f"{held} of {len(checks)} bars hold."),
+        Prose(f"{counted(checks)}."),
         check_table(checks, "Spark"),
         _comparison(runs),
         _ratios(runs),

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType, Lease, total_cost
-from elastream.model.errors import first_line
+from elastream.model.errors import in_one_line
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.executors import Executor, Executors, Location, newest_by_address
 
@@ -228,7 +228,7 @@ class Hosts:
             try:
                 self._provider.lease({host: type})
             except Exception as error:
-                self._lose(host, first_line(error))
+                self._lose(host, in_one_line(error))
                 raise
             self._see_start(host, self._provider.hosts().get(host))
 
