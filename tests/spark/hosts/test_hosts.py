@@ -327,7 +327,7 @@ class TestLeased:
         step(hosts)
         while hosts.state("h1") is not HostState.RUNNING:
             step(hosts)
-        assert [executor.id for executor in warmed] == ["7"]
+        assert warmed == ["7"]
         assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
 
     def test_a_warm_up_that_fails_is_logged_with_its_traceback_and_the_host_takes_tasks(self, provider, clock, caplog):
