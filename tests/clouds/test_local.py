@@ -132,7 +132,7 @@ class TestFindJava:
             "except EnvironmentProblem as problem: print(problem)\n"
         )
         done = subprocess.run([sys.executable, "-c", program], env={"PATH": ""}, capture_output=True, text=True)
-        assert done.stdout.startswith("no Java: neither JAVA_HOME nor PATH leads to one; Spark needs Java 17")
+        assert done.stdout.startswith("no Java found, neither by JAVA_HOME nor on PATH; Spark needs Java 17")
         assert not (tmp_path / "cluster").exists()
 
 
