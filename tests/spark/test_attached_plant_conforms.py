@@ -35,6 +35,5 @@ def closed():
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 class TestAttachedPlant(conformance_suite(PlantCase("attached", start, settle=120.0, examples=2, shared=True))):  # type: ignore[misc]
     """The whole suite on one plant."""
