@@ -17,7 +17,7 @@ from elastream import __version__
 from elastream.cli.app import COMMANDS, app
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.alarms import Alarm
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, play
@@ -332,6 +332,16 @@ def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
     told = call("explain", "runs/alarms-1", "--round", "3").stdout
     assert "alarms\n  mover: thread died: KeyError: 'x' (since 1.0 s)\n    Traceback:\n      in step\n" in told
     assert all("alarms" not in call("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
+
+
+def test_explain_shows_the_traceback_of_what_raised_in_a_round() -> None:
+    recorder = Recorder(Path("runs/faults-1"))
+    recorder.started(example_header())
+    fault = Fault("policy mine", "policy mine failed: KeyError: 'x'", "Traceback:\n  in plan")
+    recorder.decided(Decision(1, 2.0, "mine", note=fault.said, faults=(fault,)))
+    told = call("explain", "runs/faults-1", "--round", "1").stdout
+    assert "nothing: policy mine failed: KeyError: 'x'" in told
+    assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:

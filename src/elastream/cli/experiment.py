@@ -48,12 +48,22 @@ def experiment(
     """Run a paper's evaluation again, its tables beside the paper's; exit status 1 where a bar is missed."""
     from rich.console import Console
 
+    from elastream.experiments.outcome import counted
+
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
     plant = plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
+    options = {"--plant": plant, "--moves": moves, "--seconds": seconds}
+    command = " ".join(
+        (
+            f"elastream experiment {name}",
+            *(f"{option} {value}" for option, value in options.items() if value is not None),
+            *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity)) if given),
+        )
+    )
     part = {"moves": _numbers(moves), "seconds": seconds}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
@@ -66,9 +76,8 @@ def experiment(
             print_table(console, table)
     if outcome.verdict:
         console.print(outcome.verdict)
-    held = sum(check.holds for check in outcome.checks)
-    console.print(f"{held} of {len(outcome.checks)} bars hold ({plant}, {outcome.figures['seconds']:g} s)")
-    save(outcome, html, json_file, console)
+    console.print(f"{counted(outcome.checks)} ({plant}, {outcome.figures['seconds']:g} s)")
+    save(outcome, html, json_file, console, {"command": command})
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
 
@@ -166,8 +175,14 @@ def print_table(console: "Console", table: "Table") -> None:
     console.print()
 
 
-def save(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
-    """Write the page and the figures where they are wanted."""
+def save(
+    outcome: "Outcome",
+    html: Path | None,
+    json_file: Path | None,
+    console: "Console",
+    about: Mapping[str, str] | None = None,
+) -> None:
+    """Write the page and the figures where they are wanted; `about`: more of the environment that they come from."""
     from elastream.experiments.page import write_page
 
     if html is not None:
@@ -175,7 +190,9 @@ def save(outcome: "Outcome", html: Path | None, json_file: Path | None, console:
     if json_file is not None:
         try:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(json.dumps(outcome.to_json(), indent=1, allow_nan=False), encoding="utf-8")
+            found = outcome.to_json()
+            found["environment"] |= about or {}
+            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise EnvironmentProblem(f"the figures {json_file} cannot be written: {error.strerror or error}") from error
         console.print(f"figures: {json_file}")

@@ -116,6 +116,11 @@ def _tell(decision: "Decision", console: "Console") -> None:
         line(f"{describe(outcome.action)}: {outcome.status.value}" + (f", {outcome.reason}" if outcome.reason else ""))
     if not decision.outcomes:
         line("nothing")
+    for fault in decision.faults:
+        heading("fault")
+        line(fault.said)
+        for each in fault.traceback.splitlines():
+            console.print(Text(f"    {each}", style="dim"), soft_wrap=True)
     if decision.predicted:
         heading("expected, and what came of it")
         for name, value in decision.predicted.items():
