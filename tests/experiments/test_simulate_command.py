@@ -107,7 +107,7 @@ def test_an_operator_without_a_cost_is_named(tmp_path):
     program.write_text(PROGRAM.replace('[Alternate("full", str.upper, cost=0.05)]', "str.upper"), encoding="utf-8")
     found = invoke("simulate", program)
     assert found.exit_code == 2
-    assert "'answer' gives no cost" in " ".join(found.output.split())
+    assert "'answer' has no cost" in " ".join(found.output.split())
 
 
 def test_a_cost_may_stand_at_the_operator(document):
