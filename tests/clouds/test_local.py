@@ -194,8 +194,8 @@ class TestLocalCluster:
     def test_a_host_is_alive_and_uses_cpu_time_and_memory(self, cluster):
         assert cluster.alive("a")
         assert cluster.failure("a") == ""
-        assert cluster.cpu_seconds("a") > 0.1
-        assert cluster.memory("a") > 50
+        assert cluster.measure()["a"].cpu_seconds > 0.1
+        assert cluster.measure()["a"].memory > 50
 
     def test_spawning_a_name_again_changes_nothing(self, cluster):
         before = tagged(cluster.run)
