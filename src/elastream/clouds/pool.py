@@ -8,25 +8,31 @@ The pool may be gone for a while: what was granted stays granted. Who may have w
 """
 
 import contextlib
+import errno
+import hashlib
 import os
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from elastream.clouds.local.local import Local, LocalCluster
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
-from elastream.planning.managers import messages
-from elastream.planning.managers.messages import Holding, View
-from elastream.planning.sharing.messages import Claim, PoolOffer
+from elastream.planning.sharing import holder
+from elastream.planning.sharing.holder import Holder
+from elastream.planning.sharing.messages import Claim, Offer, View
 
-__all__ = ["Membership", "Pool", "PoolLink", "PooledCluster", "Struck"]
+__all__ = ["Membership", "MembershipLost", "Pool", "PoolLink", "PooledCluster"]
+
+OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+VIEW: TypeAdapter[View] = TypeAdapter(View)
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool takes an application for dead after many times that."""
@@ -36,17 +42,18 @@ TOKEN = "ELASTREAM_POOL_TOKEN"
 """Environment variable that holds the pool's token where none is given: programs are shown around, tokens are not."""
 
 
-class Struck(CloudError):
-    """The pool knows this application no more: it was silent for too long, or the pool has lost its journal."""
+class MembershipLost(CloudError):
+    """The arbiter no longer counts this application as a member: it was silent for too long, or the arbiter lost its
+    journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where `elastream pool` serves. application: its name there, which no other may have. priority: its weight where
-    more is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by default the
-    environment variable ELASTREAM_POOL_TOKEN.
+    url: where the arbiter (`elastream manager`) serves. application: its name there, which no other may have. priority: its
+    weight where more is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by
+    default the environment variable ELASTREAM_POOL_TOKEN.
 
     Raises CloudError for a priority or a minimum that makes no sense.
     """
@@ -77,7 +84,7 @@ class Pool:
     def max_hosts(self) -> int:
         """How many machines the pool has; asks it, likewise."""
         with PoolLink(self) as link:
-            return sum(link.offer().machines.values())
+            return link.offer().max_hosts
 
     def cluster(self, folder: Path, ports: range | None = None) -> "PooledCluster":
         """The processes behind it, not started yet; the application is a member from now on. Raises ElastreamError."""
@@ -87,8 +94,8 @@ class Pool:
 class PoolLink:
     """This application's end of the conversation with its pool. transport: another than the network, for tests.
 
-    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, Struck where
-    it knows this application no more.
+    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
+    MembershipLost where this application is no member any more.
     """
 
     def __init__(self, pool: Pool, transport: httpx.BaseTransport | None = None) -> None:
@@ -105,26 +112,22 @@ class PoolLink:
         self._place = f"/applications/{quote(pool.application, safe='')}"
         self._key = ""
 
-    def offer(self) -> PoolOffer:
+    def offer(self) -> Offer:
         """What the pool has."""
         return self._offer(self._ask("GET", "/"))
 
-    def join(self) -> PoolOffer:
+    def join(self) -> Offer:
         """Become a member; what the pool has."""
         wanted = {"priority": self.pool.priority, "minimum": self.pool.minimum}
         answer = self._ask("POST", self._place, wanted)
         self._key = str(answer.get("key", ""))
         return self._offer(answer)
 
-    def claim(self, claim: Claim) -> tuple[View, float]:
-        """Say what is held and wanted; what may be used, and what is owed so far."""
-        answer = self._ask("PUT", self._place, claim.to_json())
+    def claim(self, claim: Claim) -> View:
+        """Send what is held and wanted; what may be used."""
         try:
-            view = messages.from_json(answer["view"])
-            if not isinstance(view, View):
-                raise ValueError(type(view).__name__)
-            return view, float(answer["owed"])
-        except (ValueError, KeyError, TypeError):
+            return VIEW.validate_python(self._ask("PUT", self._place, asdict(claim)))
+        except ValidationError:
             raise self._no_pool() from None
 
     def leave(self) -> None:
@@ -154,17 +157,17 @@ class PoolLink:
         except (ValueError, KeyError, TypeError):
             raise self._no_pool(response.status_code) from None
         if response.status_code == 410:
-            raise Struck(f"the pool at {url}: {refusal}")
+            raise MembershipLost(f"the pool at {url}: {refusal}")
         if response.status_code >= 500:
             raise EnvironmentProblem(f"the pool at {url} fails: {refusal}")
         if refusal:
             raise CloudError(f"the pool at {url} refuses application {self.pool.application!r}: {refusal}")
         return dict(answer)
 
-    def _offer(self, answer: Mapping[str, Any]) -> PoolOffer:
+    def _offer(self, answer: Mapping[str, Any]) -> Offer:
         try:
-            return PoolOffer.from_json(answer["offer"])
-        except (ValueError, KeyError, TypeError):
+            return OFFER.validate_python(answer["offer"])
+        except (ValidationError, KeyError):
             raise self._no_pool() from None
 
     def _no_pool(self, status: int = 200) -> EnvironmentProblem:
@@ -180,11 +183,12 @@ class Membership:
     def __init__(self, link: PoolLink) -> None:
         self._link = link
         self.offer = link.join()
-        self._kind_of = self.offer.kind_of_machine
         self._lock = threading.RLock()
-        self._view = View(link.pool.application, 0, ())
+        self._held = Holder(link.pool.application)
+        # A name of any length makes one of a socket, which the kernel keeps short.
+        self._place = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
         self._owed = 0.0
-        self._number = 0
+        self._why = ""
         self._bound: dict[str, str] = {}  # machine by host
         self._locks: dict[str, socket.socket] = {}
         self._waiting: dict[str, HostType] = {}
@@ -216,7 +220,7 @@ class Membership:
     def wanted_back(self) -> Collection[str]:
         """Hosts on machines that the pool gives to somebody else."""
         with self._lock:
-            leave = set(self._view.leave) - self._refused
+            leave = self._held.leave.keys() - self._refused
             return {host for host, machine in self._bound.items() if machine in leave}
 
     def keep(self, host: str) -> None:
@@ -241,7 +245,7 @@ class Membership:
             free = self._free()
             found = []
             for host, type in waiting.items():
-                machine = next((each for each in free if self._kind_of[each] == type.name and self._locked(each)), None)
+                machine = next((each for each in free if self._held.hosts[each] == type.name and self._locked(each)), None)
                 if machine is not None:
                     free.remove(machine)
                     found.append(host)
@@ -250,7 +254,7 @@ class Membership:
     def place(self, host: str, type: HostType, spawn: Callable[[], None]) -> None:
         """Put the host on a machine that was granted, and spawn it there; raises CloudError where there is none."""
         with self._lock:
-            of_kind = (each for each in self._free() if self._kind_of[each] == type.name)
+            of_kind = (each for each in self._free() if self._held.hosts[each] == type.name)
             machine = next((each for each in of_kind if self._locked(each)), None)
             if machine is None:
                 raise CloudError(f"the pool {self.offer.name!r} has granted no machine for {host!r}")
@@ -260,8 +264,8 @@ class Membership:
 
     def _free(self) -> list[str]:
         """Machines that may be used, and are not."""
-        taken = {*self._bound.values(), *self._view.leave}
-        return [machine for machine in self._view.hosts if machine not in taken]
+        taken = set(self._bound.values())
+        return [machine for machine in self._held.open if machine not in taken]
 
     def _locked(self, machine: str) -> bool:
         """Whether this process has the machine's lock; tries to get it."""
@@ -269,9 +273,11 @@ class Membership:
             lock = socket.socket(socket.AF_UNIX)
             try:
                 # An abstract name: the kernel takes it back when its holder is gone, however that came about.
-                lock.bind(f"\0elastream-pool-{self.offer.name}-{machine}")
-            except OSError:
+                lock.bind(f"\0elastream-pool-{self._place}-{machine}")
+            except OSError as error:
                 lock.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise CloudError(f"the lock of machine {machine!r} cannot be had: {error.strerror or error}") from error
                 return False
             self._locks[machine] = lock
         return True
@@ -286,21 +292,19 @@ class Membership:
 
     def beat(self) -> None:
         """Say what is held and wanted, and take in the answer; raises ElastreamError where there is none."""
-        claim = self._claim()
         try:
-            view, owed = self._link.claim(claim)
-        except Struck:
+            view = self._link.claim(self._claim())
+        except MembershipLost:
             # As a new member it has back what nobody took meanwhile, and learns what it has lost.
             self._link.join()
             with self._lock:
-                held = claim.holding.hosts
-                self._view = View(self._view.application, 0, held)
+                self._held = Holder(self._held.name, hosts=self._held.hosts)
                 self._refused.clear()
-            view, owed = self._link.claim(self._claim())
+            view = self._link.claim(self._claim())
         with self._lock:
-            self._view, self._owed = view, owed
-            self._refused &= set(view.leave)
-            lost = [host for host, machine in self._bound.items() if machine not in view.hosts]
+            self._held, self._owed, self._why = holder.hear(self._held, view), view.owed, view.refused
+            self._refused &= self._held.leave.keys()
+            lost = [host for host, machine in self._bound.items() if machine not in self._held.hosts]
         for host in lost:
             self._evict(host)
 
@@ -311,21 +315,19 @@ class Membership:
                 self._locks.pop(self._bound.pop(host)).close()
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
-            kept = []
-            for machine in self._free():
+            gone = []
+            for machine in [machine for machine in self._held.hosts if machine not in used]:
                 # One that was granted and is not used yet: kept for a host that waits, else given back.
-                if self._kind_of[machine] in asks:
-                    asks.remove(self._kind_of[machine])
-                    kept.append(machine)
-                elif lock := self._locks.pop(machine, None):
+                if machine not in self._held.leave and self._held.hosts[machine] in asks:
+                    asks.remove(self._held.hosts[machine])
+                    continue
+                gone.append(machine)
+                if lock := self._locks.pop(machine, None):
                     lock.close()
-            held = tuple(machine for machine in self._view.hosts if machine in used or machine in kept)
-            # What is given back must not be used while the answer is on its way.
-            self._view = replace(self._view, hosts=held)
-            self._number += 1
             refused = tuple(sorted(self._refused))
-            holding = Holding(self._view.application, self._number, self._view.term, held, refused)
-            return Claim(holding, tuple(asks), self._critical)
+            # What is given back is not used any more, whenever that is heard.
+            self._held, claim = holder.claim(self._held, gone, refused=refused, asks=tuple(asks), critical=self._critical)
+            return claim
 
 
 class PooledCluster(LocalCluster):
@@ -363,7 +365,6 @@ class PooledCluster(LocalCluster):
         self._member.close()
 
 
-def local_of(offer: PoolOffer, minimum: int = 1) -> Local:
+def local_of(offer: Offer, minimum: int = 1) -> Local:
     """The hosts of a pool as this machine's."""
-    machines = sum(offer.machines.values())
-    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=machines, latency=offer.latency)
+    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)
