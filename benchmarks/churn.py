@@ -8,7 +8,7 @@ from typing import Any
 
 from _common import Report, main, progress
 
-from elastream.experiments.churn import churn
+from elastream.experiments.nstorm.churn import churn
 
 EVENTS, QUICK = 2000, 50
 

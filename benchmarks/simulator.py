@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from _common import Report, main, progress
 
-from elastream.experiments.visp import cases, make, run_cases
+from elastream.experiments.visp.experiment import cases, make, run_cases
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out

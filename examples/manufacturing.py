@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from machine import CYCLE, IDEAL, TOO_HOT, Reading, draw, needs_tesseract, read, readings
 
 from elastream import Btu, Dataflow, HostType, Local, parquet, records, run, steps
-from elastream.experiments.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_2
+from elastream.experiments.visp.manufacturing import SHARES_PER_CORE, TABLE_1, TABLE_2
 from elastream.model.cloud import Billing
 from elastream.model.errors import EnvironmentProblem
 

@@ -1,8 +1,8 @@
 """Two word counts share three machines: `orders` counts for two, `clicks` for one, and their peaks come at different times.
 
-python examples/two_applications.py           # starts the pool and both, each a process of its own; three to four minutes
+python examples/two_applications.py           # starts the arbiter and both, each a process of its own; three to four minutes
 
-While only `clicks` is busy it has two machines. When `orders` has its peak the pool wants one back: `clicks` goes on with
+While only `clicks` is busy it has two machines. When `orders` has its peak the arbiter recalls one: `clicks` goes on with
 what it is sure of, its query does not restart, and each counts every word exactly once.
 """
 
@@ -61,13 +61,13 @@ def count(application, url, folder):
 
 
 def main(folder):
-    """The pool and both applications; what became of them, and who held how many machines from when on."""
+    """The arbiter and both applications; what became of them, and who held how many machines from when on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    document = folder / "pool.yaml"
-    document.write_text(f"pool: two-{port}\nlisten: 127.0.0.1:{port}\nmachines: {{small: 3}}\n")
-    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "pool", document])
+    document = folder / "arbiter.yaml"
+    document.write_text(f"arbiter: {{name: two-{port}, listen: 127.0.0.1:{port}, machines: {{small: 3}}}}\n")
+    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "manager", document])
     started = {}
     seen = []
     try:
@@ -100,7 +100,7 @@ def main(folder):
 
 
 def look(url):
-    """What the pool says of itself."""
+    """What the arbiter shows."""
     return POOL.get(url).json()
 
 
@@ -110,14 +110,14 @@ def held(url):
 
 
 def wait_for(url):
-    """Return once the pool answers."""
+    """Return once the arbiter answers."""
     for _ in range(200):
         try:
             look(url)
             return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise SystemExit("the pool did not start")
+    raise SystemExit("the arbiter did not start")
 
 
 if __name__ == "__main__":

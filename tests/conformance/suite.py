@@ -37,6 +37,7 @@ from elastream.model.plant import Plant, Policy
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
+from properties import examples
 
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,
@@ -288,7 +289,7 @@ def conformance_suite(case: PlantCase) -> type:
             return observation
 
         @settings(
-            max_examples=case.examples,
+            max_examples=examples(case.examples),
             derandomize=True,
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from simulation_cases import VM, machines, manufacturing, travelling
 
-from elastream.experiments import visp
+from elastream.experiments.visp import experiment as visp
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.observation import Metric
 from elastream.simulation import Settings, Travel, drive, make_plant

@@ -84,49 +84,49 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
 
 
 def _visp() -> "Callable[..., Outcome]":
-    from elastream.experiments.visp_page import run_visp
+    from elastream.experiments.visp.page import run_visp
 
     return run_visp
 
 
 def _e2df() -> "Callable[..., Outcome]":
-    from elastream.experiments.e2df_page import run_e2df
+    from elastream.experiments.e2df.page import run_e2df
 
     return run_e2df
 
 
 def _e2df_spark() -> "Callable[..., Outcome]":
-    from elastream.experiments.e2df_spark_page import run_e2df_spark
+    from elastream.experiments.e2df.on_spark_page import run_e2df_spark
 
     return run_e2df_spark
 
 
 def _otd() -> "Callable[..., Outcome]":
-    from elastream.experiments.otd_page import run_otd
+    from elastream.experiments.otd.page import run_otd
 
     return run_otd
 
 
 def _elastic_allocator() -> "Callable[..., Outcome]":
-    from elastream.experiments.elastic_allocator_page import run_elastic_allocator
+    from elastream.experiments.elastic_allocator.page import run_elastic_allocator
 
     return run_elastic_allocator
 
 
 def _nstorm() -> "Callable[..., Outcome]":
-    from elastream.experiments.nstorm_page import run_nstorm
+    from elastream.experiments.nstorm.page import run_nstorm
 
     return run_nstorm
 
 
 def _otd_spark() -> "Callable[..., Outcome]":
-    from elastream.experiments.placing_spark_page import run_otd_spark
+    from elastream.experiments.placing.page import run_otd_spark
 
     return run_otd_spark
 
 
 def _elastic_allocator_spark() -> "Callable[..., Outcome]":
-    from elastream.experiments.placing_spark_page import run_elastic_allocator_spark
+    from elastream.experiments.placing.page import run_elastic_allocator_spark
 
     return run_elastic_allocator_spark
 

@@ -1,1 +1,1 @@
-"""Each paper's evaluation, one module a paper."""
+"""The evaluations of the papers, a folder each, and what they share: cases, assumptions, outcomes, pages, comparisons."""

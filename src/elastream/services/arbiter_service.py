@@ -157,6 +157,8 @@ def _first_problem(error: RequestValidationError) -> str:
     """What is wrong with a body, by its first field."""
     first = error.errors()[0]
     field = ".".join(str(step) for step in first["loc"] if step != "body")
+    if first["type"] == "json_invalid":
+        return "its body is no JSON"
     if first["type"] == "missing":
         return f"field {field!r} is missing" if field else "it has no body"
     said = f"{first['msg'][:1].lower()}{first['msg'][1:]}"

@@ -14,6 +14,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
 from elastream.spark.hosts.seats import UNLIMITED
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.telemetry.tasks import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
@@ -73,7 +74,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
     context: Any = spark.sparkContext._jsc
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     backend = context.sc().schedulerBackend()
     client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     if not client.isInstance(backend):

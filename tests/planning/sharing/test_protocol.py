@@ -19,6 +19,7 @@ from elastream.planning.sharing.arbiter import decide
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
 from elastream.planning.sharing.rules import Rules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
+from properties import examples
 
 Message = Claim | View | RegionReport | RegionOrder
 REGIONS, APPLICATIONS = ("east", "west"), {"a": 1.0, "b": 1.0}
@@ -208,7 +209,7 @@ class Protocol(RuleBasedStateMachine):
         assert standing <= set(self.leased), standing
 
 
-Protocol.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+Protocol.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
 TestProtocol = Protocol.TestCase
 
 
@@ -218,7 +219,7 @@ class ByDemand(Protocol):
     sharing = replace(RULES, by_spare=False)
 
 
-ByDemand.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+ByDemand.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
 TestByDemand = ByDemand.TestCase
 
 

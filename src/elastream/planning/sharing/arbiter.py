@@ -176,9 +176,11 @@ class _Demand:
         self.free: list[str] = []
         self.idle: list[str] = []
         self.coming = 0
+        self.fixed = False
         for host, record in ledger.hosts.items():
             if record.kind != kind or record.goes:
                 continue
+            self.fixed = not record.region
             if record.tenure is Tenure.HELD:
                 self.mine[record.owner].append(host)
             elif record.tenure is Tenure.ORDERED:
@@ -246,18 +248,17 @@ class _Demand:
                     self.mine[owner].remove(host)
                     self.ledger.recall(host, f"{name} is entitled to {self.due[name]} of {self.capacity} {self.kind!r}")
                     continue
-                if number >= entitled:
-                    has = f"{self.due[name]} of {self.capacity} {self.kind!r}"
-                    reason += f"; the share of {name} is {has}, and it has {len(self.mine[name])}"
-                else:
+                if number < entitled:
                     reason += "; those of others are not to be recalled yet"
+                elif self.capacity:
+                    reason += f"; the share of {name} is {self.due[name]} of {self.capacity}"
                 self.members[name] = replace(self.members[name], refused=reason)
                 return max(0, entitled)
         return self.asks[name]
 
     def _order(self) -> str:
         """Have a region lease one more; why not, where that cannot be."""
-        if self.idle or not self.ledger.regions:
+        if self.fixed:
             return f"all {self.capacity} {self.kind!r} are held"
         region = self.ledger.kinds[self.kind].region
         if not self.ledger.present(region):

@@ -56,7 +56,8 @@ class Ledger:
 
     def present(self, region: str) -> bool:
         """Whether a region is heard, or was lately."""
-        return region in self.speaking or self.now - self.regions.get(region, Party()).heard <= self.rules.absence
+        known = self.regions.get(region)
+        return region in self.speaking or (known is not None and self.now - known.heard <= self.rules.absence)
 
     def to(
         self,

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
+
+from elastream.spark.jvm.gateway import Java, java_context
 
 __all__ = ["Executor", "Executors", "Location"]
 
@@ -30,12 +31,12 @@ class Executors:
     """The session's executors, read through the gateway (no HTTP, works with the web interface switched off)."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._store = spark.sparkContext._jsc.sc().statusStore()
+        self._store = java_context(spark).statusStore()
 
     def by_address(self) -> Mapping[str, Executor]:
         """Active executors by the address of their host. Where a host has had several, the newest."""
         found: dict[str, Executor] = {}
-        summaries: Any = self._store.executorList(True)
+        summaries: Java = self._store.executorList(True)
         for position in range(summaries.size()):
             each = summaries.apply(position)
             if (executor_id := each.id()) == "driver":

@@ -10,14 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener
 
 __all__ = ["Location", "StatePartitions"]
@@ -49,16 +49,16 @@ class StatePartitions:
         self.partitions = partitions
         self._operator = operator
         self._stores = stores
-        jvm: Any = spark._jvm
+        jvm = jvm_of(spark)
         self._spark = spark
         self._jvm = jvm
-        self._streams = spark._jsparkSession.streams()
+        self._streams = java_session(spark).streams()
         self._query_id = jvm.java.util.UUID.fromString(query.id)
         self._run_id = jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
         self._opener: StateOpener | None = None
         self._looked_for_opener = False
-        self._providers: dict[tuple[int, str], Any] = {}
+        self._providers: dict[tuple[int, str], Java] = {}
         try:
             self._coordinator = self._streams.stateStoreCoordinator()
         except (Py4JError, TypeError) as error:
@@ -143,7 +143,7 @@ class StatePartitions:
         execution = self._execution()
         return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
-    def _has_ended(self, execution: Any) -> bool:
+    def _has_ended(self, execution: Java) -> bool:
         """Whether the batch of `execution` has ended, which is when it has its plan for certain.
 
         A plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that has
@@ -153,7 +153,7 @@ class StatePartitions:
         progress = None if wrapper is None else wrapper.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
-    def _provider(self, partition: int, store: str) -> Any:
+    def _provider(self, partition: int, store: str) -> Java:
         key = (partition, store)
         if key not in self._providers:
             state = self._jvm.org.apache.spark.sql.execution.streaming.state
@@ -176,7 +176,7 @@ class StatePartitions:
         _, address, executor = location.get().split("_", 2)
         return Location(address, executor)
 
-    def _execution(self) -> Any:
+    def _execution(self) -> Java:
         """The newest execution of the query, None before its first batch and after its end."""
         wrapper = self._streams.get(self._query_id)
         return None if wrapper is None else wrapper.streamingQuery().lastExecution()
@@ -185,7 +185,7 @@ class StatePartitions:
 class _Opening(threading.Thread):
     """Partitions on their way into executors. done: whether all of the tasks that open them have."""
 
-    def __init__(self, opener: StateOpener, arguments: tuple[Any, int, Mapping[int, Location]]) -> None:
+    def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
         super().__init__(name="load-state", daemon=True)
         self._opener, self._arguments = opener, arguments
         self.done = False

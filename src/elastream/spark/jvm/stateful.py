@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.state_partitions import Location
 
 __all__ = ["StageState", "StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages"]
@@ -44,7 +44,7 @@ class StatefulStage:
     operators: tuple[StatefulOperator, ...]
 
 
-def stateful_stages(driver: DriverSide, execution: Any) -> tuple[StatefulStage, ...] | None:
+def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage, ...] | None:
     """The stages of the query behind `execution` (Spark's StreamExecution) that hold state, upstream first.
 
     None where it is not known yet: no batch has its plan.
@@ -76,14 +76,14 @@ class StageState:
     The same two questions as `StatePartitions` answers for one operator with one store, asked in bulk.
     """
 
-    def __init__(self, spark: SparkSession, driver: DriverSide, execution: Any, run_id: str, stage: StatefulStage) -> None:
-        jvm: Any = spark._jvm
+    def __init__(self, spark: SparkSession, driver: DriverSide, execution: Java, run_id: str, stage: StatefulStage) -> None:
+        jvm = jvm_of(spark)
         self.partitions = stage.partitions
         self._stage, self._run_id, self._driver, self._execution = stage, run_id, driver, execution
         self._uuid = jvm.java.util.UUID.fromString(run_id)
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
-        self._coordinator = spark._jsparkSession.streams().stateStoreCoordinator()
+        self._coordinator = java_session(spark).streams().stateStoreCoordinator()
 
     def where(self) -> Mapping[int, Location]:
         """Location of every partition that has been loaded anywhere."""

@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from elastream.spark.jvm.gateway import java_query
+
 __all__ = ["WINDOW", "Batch", "planned_offsets", "read_batch", "unseen"]
 
 WINDOW = 3.0
@@ -43,7 +45,7 @@ class Batch:
 
 def unseen(query: Any, last_seen: int) -> list[dict[str, Any]]:
     """Progress of every batch after `last_seen`, oldest first, fetching no more of them than needed."""
-    recent = query._jsq.recentProgress()
+    recent = java_query(query).recentProgress()
     fresh: list[dict[str, Any]] = []
     for position in range(len(recent) - 1, -1, -1):
         progress = recent[position]

@@ -1,0 +1,1 @@
+"""E2DF: elasticity on two levels, simulated and on Spark."""

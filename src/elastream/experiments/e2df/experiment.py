@@ -1,0 +1,314 @@
+"""E2DF's evaluation, simulated: Word Count under a load that rises and falls, with no, one and two levels of elasticity.
+
+From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
+Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `Assumptions`; the page is `page`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from elastream.experiments.assumptions import assumed
+from elastream.experiments.cases import run_all
+from elastream.experiments.outcome import Check
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
+from elastream.model.observation import Metric
+from elastream.model.plant import Policy
+from elastream.model.stages import lay_out
+from elastream.planning.policies.e2df import E2df
+from elastream.planning.policies.static import Static
+from elastream.simulation import Settings, SimulatedPlant, make_plant
+from elastream.workload import ramp
+
+__all__ = [
+    "PAPER",
+    "SCENARIOS",
+    "Assumptions",
+    "Case",
+    "Run",
+    "bars",
+    "heaviest",
+    "make",
+    "run_case",
+    "run_cases",
+    "utilisation_at_peak",
+    "word_count",
+]
+
+SCENARIOS = ("static", "application", "both levels")
+"""Nothing adapts; operators do, on hosts that stay; operators and hosts do (paper, section 5)."""
+LOWEST, HIGHEST = 5.0, 550.0
+"""Tuples/s at the ends and in the middle of the run (paper, section 5)."""
+STATIC: Mapping[str, int] = {"source": 1, "split": 2, "count": 6, "consume": 6}
+"""Replicas of the static provision: 15 in all (paper; the source is what 2 + 6 + 6 leaves over)."""
+STATIC_HOSTS, FIRST_HOSTS = 16, 5
+"""Hosts of the static provision, and R_init (paper). More than 16 there are not: with half a core each they are the paper's
+whole machine."""
+CORES = 0.5
+"""Of a core that a host may use; C_n is 1, so a replica has it all (paper)."""
+SCALE_OUT, SCALE_IN = 0.7, 0.75
+"""S_s-out and c (paper)."""
+APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 30.0, 60.0
+"""Seconds between rounds: twice and once a minute (paper)."""
+
+PAPER: Mapping[str, Mapping[str, float]] = {
+    "static": {
+        "mean latency (ms)": 11.4,
+        "replicas (mean)": 15,
+        "replicas without the source's (mean)": 2 + 6 + 6,
+        "hosts (mean)": 16,
+    },
+    "application": {"mean latency (ms)": 19.3, "replicas (mean)": 0.45 * 15, "hosts (mean)": 16},
+    "both levels": {"replicas (mean)": 0.45 * 15, "hosts (mean)": 0.76 * 16},
+}
+"""Section 5: 55 % fewer replicas and 24 % fewer hosts on average. The latency of both levels is "almost identical" to that
+of the application level alone; no figure is given."""
+
+FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
+"""The bars: the paper's own results (19.3 / 11.4 = 1.7)."""
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What the paper does not say, as numbers that can be halved and doubled."""
+
+    work: float = assumed(
+        1.0,
+        "times the least",
+        "the paper gives no service time, only that 2, 6 and 6 replicas are provided for the peak; 1 is the least work for "
+        "which its own rule would not take one of them away at the peak: a utilisation of (n - 1) / n c S_s-out",
+    )
+    source_work: float = assumed(
+        0.35, "utilisation at the peak", "the source has one replica in every scenario, so less than S_s-out; half of it"
+    )
+    words: float = assumed(
+        6.4, "words a sentence", "the mean of the five sentences that Storm's word count example draws from"
+    )
+    rise: float = assumed(900.0, "s", "how long the load rises, and then falls, Figure 2 does not say in its text")
+    host_start: float = assumed(5.0, "s", "the paper: containers are quickly spawned")
+    host_stop: float = assumed(10.0, "s", "Docker's time between asking a container to stop and stopping it")
+    variation: float = assumed(0.2, "coefficient of variation", "of service times, lognormal: the simulator's default")
+    network_latency: float = assumed(0.0005, "s one way", "the simulator's default between hosts of one data centre")
+
+    @property
+    def seconds(self) -> float:
+        """Length of a run."""
+        return 2 * self.rise
+
+
+def utilisation_at_peak(operator: str, assumptions: Assumptions) -> float:
+    """Of the static provision's replicas of `operator`, at 550 tuples/s."""
+    if operator == "source":
+        return assumptions.source_work
+    replicas = STATIC[operator]
+    return assumptions.work * (replicas - 1) / replicas * SCALE_IN * SCALE_OUT
+
+
+def heaviest(assumptions: Assumptions) -> Assumptions:
+    """The most work under which no replica of the static provision is above S_s-out: the other end of what it can mean."""
+    most = min(
+        SCALE_OUT / utilisation_at_peak(operator, replace(assumptions, work=1.0)) for operator in ("count", "consume")
+    )
+    return replace(assumptions, work=most)
+
+
+def word_count(assumptions: Assumptions) -> Graph:
+    """Sentences from outside, the paper's source and its three operators, each with the work that the provision implies."""
+
+    def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
+        # Core-seconds a tuple: what keeps the static replicas, with half a core each, that busy at the peak.
+        cost = utilisation_at_peak(name, assumptions) * STATIC[name] * CORES / rate
+        return Operator(name, Kind.TRANSFORM, (Alternate(name, cost=cost, selectivity=selectivity),), cores=CORES)
+
+    words = HIGHEST * assumptions.words
+    return Graph(
+        "word_count",
+        (
+            Operator("sentences", Kind.SOURCE),
+            operator("source", HIGHEST),
+            operator("split", HIGHEST, assumptions.words),
+            operator("count", words),
+            operator("consume", words),
+            Operator("queue", Kind.SINK, cores=0.0),
+        ),
+        (
+            Edge("sentences", "source"),
+            Edge("source", "split"),
+            Edge("split", "count", Delivery.KEYED),
+            Edge("count", "consume"),
+            Edge("consume", "queue"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a scenario and what is assumed."""
+
+    scenario: str
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    seed: int = 1
+
+    @property
+    def policy(self) -> Policy:
+        """Who decides."""
+        if self.scenario == "static":
+            return Static(STATIC_HOSTS, STATIC)
+        return E2df(
+            SCALE_OUT,
+            SCALE_IN,
+            spare=FIRST_HOSTS,
+            initial=FIRST_HOSTS,
+            low=0.1,
+            infrastructure=self.scenario == "both levels",
+            period=APPLICATION_PERIOD,
+            infrastructure_period=INFRASTRUCTURE_PERIOD,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a case came to. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
+
+    running: hosts that are up, mean over time; `hosts` counts them from the moment they are asked for until they are gone.
+    refused: actions that the plant did not do. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
+    """
+
+    case: Case
+    latency: float
+    replicas: float
+    hosts: float
+    running: float
+    sentences: float
+    left: float
+    scalings: int
+    moves: int
+    leases: int
+    refused: int
+    series: tuple[tuple[float, ...], ...]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All figures, by the names of the tables."""
+        return {
+            "mean latency (ms)": 1e3 * self.latency,
+            "replicas (mean)": self.replicas,
+            "replicas without the source's (mean)": self.replicas - STATIC["source"],
+            "hosts (mean)": self.hosts,
+            "hosts that are up (mean)": self.running,
+            "replicas (most)": max(row[3] for row in self.series),
+            "hosts (most)": max(row[4] for row in self.series),
+            "scalings": self.scalings,
+            "moves": self.moves,
+            "leases": self.leases,
+            "sentences": self.sentences,
+            "left waiting": self.left,
+        }
+
+
+def make(case: Case) -> SimulatedPlant:
+    """The plant of a case, at time 0: the static provision, or each operator once on the first hosts."""
+    assumptions, static = case.assumptions, case.scenario == "static"
+    host = HostType(
+        "container", cores=CORES, slots=1, billing=Billing(1.0), start=assumptions.host_start, stop=assumptions.host_stop
+    )
+    load = ramp(LOWEST, HIGHEST, over=assumptions.rise).then_back()
+    return make_plant(
+        lay_out(word_count(assumptions), fused=False),
+        host_types=[host],
+        loads={"sentences": load},
+        seed=case.seed,
+        settings=Settings(monitor=APPLICATION_PERIOD, variation=assumptions.variation, latency=assumptions.network_latency),
+        hosts=FIRST_HOSTS if case.scenario == "both levels" else STATIC_HOSTS,
+        parallelism=STATIC if static else None,
+        max_hosts=STATIC_HOSTS,
+        seconds=assumptions.seconds,
+    )
+
+
+def run_case(case: Case) -> Run:
+    """Simulate one case."""
+    plant, policy = make(case), case.policy
+    seconds = case.assumptions.seconds
+    rounds = round(seconds / APPLICATION_PERIOD)
+    series: list[tuple[float, ...]] = []
+    refused = 0
+    for number in range(1, rounds + 1):
+        plant.advance(number * APPLICATION_PERIOD)
+        seen = plant.observe()
+        latency = seen.latency(Metric.LATENCY).value
+        arriving = seen.operators.value("sentences", Metric.ARRIVAL_RATE)
+        replicas = float(np.nansum(seen.operators.column(Metric.PARALLELISM)))
+        series.append(
+            (seen.time / 60, arriving, math.nan if latency is None else 1e3 * latency, replicas, len(seen.leases))
+        )
+        if number < rounds:
+            refused += sum(not plant.apply(action).succeeded for action in policy.plan(seen))
+    result = plant.result()
+    columns = np.array(series)
+    source = result.operators["source"]
+    return Run(
+        case,
+        float(np.nanmean(columns[:, 2])) / 1e3,
+        float(columns[:, 3].mean()),
+        math.fsum(lease.seconds(seconds) for lease in plant.ledger) / seconds,
+        math.fsum(_up_seconds(lease, seconds) for lease in plant.ledger) / seconds,
+        source.arrived,
+        sum(operator.queued for operator in result.operators.values()),
+        result.upscalings + result.downscalings,
+        result.migrations,
+        result.leases,
+        refused,
+        tuple(series),
+    )
+
+
+def _up_seconds(lease: Lease, now: float) -> float:
+    """How long its host took replicas, by `now`."""
+    ready = lease.ready_at()
+    left = next((at for at, state in lease.history if state in (HostState.RELEASING, HostState.LOST)), now)
+    return 0.0 if ready is None else left - ready
+
+
+def run_cases(
+    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
+) -> tuple[list[Run], float]:
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
+    begun = time.monotonic()
+    make(wanted[0]).advance(1.0)
+    runs, _ = run_all(run_case, wanted, workers, progress)
+    return runs, time.monotonic() - begun
+
+
+def bars(runs: Sequence[Run]) -> tuple[Check, ...]:
+    """Our bars, of both elastic scenarios against the static one."""
+    by_name = {run.case.scenario: run for run in runs}
+    static = by_name["static"]
+    checks = []
+    for name in SCENARIOS[1:]:
+        run = by_name[name]
+        fewer, ratio = 1 - run.replicas / static.replicas, run.latency / static.latency
+        checks += [
+            Check.at_least(
+                f"{name}: replicas below static, on average",
+                fewer,
+                FEWER_REPLICAS,
+                "our bar; paper, section 5: 55 %",
+            ),
+            Check.at_most(
+                f"{name}: mean latency over static's",
+                ratio,
+                SLOWER,
+                "our bar; paper, section 5: 19.3 ms against 11.4 ms",
+            ),
+        ]
+    saved = 1 - by_name["both levels"].hosts / static.hosts
+    checks.append(
+        Check.at_least("both levels: host time below static", saved, FEWER_HOSTS, "our bar; paper, section 5: 24 %")
+    )
+    return tuple(checks)

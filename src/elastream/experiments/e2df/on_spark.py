@@ -1,0 +1,214 @@
+"""E2DF's evaluation on Spark: Word Count under a load that rises and falls, on hosts that are real processes.
+
+The paper's proportions on two cores. What was scaled, and to what, stands in `SCALE`; what a replica is on Spark is said in
+`elastream.planning.policies.e2df`. The page is `on_spark_page`, the same in simulation `experiment`.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from elastream.clouds.local.local import Local
+from elastream.experiments.e2df.experiment import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS
+from elastream.experiments.on_spark import SparkRun, run_on_spark
+from elastream.experiments.outcome import Check
+from elastream.model.cloud import Billing, HostType
+from elastream.model.endpoints import parquet, text_files
+from elastream.model.flow import Dataflow
+from elastream.model.observation import Floats, Metric
+from elastream.model.plant import Policy
+from elastream.planning.policies.e2df import E2df
+from elastream.planning.policies.static import Static
+from elastream.spark.dataflow.sinks import latest
+from elastream.workload import ramp
+
+__all__ = ["SCALE", "SparkScenario", "bars", "policy_of", "run_scenario", "sentences"]
+
+HOSTS, FIRST_HOSTS = 5, 1
+CONTAINER = HostType("container", cores=0.3, slots=1, memory=1000.0, billing=Billing(1.0), start=20.0, stop=3.0)
+PEAK = 20_000.0
+RISE = 60.0
+APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 5.0, 10.0
+TARGET_LATENCY = 6.0
+PARTITIONS = 2 * HOSTS
+"""Key groups: so that what one host holds can be shared with another."""
+FEWER, SEED = 0.3, 1
+"""The bar: replicas and host time each at least 30 % below static; and what sentences are drawn with."""
+
+SCALE: tuple[tuple[str, str, str, str], ...] = (
+    ("hosts of the static provision", "16", f"{HOSTS}", "two cores, of which Spark's driver and this program take one"),
+    ("cores of a host", "0.5", f"{CONTAINER.cores:g}", "below a quarter of a core a JVM starves; C_n is 1 in both"),
+    ("C_r = R_init", "5", f"{FIRST_HOSTS}", "five of sixteen is between one and two of five"),
+    (
+        "input rate (sentences/s)",
+        f"{LOWEST:g} to {HIGHEST:g}",
+        f"{PEAK * LOWEST / HIGHEST:.0f} to {PEAK:,.0f}",
+        "what the hosts carry, at the same ratio",
+    ),
+    ("run (s)", "not given", f"{2 * RISE:g}", "three runs and the start of their hosts within ten minutes"),
+    ("periods of the two levels (s)", "30 and 60", f"{APPLICATION_PERIOD:g} and {INFRASTRUCTURE_PERIOD:g}", "as the run"),
+    (
+        "replicas",
+        "of source, split, count, consume",
+        "of source with split, of count with sink",
+        "Spark runs as one what needs no shuffle; of count, all that a host holds is a replica",
+    ),
+)
+"""(what, paper, here, why)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkScenario:
+    """What a scenario came to on Spark. latency: seconds, mean over the time. replicas, hosts, cpu: means over time.
+
+    restarts: query runs beyond the first. exact: whether every count equals a plain count over the records taken.
+    series: rows of (seconds, sentences/s offered, latency in s, replicas, hosts, hosts' mean CPU use).
+    """
+
+    name: str
+    latency: float
+    replicas: float
+    hosts: float
+    cpu: float
+    records: float
+    restarts: int
+    moves: int
+    exact: bool
+    seconds: float
+    confinement: str
+    series: tuple[tuple[float, ...], ...]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All figures, by the names of the tables."""
+        return {
+            "mean latency (s)": self.latency,
+            "replicas (mean)": self.replicas,
+            "hosts (mean)": self.hosts,
+            "replicas (most)": float(np.nanmax([row[3] for row in self.series])),
+            "hosts (most)": max(row[4] for row in self.series),
+            "CPU of hosts (mean)": self.cpu,
+            "sentences": self.records,
+            "state partitions moved": self.moves,
+            "query restarts": self.restarts,
+        }
+
+
+def policy_of(scenario: str) -> Policy:
+    """Who decides in a scenario."""
+    if scenario == "static":
+        return Static(HOSTS, {"source": HOSTS})
+    return E2df(
+        SCALE_OUT,
+        SCALE_IN,
+        spare=FIRST_HOSTS,
+        initial=FIRST_HOSTS,
+        low=0.1,
+        infrastructure=scenario == "both levels",
+        period=APPLICATION_PERIOD,
+        infrastructure_period=INFRASTRUCTURE_PERIOD,
+    )
+
+
+def sentences(count: int, seed: int = SEED) -> list[str]:
+    """Random sentences of four to nine words out of a thousand, a few of them much more often than the rest (Zipf)."""
+    rng = random.Random(seed)
+    syllables = ("ba", "co", "di", "fu", "ge", "ha", "lo", "mi", "ne", "ru")
+    words = [a + b + c for a in syllables for b in syllables for c in syllables]
+    often = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))
+    return [" ".join(rng.choices(words, cum_weights=often, k=rng.randint(4, 9))) for _ in range(count)]
+
+
+def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
+    """Run one scenario on a cluster of its own; ElastreamError where it cannot be run to its end."""
+    elastic = name == "both levels"
+    run = run_on_spark(
+        lambda folder: word_count(folder, rise),
+        policy_of(name),
+        Local(CONTAINER, max_hosts=HOSTS, min_hosts=FIRST_HOSTS if elastic else HOSTS),
+        check=counts_are_exact,
+        target_latency=TARGET_LATENCY,
+        state_partitions=PARTITIONS,
+        period=APPLICATION_PERIOD / 2,
+    )
+    return summed_up(name, run)
+
+
+def word_count(folder: Path, rise: float = RISE) -> Dataflow:
+    """The dataflow, on sentences that it writes into `folder` first."""
+    (folder / "sentences.txt").write_text("\n".join(sentences(20_000)))
+    flow = Dataflow("word_count")
+    lines = flow.source(
+        text_files(folder / "sentences.txt"), load=ramp(PEAK * LOWEST / HIGHEST, PEAK, over=rise).then_back()
+    )
+    words = lines.flat_map(str.split, returns="word string", name="split")
+    words.key_by("word").count().sink(parquet(folder / "out"))
+    return flow
+
+
+def counts_are_exact(folder: Path, taken: Mapping[str, Iterator[str]]) -> bool:
+    """Whether every count in the end equals a plain count over the records taken."""
+    expected = Counter(word for line in taken["source"] for word in line.split())
+    return dict(latest(folder / "out").itertuples(index=False)) == expected
+
+
+def summed_up(name: str, run: SparkRun) -> SparkScenario:
+    """The figures of a run, over the time from its first observation to its last."""
+    recording = run.recording
+    times = recording.times
+    width = np.diff(times, append=times[-1])
+    placed = np.array([float(len(set(tasks.values()))) for tasks in recording.tasks("count")])
+    replicas = recording.parallelism("source") + placed
+    hosts = sum(recording.host_count().values(), np.zeros(len(times)))
+    cpu = np.array([_mean_cpu(entry) for entry in recording.observations])
+    latency = recording.application(Metric.LATENCY)
+    columns = (times - times[0], recording.application(Metric.ARRIVAL_RATE), latency, replicas, hosts, cpu)
+    return SparkScenario(
+        name,
+        _mean(latency, width),
+        _mean(replicas, width),
+        _mean(hosts, width),
+        _mean(cpu, width),
+        float(run.facts["records"]),
+        int(run.facts["query runs"]) - 1,
+        int(run.facts["moves"]),
+        run.exact,
+        float(times[-1] - times[0]),
+        run.confinement,
+        tuple(zip(*(column.tolist() for column in columns), strict=True)),
+    )
+
+
+def bars(runs: Mapping[str, SparkScenario]) -> tuple[Check, ...]:
+    """Our bars: both elastic scenarios against the static one, and what must hold of each run."""
+    static, both = runs["static"], runs["both levels"]
+    checks = []
+    for what, saved in (
+        ("application: replicas below static, on average", 1 - runs["application"].replicas / static.replicas),
+        ("both levels: replicas below static, on average", 1 - both.replicas / static.replicas),
+        ("both levels: host time below static", 1 - both.hosts / static.hosts),
+    ):
+        checks.append(Check.at_least(what, saved, FEWER, "our bar, on Spark"))
+    for name in SCENARIOS:
+        restarts = runs[name].restarts
+        checks.append(Check(f"{name}: query restarts", restarts, "0", restarts == 0, "our bar"))
+        counted = "exact" if runs[name].exact else "wrong"
+        checks.append(Check(f"{name}: counts, against a plain count", counted, "exact", runs[name].exact, "our bar"))
+    return tuple(checks)
+
+
+def _mean(values: Floats, width: Floats) -> float:
+    """Mean over time, of what is known."""
+    known = ~np.isnan(values)
+    return float(np.average(values[known], weights=width[known])) if width[known].sum() > 0 else float("nan")
+
+
+def _mean_cpu(entry: Mapping[str, object]) -> float:
+    """CPU use of the hosts of an observation, of those known."""
+    values = [value for value in entry["hosts"]["values"].get(Metric.CPU.value, ()) if value is not None]  # type: ignore[index]
+    return float(np.mean(values)) if values else float("nan")

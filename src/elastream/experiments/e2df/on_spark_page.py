@@ -1,0 +1,131 @@
+"""The E2DF experiment on Spark as people read it: figures, what was scaled, curves like Figure 2, bars.
+
+Figures from Spark stand in no table with simulated ones, and the paper's in rows of their own. The figures are measured
+in `on_spark`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+
+from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
+from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
+from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+
+__all__ = ["outcome", "run_e2df_spark"]
+
+QUICK_RISE = 30.0
+"""Seconds that the load rises with `quick`: too short for hosts to follow it well; it shows that everything works."""
+
+
+def run_e2df_spark(
+    *,
+    quick: bool = False,
+    sensitivity: bool = False,
+    workers: int = 1,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Outcome:
+    """The three scenarios, one after the other, each on a cluster of its own; `sensitivity` and `workers` change nothing.
+
+    quick: half the time for the load. progress: called with (what is done, runs done, in all).
+    """
+    begun = time.monotonic()
+    runs = {}
+    for number, name in enumerate(SCENARIOS):
+        progress(name, number, len(SCENARIOS))
+        runs[name] = run_scenario(name, QUICK_RISE if quick else RISE)
+    progress("done", len(SCENARIOS), len(SCENARIOS))
+    return outcome(runs, time.monotonic() - begun)
+
+
+def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Outcome:
+    """All that the runs say."""
+    checks = bars(runs)
+    return Outcome(
+        {
+            "scenarios": {name: run.metrics for name, run in runs.items()},
+            "latency over static": {name: runs[name].latency / runs["static"].latency for name in SCENARIOS[1:]},
+            "seconds": round(seconds, 1),
+        },
+        {name: dict(figures) for name, figures in PAPER.items()},
+        checks,
+        _page(runs, checks),
+        environment(plant="spark", spark=version("pyspark"), hosts=runs["static"].confinement, seconds=round(seconds, 1)),
+    )
+
+
+def _comparison(runs: Mapping[str, SparkScenario]) -> Table:
+    """Absolute figures of ours; the paper's stand in `_ratios`, because only ratios compare."""
+    names = next(iter(runs.values())).metrics
+    rows = tuple((name, *(_text(run.metrics[name]) for run in runs.values())) for name in names)
+    return Table("Word Count on Spark", ("", *runs), rows)
+
+
+def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
+    static = runs["static"]
+    rows: list[tuple[str, ...]] = []
+    for what, printed, values, base in (
+        ("replicas", "replicas (mean)", [runs[name].replicas for name in SCENARIOS], static.replicas),
+        ("hosts", "hosts (mean)", [runs[name].hosts for name in SCENARIOS], static.hosts),
+        ("mean latency", "mean latency (ms)", [runs[name].latency for name in SCENARIOS], static.latency),
+    ):
+        rows.append((f"{what}, over static's (Spark)", *(f"{value / base:.2f}" for value in values)))
+        paper = [PAPER[name].get(printed) for name in SCENARIOS]
+        given = PAPER["static"][printed]
+        rows.append(("   paper, section 5", *("-" if value is None else f"{value / given:.2f}" for value in paper)))
+    return Table("What compares with the paper: ratios", ("", *SCENARIOS), tuple(rows))
+
+
+def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
+    held = sum(check.holds for check in checks)
+    blocks: list[Block] = [
+        Prose(
+            "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
+            "and Lo Presti, 2018), on a real Spark cluster of this machine: one worker process a host, "
+            f"{runs['static'].confinement}. Figures are measured; latency is from a sentence being due to its counts being "
+            "committed, and hosts are counted from being asked for to being gone, their start included."
+        ),
+        Prose(f"{held} of {len(checks)} bars hold."),
+        check_table(checks, "Spark"),
+        _comparison(runs),
+        _ratios(runs),
+        Table("What was scaled to this machine", ("what", "paper", "here", "why"), SCALE),
+        Heading("Over time"),
+        *(plot for run in runs.values() for plot in _plots(run)),
+    ]
+    return Page(f"E2DF on Spark: elasticity of operators and of hosts of {CONTAINER.cores:g} cores", tuple(blocks))
+
+
+def _plots(run: SparkScenario) -> tuple[Plot, Plot]:
+    seconds, offered, latency, replicas, hosts, cpu = (list(column) for column in zip(*run.series, strict=True))
+    load = line("input rate", seconds, _known(offered), colour=5, axis=2, fill=True, dash="dot")
+    return (
+        Plot(
+            f"{run.name}: replicas and hosts (Spark; compare Figure 2)",
+            "seconds",
+            "replicas, hosts",
+            (
+                load,
+                line("replicas", seconds, _known(replicas), colour=0, steps=True),
+                line("hosts", seconds, hosts, colour=1, steps=True),
+            ),
+            "sentences/s",
+        ),
+        Plot(
+            f"{run.name}: latency and use of hosts (Spark; compare Figure 2)",
+            "seconds",
+            "s, fraction of cores",
+            (load, line("latency", seconds, _known(latency), colour=4), line("CPU", seconds, _known(cpu), colour=2)),
+            "sentences/s",
+        ),
+    )
+
+
+def _known(values: list[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"

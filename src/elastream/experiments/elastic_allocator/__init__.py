@@ -1,0 +1,1 @@
+"""Elastic Allocator: placement by the needs of tasks, simulated."""

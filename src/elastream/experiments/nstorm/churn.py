@@ -1,0 +1,129 @@
+"""Random moves, kills and decommissions under a query at full load, and whether it noticed.
+
+What must hold: the query never starts again, and at the end its state equals a batch query's over the same records.
+Faults are a seeded schedule; half of the moves load state ahead, half do not.
+"""
+
+import contextlib
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from elastream.experiments.nstorm.rig import HOSTS, Rig
+from elastream.spark.jvm.session import StateStore
+from elastream.spark.placement.schemes import Cycles, Scheme
+
+__all__ = ["Churn", "churn", "schedule"]
+
+FAULTS = 0.02
+"""Share of the events that are the end of a host: half of them kills, half decommissions."""
+AT_ONCE = 4
+"""Moves that one version of the plan asks for, at most."""
+LEAST = 3
+"""Hosts that are there before one is sent away: with one left, what it loses has nowhere to go meanwhile."""
+ROWS, VOCABULARY = 1000, 5000
+CYCLES = Cycles(0.1, 0.05)
+PATIENCE = 240.0
+"""Seconds without a batch after which the query counts as stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class Churn:
+    """What came of it. moves: asked for; landed, dropped: what became of migrations, those that brought drifted tasks back
+    included. starts: of the query after its first. wrong: words whose count differs from the batch query's.
+    """
+
+    moves: int
+    kills: int
+    decommissions: int
+    landed: int
+    dropped: int
+    drifted: int
+    batches: int
+    starts: int
+    wrong: int
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+def schedule(events: int, seed: int) -> Iterator[str]:
+    """`events` times "move", "kill" or "decommission": at least one of each kind of fault, spread by chance."""
+    chance = random.Random(seed)
+    faults = max(2, round(events * FAULTS))
+    kinds = ["kill" if number % 2 else "decommission" for number in range(faults)]
+    at = dict(zip(sorted(chance.sample(range(events), faults)), kinds, strict=True))
+    return (at.get(number, "move") for number in range(events))
+
+
+def churn(
+    events: int,
+    *,
+    seed: int = 1,
+    state_store: StateStore = "memory",
+    limit: float = float("inf"),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Churn:
+    """Run `events` events, or as many as begin within `limit` seconds; raises EnvironmentProblem where the query fails."""
+    chance = random.Random(seed)
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
+        contextlib.closing(Rig(Path(folder), rows=ROWS, vocabulary=VOCABULARY, state_store=state_store)) as rig,
+    ):
+        rig.begin(warm=0.0)
+        run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
+        asked: dict[Any, str] = {}
+        size = 1
+        for number, kind in enumerate(schedule(events, seed)):
+            if time.monotonic() - began > limit:
+                break
+            count[kind] += 1
+            if kind == "move":
+                free = _free(rig, asked)
+                task = chance.choice(free)
+                asked[task] = chance.choice([host for host in rig.hosts if host != rig.at.get(task)])
+                if len(asked) < size:
+                    continue
+                rig.plan.publish(asked, at=time.time(), why="by chance")
+                asked, size = {}, chance.randint(1, AT_ONCE)
+                if chance.random() < 0.8:
+                    rig.next_batch(PATIENCE)
+            else:
+                rig.wait_for_hosts(LEAST, PATIENCE)
+                victim = chance.choice(rig.hosts)
+                (rig.kill if kind == "kill" else rig.decommission)(victim)
+                rig.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
+                progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
+        rig.wait_for_hosts(HOSTS - 1, PATIENCE)
+        rig.next_batch(PATIENCE)
+        placing, starts = rig.follower.placing, rig.follower.restarts + (rig.follower.query.runId != run_id)
+        batches, wrong = rig.finish()
+        return Churn(
+            count["move"],
+            count["kill"],
+            count["decommission"],
+            len(placing.landed),
+            len(placing.dropped),
+            placing.drifted,
+            batches,
+            starts,
+            wrong,
+            round(time.monotonic() - began, 1),
+        )
+
+
+def _free(rig: Rig, asked: dict[Any, str]) -> list[Any]:
+    """Tasks that are not under way; waits for one."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        busy = rig.follower.placing.wanted().keys() | asked.keys()
+        if free := sorted(set(rig.follower.placing.tasks) - busy):
+            return free
+        rig.next_batch(until - time.monotonic())

@@ -1,0 +1,336 @@
+"""N-Storm's evaluation of task migration (section 5.2) on real Spark: one query, random re-deployments, four schemes.
+
+A word count reads as fast as it can, from a source that always has a batch of the same size ready, as the paper's clients
+feed its topology; so what a migration costs is missing from the total. State partitions are the tasks, executors the
+workers. What is measured and how it is judged is here; how it is shown is `nstorm_page`.
+"""
+
+import contextlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elastream.experiments.nstorm.rig import Batch, Rig, Used
+from elastream.experiments.outcome import Check
+from elastream.model.action import TaskId
+from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
+
+__all__ = [
+    "FULL",
+    "LEVELS",
+    "PAPER",
+    "QUICK",
+    "Case",
+    "Run",
+    "Setting",
+    "bars",
+    "degraded",
+    "per_second",
+    "redeploy",
+    "run_cases",
+    "usual",
+]
+
+LEVELS = (0.2, 0.4, 0.6, 0.8, 1.0)
+"""Levels of degradation of Fig. 9."""
+DRAWS = 20
+"""Random re-deployments to choose an even one from: the paper wants tasks evenly distributed after each."""
+
+PAPER: Mapping[str, Mapping[str, float]] = {
+    "Storm, 1 task": {"seconds at >= 60 %": 279.0, "seconds at 100 %": 267.0, "total, Storm = 1": 1.0},
+    "Storm*, 1 task": {"seconds at >= 60 %": 155.0, "total, Storm = 1": 1.41},
+    "N-Storm, 1 task": {"seconds at >= 60 %": 20.0, "total, Storm = 1": 1.75},
+    "N-Storm, 16 tasks": {"seconds at >= 60 %": 118.0},
+    "N-Storm+, 16 tasks": {"seconds at >= 60 %": 84.0, "seconds at 100 %": 53.0, "total, N-Storm = 1": 1.11},
+}
+"""What sections 5.2.1 to 5.2.3 say in words of Figs. 9 and 10, of 600 s each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One scheme with `moves` tasks in each re-deployment; scheme None: nothing is moved.
+
+    cycles: seconds between looks into the plan and at the query (T_S, T_W), None for those of the scheme.
+    """
+
+    scheme: str | None
+    moves: int = 0
+    cycles: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        if self.scheme is None:
+            return "no migration"
+        cycles = "" if self.cycles is None else f", cycles {self.cycles[0]:g} s and {self.cycles[1]:g} s"
+        return f"{self.scheme}, {self.moves} task{'s' * (self.moves != 1)}{cycles}"
+
+
+RESTART, EXECUTORS, ONLINE, LAZY = "stop and restart", "restart of executors", "online", "online, lazy"
+MOVES = (1, 2, 4, 8, 16)
+CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
+"""Settings of T_S and T_W: the paper gives the first and the last, and that T_S is about three times T_W."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How long each case runs, how often its tasks are re-deployed, which cases there are.
+
+    Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up and
+    others may use the machine too. first: seconds into a round at which tasks are re-deployed for the first time, and
+    every `period` seconds from then on. hurry: what all cycles but those of the lazy scheme are divided by. warm: seconds
+    before the first round.
+    """
+
+    seconds: float
+    period: float
+    first: float
+    cases: tuple[Case, ...]
+    rounds: int = 1
+    hurry: float = 1.0
+    warm: float = 60.0
+
+    @property
+    def order(self) -> tuple[Case, ...]:
+        """All rounds of all cases. Those that replace executors come last: the new ones are as slow as any that are new."""
+        kept = [case for case in self.cases if case.scheme != EXECUTORS]
+        others = [case for case in self.cases if case.scheme == EXECUTORS]
+        return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
+
+    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Setting":
+        """The same with fewer numbers of `moves`, without other cycles, and with about so many `seconds` a case."""
+        cases = self.cases
+        if moves is not None:
+            others = (Case(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
+            cases = (Case(None), *others, Case(EXECUTORS, min(moves)))
+        rounds = self.rounds if seconds is None else max(1, round(seconds / self.seconds))
+        return replace(self, cases=cases, rounds=rounds)
+
+
+FULL = Setting(
+    60.0,
+    60.0,
+    10.0,
+    (
+        Case(None),
+        *(Case(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
+        Case(EXECUTORS, 1),
+        *(Case(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
+    ),
+    rounds=10,
+)
+"""600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
+QUICK = Setting(
+    6.0,
+    6.0,
+    0.5,
+    (
+        *(Case(RESTART, 1), Case(ONLINE, 1), Case(LAZY, 1)),
+        *(Case(RESTART, 2), Case(LAZY, 2)),
+        Case(None),
+        *(Case(LAZY, 4), Case(RESTART, 4)),
+        *(Case(RESTART, 8), Case(LAZY, 8)),
+        *(Case(LAZY, 16), Case(RESTART, 16)),
+    ),
+    hurry=10.0,
+    warm=12.0,
+)
+"""Shorter periods and cycles, one re-deployment a case, fewer cases: it shows that the experiment works, and proves less.
+
+With one round only, what is compared runs side by side, and the baseline in the middle."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a case came to.
+
+    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran where
+    it was sent to. traffic: bytes a second, by kind.
+    """
+
+    case: Case
+    throughput: tuple[float, ...]
+    moved: int
+    landing: tuple[float, ...]
+    restarts: int
+    traffic: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        """Records of the whole case."""
+        return float(sum(self.throughput))
+
+
+def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[float, ...]:
+    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its time.
+
+    Between batches there are none. A batch that is broken off has none; what repeats it has them.
+    """
+    edges = since + np.arange(seconds + 1)
+    times, done, count = [-np.inf], [0.0], 0.0
+    for batch in sorted(batches, key=lambda batch: batch.start):
+        times += [batch.start, batch.end]
+        done += [count, count + batch.rows]
+        count += batch.rows
+    return tuple(np.diff(np.interp(edges, times[1:] or [0.0], done[1:] or [0.0])).tolist())
+
+
+def usual(none: Run, rounds: int) -> tuple[float, ...]:
+    """Records a second without migrations, for each second: the mean of its round, as machines change meanwhile."""
+    means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
+    return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
+
+
+def degraded(throughput: Sequence[float], baseline: Sequence[float]) -> dict[float, int]:
+    """Seconds with at least each level of degradation against `baseline`, records in each second (Fig. 9)."""
+    lost = 1 - np.asarray(throughput) / np.asarray(baseline)
+    return {level: int((lost >= level - 1e-9).sum()) for level in LEVELS}
+
+
+def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
+    """A random re-deployment: `moves` tasks, each to another host, of DRAWS drawn the one that leaves tasks most even."""
+    drawn = [_draw(at, hosts, moves, chance) for _ in range(DRAWS)]
+    return min(drawn, key=lambda wanted: _spread(Counter({**at, **wanted}.values()), hosts))
+
+
+def _draw(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
+    chosen = chance.sample(sorted(at), moves)
+    load = Counter(host for task, host in at.items() if task not in chosen)
+    wanted: dict[TaskId, str] = {}
+    for task in chosen:
+        wanted[task] = min((host for host in hosts if host != at[task]), key=lambda host: (load[host], chance.random()))
+        load[wanted[task]] += 1
+    return wanted
+
+
+def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
+    return max(load[host] for host in hosts) - min(load[host] for host in hosts)
+
+
+def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
+    """The project's bars (issue "Where tasks run", after section 5.2.1), as far as the cases that were run tell.
+
+    rounds: of each case. wrong: counts that differ from a batch query's at the end.
+    """
+    by_case = {run.case: run for run in runs}
+    none = by_case[Case(None)]
+    baseline = usual(none, rounds)
+    checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
+
+    def added(run: Run, level: float) -> float:
+        """Seconds beyond those that there are without any migration."""
+        return degraded(run.throughput, baseline)[level] - degraded(none.throughput, baseline)[level]
+
+    restart = by_case.get(Case(RESTART, 1))
+    for scheme in (ONLINE, LAZY):
+        run = by_case.get(Case(scheme, 1))
+        if run is None or restart is None:
+            continue
+        stopped, worst = added(run, 1.0), degraded(restart.throughput, baseline)[0.6]
+        slow = degraded(run.throughput, baseline)[0.6]
+        checks.append(
+            Check(f"{scheme}, 1 task: seconds at 100 % added", round(stopped, 2), "<= 0", stopped <= 0, "project's bar")
+        )
+        checks.append(
+            Check(
+                f"{scheme}, 1 task: seconds at >= 60 %",
+                slow,
+                f"<= {worst / 5:g}, a fifth of stop and restart's {worst}",
+                slow <= worst / 5,
+                "project's bar; paper: 20 of 279",
+            )
+        )
+    for run in runs:
+        against = by_case.get(Case(RESTART, run.case.moves))
+        if run.case.scheme in (ONLINE, LAZY) and run.case.cycles is None and against is not None:
+            ratio = run.total / against.total
+            checks.append(
+                Check(f"{run.case.name}: total over stop and restart's", round(ratio, 3), "> 1", ratio > 1, "project's bar")
+            )
+    return tuple(checks)
+
+
+def run_cases(
+    setting: Setting, progress: Callable[[str, int, int], None], seed: int = 1
+) -> tuple[list[Run], dict[str, Any]]:
+    """Run all cases on one cluster and one query; the runs, and what else is worth knowing.
+
+    Raises EnvironmentProblem where the query fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="nstorm-") as folder, contextlib.closing(Rig(Path(folder))) as rig:
+        order = setting.order
+        progress("starting four executors", 0, len(order) + 1)
+        rig.begin(setting.warm)
+        stays, began = [], Used.now()
+        for number, case in enumerate(order):
+            progress(case.name, number + 1, len(order) + 1)
+            # The same re-deployments for all schemes, other ones in each round.
+            turn = order[:number].count(case)
+            stays.append(_run_case(rig, case, setting, random.Random(f"{seed} {turn} {case.moves}")))
+        others = Used.now().others(began)
+        rig.settle()  # the batch that is under way at the end counts for the last case
+        progress("comparing counts", len(order) + 1, len(order) + 1)
+        batches, wrong = rig.finish()
+        runs = [_together([stay for stay in stays if stay.case == case], rig.batches, setting) for case in setting.cases]
+        return runs, {"batches": batches, "hosts": rig.confinement, "wrong counts": wrong, "others": others}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A round of a case: when it began, epoch seconds, and what was counted in it."""
+
+    case: Case
+    began: float
+    moved: int
+    landing: tuple[float, ...]
+    restarts: int
+    traffic: Mapping[str, float]
+
+
+def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting) -> Run:
+    """The rounds of one case as one run."""
+    return Run(
+        stays[0].case,
+        tuple(second for stay in stays for second in per_second(batches, stay.began, int(setting.seconds))),
+        sum(stay.moved for stay in stays),
+        tuple(seconds for stay in stays for seconds in stay.landing),
+        sum(stay.restarts for stay in stays),
+        {kind: sum(stay.traffic[kind] for stay in stays) / len(stays) for kind in stays[0].traffic},
+    )
+
+
+def _run_case(rig: Rig, case: Case, setting: Setting, chance: random.Random) -> _Stay:
+    scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
+    cycles = Cycles(*case.cycles) if case.cycles else CYCLES[scheme]
+    hurry = setting.hurry if scheme is not Scheme.LAZY else 1.0
+    rig.settle()
+    rig.switch(scheme, Cycles(cycles.plan / hurry, cycles.batches / hurry))
+    began, landing, asked = time.time(), [], 0.0
+    restarts, landed, before = rig.take()
+    times = iter(np.arange(setting.first, setting.seconds, setting.period).tolist() if case.moves else [])
+    due = next(times, None)
+    while (now := time.time() - began) < setting.seconds:
+        if due is not None and now >= due:
+            wanted = redeploy(rig.at, rig.hosts, case.moves, chance)
+            rig.plan.publish(wanted, at=time.time(), why=case.name)
+            asked, due = time.time(), next(times, None)
+        if asked and (arrived := rig.arrival(asked)) is not None:
+            landing.append(arrived)
+            asked = 0.0
+        time.sleep(0.05)
+    restarted, ended, after = rig.take()
+    return _Stay(
+        case,
+        began,
+        ended - landed,
+        tuple(landing),
+        restarted - restarts,
+        {kind: (after[kind] - before[kind]) / setting.seconds for kind in after},
+    )

@@ -1,0 +1,1 @@
+"""OTD: online task deployment, simulated."""

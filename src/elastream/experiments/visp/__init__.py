@@ -1,0 +1,1 @@
+"""VISP: cost-efficient enactment by billing time unit, simulated."""
