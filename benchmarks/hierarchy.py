@@ -19,7 +19,7 @@ from _common import Report, main, progress
 from elastream.model.cloud import HostType
 from elastream.planning.managers.applications import ApplicationRules
 from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.managers.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
 from elastream.planning.sharing.rules import Rules as ArbiterRules
 
 SIZES = (10, 32, 100, 316, 1000)
@@ -57,7 +57,7 @@ class World:
         applications = Applications(self.applications, response, np.full(len(self.applications), 0.9))
         return Snapshot(self.time, self.regions, hosts, replicas, self.operators, applications)
 
-    def carry_out(self, seen: Snapshot, plan: Plan) -> None:
+    def carry_out(self, seen: Snapshot, plan: RoundPlan) -> None:
         """Do it: replicas first, then hosts."""
         grants, replicas = plan.grants, seen.replicas
         granted, proposals = grants.granted, grants.proposals

@@ -1,6 +1,6 @@
 """Two word counts share three machines: `orders` counts for two, `clicks` for one, and their peaks come at different times.
 
-python examples/two_applications.py           # starts the arbiter and both, each a process of its own; three to four minutes
+python examples/two_applications.py           # starts arbiter and both, each a process of its own; three minutes or four
 
 While only `clicks` is busy it has two machines. When `orders` has its peak the arbiter recalls one: `clicks` goes on with
 what it is sure of, its query does not restart, and each counts every word exactly once.

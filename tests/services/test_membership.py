@@ -1,4 +1,4 @@
-"""Members of an arbiter over HTTP, with stand-ins for applications: no Spark; a network only where the command is tested."""
+"""Members of an arbiter over HTTP, with stand-ins for applications: no Spark; a network only where the command is."""
 
 import os
 import signal

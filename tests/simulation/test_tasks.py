@@ -14,10 +14,11 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Operator
 from elastream.model.observation import Metric
+from elastream.model.promises import PlantKind
 from elastream.simulation import Emissions, Fault, Settings, Travel, make_plant
 from properties import examples
 
-TestTasks = conformance_suite(PlantCase("tasks", lambda: conforming(Travel.TASKS), settle=30.0))
+TestTasks = conformance_suite(PlantCase("tasks", lambda: conforming(Travel.TASKS), PlantKind.APART, settle=30.0))
 
 
 def step(name, cost, selectivity=1.0, size=None) -> Operator:

@@ -44,8 +44,9 @@ class BatchWatch(Watch):
         row, columns = self.rows[station.name], self.columns
         rate = self._rate(station.stage.segment) * self.fused.segments[station.stage.segment].volume[station.name]
         columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = rate
-        if math.isnan(rate):
-            columns[Metric.ARRIVAL_RATE][row] = math.nan
+        if math.isnan(rate) or station.name != station.stage.segment:
+            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
+            columns[Metric.ARRIVAL_RATE][row] = rate
 
     def _take_sources(self, period: float) -> None:
         super()._take_sources(period)
@@ -58,6 +59,9 @@ class BatchWatch(Watch):
         busy = self.columns[Metric.BUSY_CORES]
         self._stages.append(busy.copy())
         busy[:] = np.mean(self._stages, axis=0)
+        for station in self.fused.stations:
+            tasks = len(station.crew)
+            self.task_busy[station.name] = np.full(tasks, busy[self.rows[station.name]] / max(1, tasks))
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         super()._take_application(period, kept, within)

@@ -255,11 +255,13 @@ class Watch:
         busy[: self.host_busy.size] = self.host_busy
         cpu = busy[active] / pool.cores[active]
         unknown = ~pool.up[active] | (np.arange(len(pool)) >= self.host_busy.size)[active]
+        # Fused stages declare no memory of their own.
+        memory = {} if isinstance(self.network, FusedNetwork) else {Metric.MEMORY: pool.used_memory[active].copy()}
         return Frame(
             names,
             {
                 Metric.CPU: np.where(unknown, np.nan, np.minimum(cpu, 1.0)),
-                Metric.MEMORY: pool.used_memory[active].copy(),
+                **memory,
                 Metric.TASKS: pool.tasks[active].astype(np.float64),
                 Metric.SPEED: np.where(pool.up[active], pool.speeds(now)[active], np.nan),
                 Metric.BANDWIDTH: link,
@@ -278,7 +280,11 @@ class Watch:
             for s, n in zip(stations, version[2:], strict=True)
         ]
         usage = np.concatenate(busy)
-        values = {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory}
+        values = {Metric.UTILISATION: usage if placed.all() else usage[placed]}
+        if isinstance(self.network, FusedNetwork):
+            values[Metric.BUSY_CORES] = values[Metric.UTILISATION]  # a task is one thread
+            return TaskFrame(operator, index, host, self.names, values)
+        values[Metric.MEMORY] = memory
         if isinstance(self.network, TaskNetwork):
             # Only tasks of a TaskNetwork have a queue and a thread each.
             cores = np.repeat([station.operator.cores for station in stations], version[2:])

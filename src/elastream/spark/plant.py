@@ -8,6 +8,7 @@ partitions, `compile` runs and switches the queries, `telemetry` and `host_watch
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,7 @@ class SparkPlant:
         self._composition = composition
         self._telemetry = Telemetry(context.layout, running, context.target_latency)
         self._history: list[Sample] = []
+        self._scalings = Counter(dict.fromkeys(context.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
         self._watch = HostWatch(cluster)
@@ -181,7 +183,7 @@ class SparkPlant:
         tasks = self._tasks.tasks(self._context.graph, leases, held, wall)
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
-        operators = self._telemetry.operators(wall, self._parallelism(), cores, used)
+        operators = self._telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
         application = self._telemetry.application(wall, cost)
         if landlord and self._context.target_latency is not None:
             landlord.critical(_misses(application, self._context.target_latency))
@@ -286,7 +288,10 @@ class SparkPlant:
             return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
         if instances < 1:
             return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-        return self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
+        version = self._composition.version
+        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
+        self._scalings[operator] += self._composition.version > version
+        return outcome
 
     def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
         changed = replace(self._composition, **changes)  # type: ignore[arg-type]

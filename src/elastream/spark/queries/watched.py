@@ -168,6 +168,14 @@ class WatchedQuery:
             return NAN
         return self.interval(now) + max(batch.seconds for batch in list(self.batches)[-SAMPLES:])
 
+    def mean_latency(self, now: float) -> float:
+        """Seconds that a record of a recent batch took at most on average, whenever in the interval before it came."""
+        recent = [batch for batch in list(self.batches)[-SAMPLES:] if batch.rows]
+        if len(self.batches) < 2 or not recent:
+            return NAN
+        seconds = np.average([batch.seconds for batch in recent], weights=[batch.rows for batch in recent])
+        return self.interval(now) + float(seconds)
+
     def loads(self, stage: StatefulStage, now: float) -> Loads:
         """Busy cores of each partition of `stage`, all NaN until LEAST_SAMPLES batches told: medians with standard errors.
 

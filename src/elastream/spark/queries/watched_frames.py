@@ -79,12 +79,14 @@ def operator_frame(
 def application_frame(graph: Graph, live: Sequence[WatchedQuery], wall: float, cost: float) -> Frame:
     """All queries as one application: the latency and the batch of the slowest, the rates of all."""
     latencies = [query.latency(wall) for query in live]
+    means = [query.mean_latency(wall) for query in live]
     batches = [query.batches[-1].seconds for query in live if query.batches]
     rates = [query.rate(wall) for query in live]
     return Frame(
         [graph.name],
         {
             Metric.LATENCY_P99: [max(latencies, default=NAN)],
+            Metric.LATENCY: [max(means, default=NAN)],
             Metric.BATCH_DURATION: [max(batches, default=NAN)],
             Metric.THROUGHPUT: [sum(rates) if rates else NAN],
             Metric.COST: [cost],
