@@ -77,7 +77,7 @@ def _region(setting: "RegionSetting") -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     log = StateLog(setting.journal, f"region manager of {setting.name}")
-    node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts), log)
+    node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts, setting.types), log)
     typer.echo(f"region manager of {setting.name}, {len(node.state.region.hosts)} hosts known")
     with RegionLink(setting.arbiter, setting.token) as link:
         follow(node, link, setting.period, stopped=over.wait)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.clouds.provider import HostProvider, HostStatus
+from elastream.clouds.provider import HostStatus, Measured, Phase, Provider
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.planning.managers import regions
@@ -45,9 +45,7 @@ class RegionNode:
     types: what it may lease; the one of least slots is what it requests. Without orders it goes on with what it has.
     """
 
-    def __init__(
-        self, name: str, rules: RegionRules, types: Iterable[HostType], provider: HostProvider, log: StateLog
-    ) -> None:
+    def __init__(self, name: str, rules: RegionRules, types: Iterable[HostType], provider: Provider, log: StateLog) -> None:
         self.rules = rules
         self.types = {kind.name: kind for kind in types}
         self.provider = provider
@@ -59,7 +57,11 @@ class RegionNode:
     def report(self, now: float) -> RegionReport:
         """The next report. Its number is on disk before it is sent."""
         mine = self.state.region
-        there = {host.name: host for host in self.provider.hosts() if host.name in mine.hosts}
+        there = {
+            name: host
+            for name, host in self.provider.hosts().items()
+            if name in mine.hosts and (host.there or host.phase is Phase.REQUESTED)
+        }
         snapshot = self._snapshot(now, there)
         found = regions.survey(
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
@@ -70,7 +72,7 @@ class RegionNode:
             self.rules,
             mine,
             now,
-            {name: host.up for name, host in there.items()},
+            {name: host.phase is Phase.UP for name, host in there.items()},
             add=(smallest.name,) * math.ceil(int(found.lacking[0]) / smallest.slots),
             release=tuple(names[row] for row in np.flatnonzero(found.release).tolist()),
             drain=tuple(names[row] for row in np.flatnonzero(found.drain).tolist()),
@@ -120,7 +122,7 @@ class RegionNode:
                 continue
             self._become(replace(self.state, lease=_without(self.state.lease, host), trying=host))
             try:
-                self.provider.lease(host, kind)
+                self.provider.lease({host: kind})
             except ElastreamError as error:
                 problems.append(f"{host} cannot be leased: {error}")
                 self._become(replace(self.state, lease=(*self.state.lease, host), trying=""))
@@ -128,7 +130,7 @@ class RegionNode:
                 self._become(replace(self.state, trying=""))
         for host in self.state.release:
             try:
-                self.provider.release(host)
+                self.provider.release([host])
             except ElastreamError as error:
                 problems.append(f"{host} cannot be released: {error}")
             else:
@@ -138,7 +140,7 @@ class RegionNode:
     def strays(self) -> tuple[str, ...]:
         """Hosts that are leased and on no order. They are left alone: that nobody uses them is not known here."""
         known = {*self.state.region.hosts, *self.state.release}
-        return tuple(host.name for host in self.provider.hosts() if host.name not in known)
+        return tuple(host for host in self.provider.hosts() if host not in known)
 
     def _become(self, state: RegionState) -> None:
         self._log.commit(_region_tables(state))
@@ -150,11 +152,14 @@ class RegionNode:
         How used a host is, and by how many replicas, its provider says, or the application that holds it, by the order.
         """
         names = tuple(self.state.region.hosts)
-        hosts = [there.get(name) or HostStatus(name, self.state.kinds.get(name, ""), up=False) for name in names]
+        coming = (HostStatus(self.state.kinds.get(name, ""), Phase.REQUESTED) for name in names)
+        hosts = [there.get(name, later) for name, later in zip(names, coming, strict=True)]
         slots = [self.types[host.type].slots if host.type in self.types else 0 for host in hosts]
-        reported = [self._used.get(host.name, (0, math.nan)) for host in hosts]
-        replicas = [host.replicas or each[0] for host, each in zip(hosts, reported, strict=True)]
-        cpu = [each[1] if math.isnan(host.cpu) else host.cpu for host, each in zip(hosts, reported, strict=True)]
+        measured = self.provider.measure()
+        seen = [measured.get(name, Measured()) for name in names]
+        reported = [self._used.get(name, (0, math.nan)) for name in names]
+        replicas = [mine.replicas or said[0] for mine, said in zip(seen, reported, strict=True)]
+        cpu = [said[1] if math.isnan(mine.cpu) else mine.cpu for mine, said in zip(seen, reported, strict=True)]
         on = np.repeat(np.arange(len(hosts)), replicas).astype(np.int64)
         zeros = np.zeros(len(on), dtype=np.int64)
         return Snapshot(
@@ -165,7 +170,7 @@ class RegionNode:
                 np.zeros(len(names), dtype=np.int64),
                 np.array(slots, dtype=np.int64),
                 np.array(cpu, dtype=np.float64),
-                np.array([host.up for host in hosts], dtype=np.bool_),
+                np.array([host.phase is Phase.UP for host in hosts], dtype=np.bool_),
             ),
             Replicas(zeros, zeros, on, np.full(len(on), math.nan)),
             Operators(("",), np.zeros(1, dtype=np.int64), identities([""])),
