@@ -60,9 +60,9 @@ class MembershipLost(CloudError):
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where the arbiter of the machines serves (`elastream manager`). application: its name there, which no other may have.
-    priority: its weight where more is wanted than there is. minimum: machines that it is sure of. token: what the arbiter asks
-    for, by default the environment variable ELASTREAM_POOL_TOKEN.
+    url: where the arbiter of the machines serves (`elastream manager`). application: its name there, which no other may
+    have. priority: its weight where more is wanted than there is. minimum: machines that it is sure of. token: what the
+    arbiter asks for, by default the environment variable ELASTREAM_POOL_TOKEN.
 
     Raises CloudError for a priority or a minimum that makes no sense.
     """
@@ -77,7 +77,7 @@ class Pool:
         if not self.application:
             raise CloudError("an application needs a name in its pool")
         if not 0 < self.priority < math.inf:
-            raise CloudError(f"application {self.application!r} has the priority {self.priority:g}: it must be above 0, and a number")
+            raise CloudError(f"application {self.application!r} has the priority {self.priority:g}: it must be above 0")
         if self.minimum < 1:
             raise CloudError(
                 f"application {self.application!r} has a minimum of {self.minimum}: it needs at least one host"
