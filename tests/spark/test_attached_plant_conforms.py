@@ -5,11 +5,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from elastream.spark.capabilities import probe
 from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
 from stranger import TINY, one_executor
 
 OPENED = ExitStack()

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from elastream.spark.steward import Steward
 
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.spark.jvm.state_partitions import Location
-from elastream.spark.steward import Steward
 
 SMALL = HostType("small", cores=0.5)
 

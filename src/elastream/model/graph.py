@@ -143,7 +143,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked, immutable dataflow. Building one raises DataflowError with a sentence that names the fault."""
+    """A checked, immutable dataflow. Building one raises DataflowError with a sentence that names the fault.
+
+    One without operators is that of a plant where nothing runs yet.
+    """
 
     name: str
     operators: tuple[Operator, ...]
@@ -262,6 +265,8 @@ class Graph:
             path.append(previous)
 
     def _check_operators(self) -> None:
+        if not self.operators:
+            return
         if not self.sources:
             self._fail("it has no source")
         if not self.sinks:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from elastream.spark.capabilities import probe
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Metric
 from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
 from spark_jvm import forget_jvm

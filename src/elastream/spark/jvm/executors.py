@@ -1,12 +1,12 @@
 """Which executors the running session has, and on which host: one cheap question to the driver's own status store."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "Executors", "Location"]
+__all__ = ["UNLIMITED", "Executor", "Executors", "Location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,17 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a state partition was last: the address of its host and the id of its executor."""
+    """Where a state partition was last: the id of the executor, and the address of its host, `""` where that is not known.
 
-    address: str
+    An application never uses the id of an executor twice: two locations with the same one are equal.
+    """
+
+    address: str = field(compare=False)
     executor: str
+
+
+UNLIMITED = 2**31 - 1
+"""What Spark takes for "as many executors as the cluster has room for"."""
 
 
 class Executors:

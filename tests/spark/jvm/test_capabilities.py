@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark import capabilities
-from elastream.spark.capabilities import probe
-from elastream.spark.hosts.seats import UNLIMITED
+from elastream.spark.jvm import capabilities
+from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.executors import UNLIMITED
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

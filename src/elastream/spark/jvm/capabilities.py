@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
-from elastream.spark.hosts.seats import UNLIMITED
-from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.telemetry.tasks import TaskLoads
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, first_line
+from elastream.spark.jvm.executors import UNLIMITED
 
 __all__ = ["Capabilities", "probe"]
 
@@ -51,7 +50,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
-        return Capabilities(None, lacking=(f"nothing can be seen or done: {str(error).splitlines()[0]}",))
+        return Capabilities(None, lacking=(f"nothing can be seen or done: {first_line(error)}",))
     task_loads = None
     try:
         task_loads = TaskLoads(spark)
