@@ -19,21 +19,22 @@ demo: setup
 demo-manufacturing: setup
 	$(BIN)/elastream run examples/manufacturing.py
 
-# Tests without Spark share the cores file by file; of those with Spark two files run at a time: one alone leaves half of two
-# cores idle, and each takes a few gigabytes.
-test: setup check
-	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile
+# The checks run beside the tests without Spark, which share the cores file by file. Of the tests with Spark two files run at a
+# time: one alone leaves half of two cores idle, and each takes a few gigabytes.
+test: setup
+	$(MAKE) --no-print-directory --output-sync=target --jobs=2 check unit
 	$(BIN)/python -m pytest -m "(spark or kafka) and not slow" -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p elastream
-	$(BIN)/mypy --strict -p elastream.model -p elastream.planning -p elastream.control -p elastream.workload
 	$(BIN)/lint-imports
 
+# Every example of every property, and what needs minutes.
 test-all: test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile --hypothesis-profile=full
+	$(BIN)/python -m pytest -m slow --hypothesis-profile=full
 
 unit: setup
 	$(BIN)/python -m pytest -m "not spark and not kafka and not slow" -n auto --dist loadfile

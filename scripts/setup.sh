@@ -53,4 +53,6 @@ say "installing the locked dependencies into $venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . 2>/dev/null ||
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+say "compiling the simulator's inner loops once"
+"$venv/bin/python" scripts/compile_loops.py
 say "ready: $venv/bin/elastream"

@@ -102,7 +102,7 @@ def test_help_and_version_load_no_engine_and_no_plots() -> None:
 def test_a_run_is_followed_summed_up_and_reported_with_the_path_last() -> None:
     result = call("run", program(), "--record", "copy.jsonl", "--no-live")
     assert result.exit_code == 0, result.output
-    assert "word_count: started under threshold" in result.stdout
+    assert "word_count: started with policy threshold" in result.stdout
     assert "39,810 in 211 micro-batches" in result.stdout
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert Path("runs/word_count-1/report.html").stat().st_size > 1_000_000

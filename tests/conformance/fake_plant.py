@@ -260,14 +260,17 @@ class FakePlant:
 
     def _operators(self, arriving: float, processed: float) -> Frame:
         names = self.context.graph.order
-        unknown = [math.nan] * (len(names) - 1)
+        sinks = [math.nan] * len(self.context.graph.sinks)
+        reading = len(names) - len(sinks)
         return Frame(
             names,
             {
-                Metric.ARRIVAL_RATE: [arriving, *[processed] * (len(names) - 1)],
-                Metric.PROCESSED_RATE: [processed] * len(names),
-                Metric.BACKLOG: [self._backlog, *unknown],
-                Metric.BUSY_CORES: [processed * self.cost / 2 if name in ("words", "count") else 0.0 for name in names],
+                Metric.ARRIVAL_RATE: [arriving, *[processed] * (reading - 1), *sinks],
+                Metric.PROCESSED_RATE: [*[processed] * reading, *sinks],
+                Metric.BACKLOG: [self._backlog, *[math.nan] * (len(names) - 1)],
+                Metric.BUSY_CORES: [
+                    processed * self.cost / 2 if name in ("words", "count") else math.nan for name in names
+                ],
             },
         )
 

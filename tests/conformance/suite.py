@@ -32,11 +32,14 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation
+from elastream.model.metrics import Metric
+from elastream.model.observation import Composition, Context, Frame, Observation
 from elastream.model.plant import Plant, Policy
+from elastream.model.promises import Given, PlantKind, Promise, Rows
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
+from properties import examples
 
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,
@@ -53,15 +56,18 @@ class PlantCase:
     make: a running plant with at least one host that takes tasks, or that will within `settle` seconds. settle: seconds on
     its clock within which an accepted action must be in force. step: seconds between observations. examples: how many
     generated plans it is given. shared: whether all tests use one plant, which the last
-    of them closes, because starting one takes long.
+    of them closes, because starting one takes long. kind: what the table of metrics calls such a plant. measures:
+    all that it measures, where that is less than the table promises.
     """
 
     name: str
     make: Callable[[], Plant]
+    kind: PlantKind
     settle: float = 60.0
     step: float = 1.0
     examples: int = 60
     shared: bool = False
+    measures: frozenset[tuple[Rows, Metric]] | None = None
 
 
 def advance(plant: Plant, seconds: float) -> Observation:
@@ -169,11 +175,61 @@ def check_frame(frame: Frame) -> None:
         assert not np.isinf(column).any(), f"{metric} is infinite: unknown is NaN"
 
 
-def check_observation(plant: Plant, observation: Observation) -> None:
+def frames(observation: Observation) -> dict[Rows, Frame]:
+    return {
+        Rows.APPLICATION: observation.application,
+        Rows.OPERATOR: observation.operators,
+        Rows.HOST: observation.hosts,
+        Rows.TASK: observation.tasks,
+        Rows.LINK: observation.links,
+    }
+
+
+def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
+    """(row, promise) for what the table promises; of every row where rows are no operators."""
+    frame, graph = frames(observation)[rows], observation.context.graph
+    operators = [graph.by_name[name] if rows is Rows.OPERATOR else None for name in frame.ids]
+    return [(row, each) for row, operator in enumerate(operators) for each in metric.promised(rows, kind, operator)]
+
+
+def unpromised(observation: Observation, kind: PlantKind) -> list[str]:
+    """Values that are known although the table of metrics promises nothing of the sort."""
+    found = []
+    for rows, frame in frames(observation).items():
+        for metric in frame.metrics:
+            covered = {row for row, _ in promises_of(observation, kind, rows, metric)}
+            known = np.flatnonzero(~np.isnan(frame.column(metric))).tolist()
+            found += [f"{metric} of {rows} {frame.ids[row]!r}" for row in known if row not in covered]
+    return found
+
+
+def missing(observation: Observation, case: PlantCase) -> list[str]:
+    """What the table of metrics promises and is not known: of every operator, and of one host, task and link at least."""
+    found = []
+    context = observation.context
+    for metric in Metric:
+        for rows, frame in frames(observation).items():
+            if case.measures is not None and (rows, metric) not in case.measures:
+                continue
+            due: dict[int, bool] = {}
+            for row, promise in promises_of(observation, case.kind, rows, metric):
+                operator = context.graph.by_name[frame.ids[row]] if rows is Rows.OPERATOR else None
+                held = [given.holds(context.layout, context.target_latency, operator) for given in promise.given]
+                if all(held) or promise.given == (Given.UP,):
+                    due[row] = bool(np.isnan(frame.column(metric)[row]))
+            if rows in (Rows.HOST, Rows.TASK, Rows.LINK) and not all(due.values()):
+                continue
+            found += [f"{metric} of {rows} {frame.ids[row]!r}" for row, unknown in due.items() if unknown]
+    return sorted(found)
+
+
+def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -> None:
     """All that must hold of any observation at any time."""
     assert observation.time <= plant.clock.now()
-    for frame in (observation.application, observation.operators, observation.hosts, observation.links):
+    for frame in frames(observation).values():
         check_frame(frame)
+    surplus = unpromised(observation, kind)
+    assert not surplus, f"known, and not promised by the table of metrics: {surplus}"
     assert set(observation.operators.ids) == set(observation.context.graph.by_name)
     assert observation.hosts.ids == tuple(observation.leases), "a row per active lease, in the order of the leases"
     assert all(lease.active for lease in observation.leases.values())
@@ -184,8 +240,6 @@ def check_observation(plant: Plant, observation: Observation) -> None:
     for end in (observation.exchange.source, observation.exchange.target):
         assert ((end >= -1) & (end < len(tasks))).all(), "somebody exchanges who is no task"
     assert all(earlier.time < observation.time for earlier in observation.history)
-    unknown = set(Metric) - set(observation.operators.metrics)
-    assert all(np.isnan(observation.operators.column(metric)).all() for metric in unknown)
     names = {lease.host for lease in plant.ledger}
     assert set(observation.leases) <= names, "a host that is not in the ledger is used"
     assert not {observation.host_name(), observation.host_name(1)} & names
@@ -237,10 +291,15 @@ def conformance_suite(case: PlantCase) -> type:
                 times = []
                 for _ in range(5):
                     observation = advance(plant, case.step)
-                    check_observation(plant, observation)
+                    check_observation(plant, observation, case.kind)
                     times.append(observation.time)
                 assert times == sorted(set(times))
                 assert len({observation.context.graph.name, plant.context.graph.name}) == 1
+
+        def test_what_the_table_of_metrics_promises_is_known_while_the_dataflow_runs(self, shared):
+            with self.plant(shared) as plant:
+                seen = wait_for(plant, case, lambda observation: not missing(observation, case))
+                assert not missing(seen, case), f"promised by the table of metrics, and unknown: {missing(seen, case)}"
 
         @pytest.mark.parametrize("kind", KINDS)
         def test_an_action_that_makes_sense_comes_into_force(self, shared, kind):
@@ -260,7 +319,7 @@ def conformance_suite(case: PlantCase) -> type:
                     else:
                         after = wait_for(plant, case, lambda o, a=action: in_force(a, o))
                         assert in_force(action, after), f"{action} was accepted and is not in force"
-                    check_observation(plant, plant.observe())
+                    check_observation(plant, plant.observe(), case.kind)
 
         @pytest.mark.parametrize("policy", PLACING)
         def test_what_policies_of_placement_propose_is_accepted(self, shared, policy):
@@ -288,7 +347,7 @@ def conformance_suite(case: PlantCase) -> type:
             return observation
 
         @settings(
-            max_examples=case.examples,
+            max_examples=examples(case.examples),
             derandomize=True,
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.differing_executors],
@@ -309,7 +368,7 @@ def conformance_suite(case: PlantCase) -> type:
                     observation = plant.observe()
                     if first.status is Status.DONE:
                         assert chosen(observation.composition) == chosen(before.composition)
-                    check_observation(plant, advance(plant, case.step) if pause else observation)
+                    check_observation(plant, advance(plant, case.step) if pause else observation, case.kind)
 
         def test_what_names_nothing_is_refused_with_a_reason_and_changes_nothing(self, shared):
             with self.plant(shared) as plant:
@@ -358,7 +417,7 @@ def conformance_suite(case: PlantCase) -> type:
                 for host in list(observation.leases):
                     plant.apply(ReleaseHost(host))
                     observation = advance(plant, case.step)
-                    check_observation(plant, observation)
+                    check_observation(plant, observation, case.kind)
                 assert not len(observation.tasks) or observation.leases
 
         def test_a_closed_plant_holds_no_host_and_may_be_closed_again(self, shared):

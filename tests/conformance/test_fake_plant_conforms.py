@@ -2,6 +2,18 @@
 
 from conformance.fake_plant import FakePlant
 from conformance.suite import PlantCase, conformance_suite
+from elastream.model.metrics import Metric
+from elastream.model.promises import PlantKind, Rows
 
-TestFakePlant = conformance_suite(PlantCase("fake", FakePlant, settle=10.0))
-TestSharedFakePlant = conformance_suite(PlantCase("shared", lambda: FakePlant(hosts=2, max_hosts=1000), 10.0, shared=True))
+FAKED = PlantKind.DATAFLOW
+"""What the fake plant's dataflow would be on Spark; it measures a few of the metrics that one would have."""
+MEASURED = frozenset(
+    [(Rows.OPERATOR, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.BUSY_CORES)]
+    + [(Rows.APPLICATION, metric) for metric in (Metric.THROUGHPUT, Metric.COST)]
+    + [(Rows.HOST, Metric.TASKS)]
+)
+
+TestFakePlant = conformance_suite(PlantCase("fake", FakePlant, FAKED, settle=10.0, measures=MEASURED))
+TestSharedFakePlant = conformance_suite(
+    PlantCase("shared", lambda: FakePlant(hosts=2, max_hosts=1000), FAKED, 10.0, shared=True, measures=MEASURED)
+)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, told, view_for
+from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, summary_of, view_for
 from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
@@ -169,7 +169,7 @@ def test_without_a_terminal_the_same_refusal_is_told_once() -> None:
 def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_told() -> None:
     lines = lines_of_a_run()
     assert "p50 –   p99 –" in lines[1]
-    assert lines[0] == "word_count (simulated): started under threshold"
+    assert lines[0] == "word_count (simulated): started with policy threshold"
     assert lines[-1].split() == ["3:01", "finished"]
 
 
@@ -181,18 +181,18 @@ def test_the_view_is_a_screen_on_a_terminal_and_lines_elsewhere() -> None:
 def test_many_moves_of_a_round_are_told_together() -> None:
     moves = tuple(Outcome(MoveTask(TaskId("count", n), f"h{n % 2}", why="even load"), Status.DONE) for n in range(9))
     refused = (Proposal(LeaseHost("h9", "small"), "i", "too many"),)
-    assert told(Decision(1, 1.0, "p", outcomes=moves)) == "move 9 tasks to h0, h1 (even load)"
+    assert summary_of(Decision(1, 1.0, "p", outcomes=moves)) == "move 9 tasks to h0, h1 (even load)"
     lease = Outcome(LeaseHost("h3", "small", why="load"), Status.ACCEPTED)
     both = Decision(1, 1.0, "p", outcomes=(*moves, lease), proposals=refused)
-    assert told(both) == (
+    assert summary_of(both) == (
         "move 9 tasks to h0, h1 (even load); lease h3 (small) (load); lease h9 (small): refused, too many"
     )
 
 
 def test_what_a_round_noted_is_told_beside_what_it_did() -> None:
-    assert told(Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),), note="all full")) == (
-        "lease h2 (small); all full"
-    )
+    assert summary_of(
+        Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),), note="all full")
+    ) == ("lease h2 (small); all full")
 
 
 def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out() -> None:

@@ -20,6 +20,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph
 from elastream.planning.policies.threshold import Threshold
 from elastream.workload import ramp
+from properties import examples
 
 GOOD = """\
 dataflow: word_count
@@ -152,11 +153,11 @@ def test_every_form_of_operator_and_edge_gives_the_graph_that_python_gives(folde
     light = merged.map_arrow(list, returns="value string", name="light", memory="1 GB")
     heavy = merged.durable("kafka").map_pandas(list, returns="value string", name="heavy", image="200 MB", waits=True)
     kept = light.merge(heavy).filter(bool, name="kept").choice("path")
-    first = kept.select(word="lower(value)", name="chosen_a")
+    first = kept.select({"word": "lower(value)"}, name="chosen_a")
     fine = Alternate("fine", list, Form.FLAT_MAP, 1.0, cost=0.02, selectivity=2)
     coarse = Alternate("coarse", {"word": "upper(value)"}, Form.COLUMNS, 0.5)
     second = kept.map([fine, coarse], returns="word string", name="chosen_b")
-    total = first.merge(second).key_by("word").aggregate(columns={"n": "count(*)"}, name="total")
+    total = first.merge(second).key_by("word").aggregate({"n": "count(*)"}, name="total")
     running = orders.key_by("key").apply(max, returns="n long", state="n long", name="running", max_duration=1)
     total.sink(collect("totals"), name="out")
     running.sink(kafka("sums"), name="sent")
@@ -213,7 +214,7 @@ def dataflows(draw: st.DrawFn) -> tuple[dict[str, object], Dataflow]:
     return {"dataflow": "random", "operators": operators}, flow
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(dataflows())
 def test_a_graph_written_as_yaml_equals_the_one_built_in_python(
     tmp_path_factory: pytest.TempPathFactory, both: tuple[dict[str, object], Dataflow]

@@ -55,7 +55,7 @@ FAULTS = {
         "the output of operator 'a' goes nowhere",
     ),
     "no input": (lambda: graph(source("s"), step("a"), sink("t"), edges="a>t s>t"), "operator 'a' has no input"),
-    "edge twice": (lambda: graph(source("s"), sink("t"), edges="s>t s>t"), "the edge s -> t stands twice"),
+    "edge twice": (lambda: graph(source("s"), sink("t"), edges="s>t s>t"), "the edge s -> t is declared twice"),
     "no key": (
         lambda: graph(
             source("s"),

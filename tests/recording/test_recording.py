@@ -116,7 +116,7 @@ def test_what_is_no_recording_is_said_in_a_sentence(tmp_path):
     with pytest.raises(InputError, match=r"there is no recording at .*recording\.jsonl: No such file"):
         Recording.read(tmp_path)
     (tmp_path / "empty").touch()
-    with pytest.raises(InputError, match="it has no start entry"):
+    with pytest.raises(InputError, match="has no start entry"):
         Recording.read(tmp_path / "empty")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\n")
     with pytest.raises(InputError, match="byte 0 is not UTF-8"):

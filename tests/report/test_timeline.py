@@ -15,6 +15,7 @@ from elastream.recording.observer import Header
 from elastream.recording.recorder import Collector, Recording
 from elastream.report.timeline import ORIGIN, timeline
 from example_run import example_recording
+from properties import examples
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_hovering_a_mark_says_what_was_done_and_why() -> None:
     assert texts["not done"] == [f"{head}<br>{not_done}<br>{seen}"]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(kept=st.integers(0, 60))
 def test_a_run_that_died_at_any_moment_can_be_drawn(recording: Recording, kept: int) -> None:
     cut = Recording(recording.header, recording.observations[:kept], recording.decisions[: kept // 2])

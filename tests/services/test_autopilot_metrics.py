@@ -9,8 +9,11 @@ from prometheus_client import CollectorRegistry
 from conformance.fake_plant import FakePlant
 from elastream.control.loop import Loop
 from elastream.model.alarms import Alarm
+from elastream.model.metrics import Metric
+from elastream.model.observation import Frame
+from elastream.model.promises import Rows
 from elastream.planning.policies.threshold import Threshold
-from elastream.services.metrics import PrometheusObserver
+from elastream.services.metrics import PrometheusObserver, gauge_name
 
 
 def run(observer, **loop):
@@ -24,8 +27,8 @@ def test_gauges_are_what_was_observed_last_and_actions_are_counted_once():
     plant = run(PrometheusObserver(registry))
     running = sum(lease.ready_at() is not None for lease in plant.ledger)
     assert registry.get_sample_value("elastream_hosts", {"state": "running"}) == running > 1
-    assert registry.get_sample_value("elastream_tasks", {"host": "h1"}) >= 1
-    assert registry.get_sample_value("elastream_busy_cores", {"operator": "count"}) == pytest.approx(1.0)
+    assert registry.get_sample_value("elastream_host_tasks", {"host": "h1"}) >= 1
+    assert registry.get_sample_value("elastream_operator_busy_cores", {"operator": "count"}) == pytest.approx(1.0)
     leases = registry.get_sample_value("elastream_actions_total", {"action": "lease", "status": "accepted"})
     assert leases == len(plant.ledger) - 1
     assert registry.get_sample_value("elastream_rounds_total") >= 9
@@ -34,8 +37,31 @@ def test_gauges_are_what_was_observed_last_and_actions_are_counted_once():
 def test_what_is_unknown_is_not_zero():
     registry = CollectorRegistry()
     run(PrometheusObserver(registry))
-    value = registry.get_sample_value("elastream_batch_seconds")
-    assert value != value
+    labels = {"application": "word_count"}
+    assert registry.get_sample_value("elastream_application_latency_p99_seconds", labels) > 0
+    assert registry.get_sample_value("elastream_application_batch_duration_seconds", labels) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric", "name"),
+    [
+        (Rows.APPLICATION, Metric.LATENCY_P99, "elastream_application_latency_p99_seconds"),
+        (Rows.OPERATOR, Metric.ARRIVAL_RATE, "elastream_operator_arrival_rate_records_per_second"),
+        (Rows.OPERATOR, Metric.BUSY_CORES, "elastream_operator_busy_cores"),
+        (Rows.HOST, Metric.MEMORY, "elastream_host_memory_bytes"),
+        (Rows.HOST, Metric.CPU, "elastream_host_cpu_ratio"),
+        (Rows.APPLICATION, Metric.COST, "elastream_application_cost"),
+    ],
+)
+def test_the_name_of_a_gauge_says_its_rows_and_its_base_unit(rows, metric, name):
+    assert gauge_name(rows, metric) == name
+
+
+def test_values_are_exported_in_base_units():
+    registry, seen = CollectorRegistry(), FakePlant().observe()
+    hosts = Frame(("h1",), {Metric.MEMORY: [512.0]})
+    PrometheusObserver(registry).observed(replace(seen, hosts=hosts))
+    assert registry.get_sample_value("elastream_host_memory_bytes", {"host": "h1"}) == 512e6
 
 
 def test_an_alarm_is_a_gauge_while_it_stands():

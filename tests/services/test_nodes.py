@@ -24,6 +24,7 @@ from elastream.planning.managers.messages import Holding, Message, RegionOrder, 
 from elastream.planning.managers.regions import Region, RegionRules
 from elastream.services.nodes import ApplicationNode, InfrastructureNode, RegionNode, RegionState
 from elastream.services.state_log import StateLog
+from properties import examples
 
 REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
 SMALL = HostType("small", cores=1.0, slots=1)
@@ -326,7 +327,7 @@ def without_order(state):
     }
 
 
-DurableManagers.TestCase.settings = settings(max_examples=60, stateful_step_count=50)
+DurableManagers.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=50)
 TestDurableManagers = DurableManagers.TestCase
 
 

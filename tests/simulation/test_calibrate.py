@@ -95,7 +95,7 @@ def test_what_a_recording_does_not_show_is_named():
 
 def test_a_recording_that_is_too_short_is_refused():
     reality = changing(batch_interval=1.0)
-    with pytest.raises(InputError, match="a recording with 4 micro-batches is too short"):
+    with pytest.raises(InputError, match="has 4 non-empty micro-batches; calibration needs at least 10"):
         calibrate(recorded(reality, 5.0), reality.context.layout, [ONE])
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.simulation import Emissions
 from elastream.simulation.draws import DETERMINISTIC, EXPONENTIAL, LOGNORMAL, factor, normal, sequence
-from elastream.simulation.stations import Flow, Line, joined
+from elastream.simulation.stations import Flow, ItemQueue, joined
 from elastream.simulation.watching import quantiles
 
 NONE = np.zeros(0)
@@ -43,7 +43,7 @@ def test_streams_and_seeds_draw_differently_and_the_same_again():
 
 @given(st.lists(st.tuples(st.lists(st.floats(0, 9), max_size=400), st.integers(0, 500)), max_size=8))
 def test_a_line_gives_what_was_added_in_order_of_time(steps):
-    line, kept = Line(), []
+    line, kept = ItemQueue(), []
     for number, (times, taken) in enumerate(steps):
         came = [10.0 * number + time for time in times]
         line.add(flow(came))

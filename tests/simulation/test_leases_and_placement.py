@@ -14,6 +14,7 @@ from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Metric
 from elastream.simulation import Emissions, Fault, Service, Settings, Travel, make_plant
 from elastream.simulation.settings import Distribution
+from properties import examples
 
 PLAIN = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, host_start_spread=0.0, monitor=5.0)
 
@@ -172,7 +173,7 @@ def any_step():
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     steps=st.lists(any_step(), max_size=25),
     travel=st.sampled_from(Travel),

@@ -16,6 +16,7 @@ from elastream.model.cloud import HostType
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
 from elastream.model.observation import Metric
+from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, Fault, Settings, make_plant
 from elastream.simulation.microbatch import dealt, landed
@@ -52,10 +53,11 @@ def conforming():
         settings=Settings(monitor=1.0, services={"count": Settings().service("count").costing(0.002)}),
         hosts=2,
         max_hosts=20,
+        target_latency=2.0,
     )
 
 
-TestFused = conformance_suite(PlantCase("fused", conforming, settle=60.0))
+TestFused = conformance_suite(PlantCase("fused", conforming, PlantKind.FUSED, settle=60.0))
 
 
 def test_a_batch_lasts_for_an_overhead_a_stage_and_for_its_work():

@@ -6,6 +6,7 @@ from conformance.suite import PlantCase, conformance_suite
 from elastream.model.cloud import HostType
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
+from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
@@ -42,6 +43,6 @@ def plant(travel: Travel = Travel.SINGLE, hosts: int = 2) -> SimulatedPlant:
     )
 
 
-TestItems = conformance_suite(PlantCase("items", plant, settle=30.0))
-TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), settle=30.0))
-TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), settle=30.0))
+TestItems = conformance_suite(PlantCase("items", plant, PlantKind.APART, settle=30.0))
+TestCohorts = conformance_suite(PlantCase("cohorts", lambda: plant(Travel.COHORTS), PlantKind.APART, settle=30.0))
+TestOneHost = conformance_suite(PlantCase("one host", lambda: plant(hosts=1), PlantKind.APART, settle=30.0))

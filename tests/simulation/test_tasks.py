@@ -14,9 +14,11 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Operator
 from elastream.model.observation import Metric
+from elastream.model.promises import PlantKind
 from elastream.simulation import Emissions, Fault, Settings, Travel, make_plant
+from properties import examples
 
-TestTasks = conformance_suite(PlantCase("tasks", lambda: conforming(Travel.TASKS), settle=30.0))
+TestTasks = conformance_suite(PlantCase("tasks", lambda: conforming(Travel.TASKS), PlantKind.APART, settle=30.0))
 
 
 def step(name, cost, selectivity=1.0, size=None) -> Operator:
@@ -140,7 +142,7 @@ def test_latency_is_the_way_the_work_and_the_wait():
     st.sampled_from([math.inf, 50.0]),
     st.sampled_from([(), (Fault(7.0),)]),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_record_is_lost_or_made_up(weights, cost, pending, faults):
     p = plant(
         step("first", cost, 2.0), step("second", cost / 4), hosts=3, seconds=10, faults=faults, pending=pending,

@@ -9,6 +9,7 @@ from elastream.spark.capabilities import probe
 from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
+from elastream.model.promises import PlantKind
 from elastream.spark.attach import AttachedPlant
 from stranger import TINY, one_executor
 
@@ -36,5 +37,7 @@ def closed():
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-class TestAttachedPlant(conformance_suite(PlantCase("attached", start, settle=120.0, examples=2, shared=True))):  # type: ignore[misc]
+class TestAttachedPlant(
+    conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=120.0, examples=2, shared=True))
+):  # type: ignore[misc]
     """The whole suite on one plant."""

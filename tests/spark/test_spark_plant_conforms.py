@@ -7,6 +7,7 @@ import pytest
 
 from conformance.suite import PlantCase, conformance_suite
 from elastream import Dataflow, HostType, Local, constant, parquet, records
+from elastream.model.promises import PlantKind
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
 from elastream.spark.start import start_plant
@@ -27,5 +28,7 @@ def start() -> SparkPlant:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-class TestSparkPlant(conformance_suite(PlantCase("spark", start, settle=90.0, examples=2, shared=True))):  # type: ignore[misc]
+class TestSparkPlant(
+    conformance_suite(PlantCase("spark", start, PlantKind.DATAFLOW, settle=90.0, examples=2, shared=True))
+):  # type: ignore[misc]
     """The whole suite on one plant."""

@@ -27,7 +27,7 @@ def test_counts_with_times_are_played_at_their_interval(tmp_path: Path) -> None:
 def test_counts_without_times_need_an_interval(tmp_path: Path) -> None:
     path = written(tmp_path, "3\n7\n")
     assert trace(path, "10s").count(20) == 10
-    with pytest.raises(InputError, match="give the interval"):
+    with pytest.raises(InputError, match="set `interval`"):
         trace(path)
 
 
@@ -52,10 +52,10 @@ def test_gzipped_traces_are_read(tmp_path: Path) -> None:
         ("0,3\n60,many\n", "line 2: '60,many' is not a time and a count"),
         ("t,n\n0,3\n\nnoon,4\n", "line 4: 'noon,4' is not a time and a count"),
         ("0,3\n60,4\n240,5\n300,6\n360,6\n", "line 3: a gap, 2 intervals of 60 s before it"),
-        ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, where 60 s is usual"),
+        ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, not a multiple of 60 s"),
         ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: -30 s after"),
-        ("0,3\n0,4\n", "do not grow"),
-        ("0,3\n4\n", "does not say how long"),
+        ("0,3\n0,4\n", "do not increase"),
+        ("0,3\n4\n", "has no times, so its interval is unknown"),
     ],
 )
 def test_a_damaged_trace_is_refused_naming_file_and_line(tmp_path: Path, text: str, says: str) -> None:

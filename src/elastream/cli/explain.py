@@ -63,7 +63,7 @@ def _list(recording: "Recording", console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elastream.dashboard.live import acted, told, worth_telling
+    from elastream.dashboard.live import acted, summary_of, worth_showing
     from elastream.model.wording import clock
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -71,10 +71,10 @@ def _list(recording: "Recording", console: "Console") -> None:
     table.add_column("round", justify="right")
     table.add_column("what, and why", overflow="fold")
     before = ""
-    for decision in filter(worth_telling, recording.decisions):
-        if decision.outcomes or told(decision) != before:
-            table.add_row(clock(decision.time), str(decision.round), Text(told(decision)))
-        before = told(decision)
+    for decision in filter(worth_showing, recording.decisions):
+        if decision.outcomes or summary_of(decision) != before:
+            table.add_row(clock(decision.time), str(decision.round), Text(summary_of(decision)))
+        before = summary_of(decision)
     console.print(table)
     for alarm, cleared in recording.alarms:
         until = f"cleared at {clock(cleared)}" if cleared is not None else "not cleared"

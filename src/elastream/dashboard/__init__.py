@@ -1,1 +1,1 @@
-"""What people watch during a run: the live terminal view."""
+"""Terminal output about a run: the live view while it lasts, and the summary at its end."""

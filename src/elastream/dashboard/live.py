@@ -1,8 +1,8 @@
-"""What a person sees while a run lasts: one screen, repainted with every observation.
+"""Terminal live view of a run: one screen, repainted with every observation.
 
-On a terminal the view has the alternate screen for itself and repaints all of it in place, once a monitoring period: no
-flicker, and whatever Spark's JVM writes to the same terminal is painted over a second later, and is gone with the
-alternate screen when the run ends. Where there is no terminal (a pipe, a log file) it is one line now and then.
+On a terminal the view uses the alternate screen and repaints it once a monitoring period, without flicker; what Spark's
+JVM writes to the same terminal is overpainted and disappears with the alternate screen at the end. Without a terminal
+(pipe, log file) it prints a line every few seconds.
 """
 
 import math
@@ -28,35 +28,35 @@ from elastream.recording.observer import Ending, Header, Observer
 __all__ = ["LiveView", "PlainView", "View", "sparkline", "view_for"]
 
 EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines of the plain view."""
 KEPT = 600
-"""Samples kept for the small curves."""
+"""Samples kept for the sparklines."""
 MOVES = 2
-"""Moves of one round that are told one by one; more are told together."""
+"""Most moves of a round that are listed one by one; more are summarised."""
 ALARMS = 3
-"""Lines of standing alarms at most."""
+"""Most lines of active alarms."""
 DECISIONS = 6
-"""Decisions shown at most."""
+"""Most decisions shown."""
 BETWEEN = 6
-"""Lines that are neither figures, operators nor decisions: the head, the latency, a table's heading, three blanks."""
+"""Lines other than figures, operators and decisions: title, latency, table heading, three blanks."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 class View(Observer, Protocol):
-    """An observer that holds the terminal and must give it back."""
+    """An observer that prints to the terminal and must restore it."""
 
     def close(self) -> None:
-        """Give the terminal back; may be called twice, and when the run never started."""
+        """Restore the terminal; may be called twice, and before the run has started."""
         ...
 
 
 def view_for(console: Console) -> View:
-    """The live view on a terminal, lines elsewhere."""
+    """A `LiveView` on a terminal, else a `PlainView`."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
 class LiveView:
-    """The screen of a running dataflow."""
+    """Shows a run on the whole screen: figures, operators, latest decisions."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -95,7 +95,7 @@ class LiveView:
             self._live.update(self.screen(), refresh=True)
 
     def screen(self) -> RenderableType:
-        """All of it, for the console's width and height as they are now."""
+        """The whole screen, for the console's current width and height."""
         width, height = self._console.size
         seen = self._observation
         head = self._head(seen)
@@ -103,7 +103,7 @@ class LiveView:
             return Group(head, Text("waiting for the first observation", style="dim"))
         figures = self._figures(seen, width)
         alarms = _alarms(seen)
-        # What is left of the height goes to operators first (but for one decision), then to decisions.
+        # Remaining lines go to operators first (except one for a decision), then to decisions.
         left = height - figures.row_count - BETWEEN - len(alarms)
         operators = seen.context.graph.operators[: max(0, left - 1)]
         why = self._why(max(1, left - len(operators)))
@@ -141,7 +141,7 @@ class LiveView:
         return Text.assemble(
             ("latency      ", "dim"),
             f"p50 {duration_text(application(seen, Metric.LATENCY_P50))}   p99 ",
-            (duration_text(p99), judged(p99, target)),
+            (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
             overflow="ellipsis",
             no_wrap=True,
@@ -166,7 +166,7 @@ class LiveView:
                 operator.name,
                 rate_text(of(Metric.ARRIVAL_RATE)),
                 duration_text(of(Metric.DURATION_P50)),
-                Text(duration_text(p99), style=judged(p99, level)),
+                Text(duration_text(p99), style=style_of(p99, level)),
                 *more,
             )
         return table
@@ -178,12 +178,12 @@ class LiveView:
         table.add_column(style="dim", no_wrap=True, justify="right", min_width=5)
         table.add_column(no_wrap=True, overflow="ellipsis")
         for decision in list(self._decisions)[-rows:][::-1]:
-            table.add_row(clock(decision.time), Text(told(decision), overflow="ellipsis", no_wrap=True))
+            table.add_row(clock(decision.time), Text(summary_of(decision), overflow="ellipsis", no_wrap=True))
         return table
 
 
 class PlainView:
-    """One line every ten seconds, and one for each decision that did or wanted something."""
+    """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -194,7 +194,7 @@ class PlainView:
 
     def started(self, header: Header) -> None:
         plant = " (simulated)" if header.plant == "simulated" else ""
-        self._say(f"{header.flow}{plant}: started under {header.policy}")
+        self._print(f"{header.flow}{plant}: started with policy {header.policy}")
 
     def observed(self, observation: Observation) -> None:
         self._alarms(observation)
@@ -209,19 +209,19 @@ class PlainView:
             f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
             f"cost {money(application(observation, Metric.COST))}",
         )
-        self._say(f"{clock(observation.time):>7}  {'   '.join(figures)}")
+        self._print(f"{clock(observation.time):>7}  {'   '.join(figures)}")
 
     def decided(self, decision: Decision) -> None:
-        if decision.round == self._round or not worth_telling(decision):
+        if decision.round == self._round or not worth_showing(decision):
             return
         self._round = decision.round
-        if decision.outcomes or told(decision) != self._last:
-            self._say(f"{clock(decision.time):>7}  {told(decision)}")
-        self._last = told(decision)
+        if decision.outcomes or summary_of(decision) != self._last:
+            self._print(f"{clock(decision.time):>7}  {summary_of(decision)}")
+        self._last = summary_of(decision)
 
     def ended(self, ending: Ending) -> None:
         reason = f": {ending.reason}" if ending.reason else ""
-        self._say(f"{clock(ending.time):>7}  {ending.status}{reason}")
+        self._print(f"{clock(ending.time):>7}  {ending.status}{reason}")
 
     def close(self) -> None:
         pass
@@ -230,17 +230,17 @@ class PlainView:
         now = {alarm.source: alarm.said for alarm in observation.alarms}
         for source, said in now.items():
             if self._standing.get(source) != said:
-                self._say(f"{clock(observation.time):>7}  ALARM  {source}: {said}")
+                self._print(f"{clock(observation.time):>7}  ALARM  {source}: {said}")
         for source in self._standing.keys() - now.keys():
-            self._say(f"{clock(observation.time):>7}  alarm cleared  {source}")
+            self._print(f"{clock(observation.time):>7}  alarm cleared  {source}")
         self._standing = now
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _alarms(seen: Observation) -> list[Text]:
-    """A line for each standing alarm; above `ALARMS` of them the newest are counted only."""
+    """A line per active alarm; of more than `ALARMS`, the newest are only counted."""
     shown = seen.alarms if len(seen.alarms) <= ALARMS else seen.alarms[: ALARMS - 1]
     lines = [f"ALARM since {clock(alarm.since)}  {alarm.source}: {alarm.said}" for alarm in shown]
     if len(shown) < len(seen.alarms):
@@ -249,13 +249,13 @@ def _alarms(seen: Observation) -> list[Text]:
 
 
 def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
-    """`values` as bars over their own range from 0, at most `width` of them; a blank where unknown."""
+    """Draw `values` as at most `width` bars, scaled from 0 to their maximum; a blank where unknown."""
     known = [value for value in values if not math.isnan(value)]
     if width < 1 or not known:
         return ""
     samples = list(values)
     if len(samples) > width:
-        # The highest of each stretch: a peak must not vanish because the curve is small.
+        # Each bar is the maximum of its section, so that peaks stay visible.
         edges = [round(n * len(samples) / width) for n in range(width + 1)]
         samples = [max((v for v in samples[a:b] if not math.isnan(v)), default=math.nan) for a, b in pairwise(edges)]
     top = max(known) or 1.0
@@ -263,13 +263,13 @@ def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
 
 
 def application(seen: Observation, metric: Metric) -> float:
-    """A metric of the whole dataflow, NaN where unknown."""
+    """A metric of the whole dataflow; NaN if unknown."""
     ids = seen.application.ids
     return seen.application.value(ids[0], metric) if ids else math.nan
 
 
 def offered(seen: Observation) -> float:
-    """Records/s that became due at the sources."""
+    """Arrival rate at the sources, records/s."""
     return _whole_or_sources(seen, Metric.ARRIVAL_RATE)
 
 
@@ -286,29 +286,29 @@ def _whole_or_sources(seen: Observation, metric: Metric) -> float:
 
 
 def round_known(value: float) -> float:
-    """Whole records."""
+    """`value` rounded to whole records; NaN stays NaN."""
     return value if math.isnan(value) else round(value)
 
 
-def judged(value: float, level: float | None) -> str:
-    """Style of a latency beside what was promised; none where either is unknown."""
+def style_of(value: float, level: float | None) -> str:
+    """Text style of a latency compared with its service level; empty if either is unknown."""
     if level is None or math.isnan(value):
         return ""
     return "green" if value <= level else "bold red"
 
 
-def worth_telling(decision: Decision) -> bool:
-    """Whether it did something, wanted to and was not allowed, or has something to say."""
+def worth_showing(decision: Decision) -> bool:
+    """Whether a decision has outcomes, refusals or a note."""
     return acted(decision) or bool(decision.note)
 
 
 def acted(decision: Decision) -> bool:
-    """Whether it did something, or wanted to and was not allowed."""
+    """Whether a decision has outcomes or refusals."""
     return bool(decision.outcomes or any(proposal.refused for proposal in decision.proposals))
 
 
-def told(decision: Decision) -> str:
-    """What was done and why, what was refused and why, and what was noted, on one line."""
+def summary_of(decision: Decision) -> str:
+    """Outcomes, refusals and note of a decision with their reasons, on one line."""
     moves = [outcome for outcome in decision.done if isinstance(outcome.action, MoveTask)]
     if len(moves) > MOVES:
         others = tuple(outcome for outcome in decision.outcomes if outcome not in moves)
@@ -322,14 +322,16 @@ def told(decision: Decision) -> str:
 
 
 def remember(decisions: deque[Decision], decision: Decision) -> None:
-    """Append `decision`, or put it in place of its earlier version.
+    """Append `decision`, or replace its earlier version.
 
-    The same refusal again replaces the last, and so does a note on a round that did nothing a note on another such.
+    A decision with the same text as the last one replaces it, and so does one of two rounds in a row with only a note.
     """
-    if not worth_telling(decision):
+    if not worth_showing(decision):
         return
     last = decisions[-1] if decisions else None
-    if last and (last.round == decision.round or told(last) == told(decision) or not (acted(last) or acted(decision))):
+    if last and (
+        last.round == decision.round or summary_of(last) == summary_of(decision) or not (acted(last) or acted(decision))
+    ):
         decisions.pop()
     elif any(known.round == decision.round for known in decisions):
         return

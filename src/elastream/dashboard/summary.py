@@ -1,4 +1,4 @@
-"""What a person reads in the terminal when a run has ended: a dozen figures, and where the report lies."""
+"""Prints the summary of a finished run to the terminal: a dozen figures and the path of the report."""
 
 import math
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["print_summary"]
 
 
 def print_summary(recording: Recording, console: Console, report: Path | None = None) -> None:
-    """Print the figures of a run on one screen; the path of the report comes last, alone on its line."""
+    """Print the figures of a run on one screen, then the path of the report on a line of its own."""
     header, ending, figures = recording.header, recording.ending, summarise(recording)
     target = header.target_latency
     simulated = " (simulated)" if header.plant == "simulated" else ""
@@ -56,5 +56,5 @@ def print_summary(recording: Recording, console: Console, report: Path | None = 
     console.print(table)
     if report is not None:
         console.print()
-        # Never wrapped: a path that is broken over two lines cannot be clicked or copied.
+        # Not wrapped: a path broken over two lines cannot be clicked or copied.
         console.print(Text.assemble(("report  ", "dim"), str(report)), soft_wrap=True)

@@ -1,7 +1,7 @@
-"""The closed set of things a plan can ask of a plant.
+"""The closed set of actions that a policy can request from a plant.
 
-Every action is absolute, not relative ("three instances", not "one more"), so that doing it twice is doing it once: a
-restarted controller may replay its journal. `why` is for people and does not take part in equality.
+Every action is absolute ("three instances", not "one more") and therefore idempotent, so that a restarted controller may
+replay its journal. `why` is for readers and is ignored in comparisons.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class SwitchAlternate:
-    """Run another implementation of an operator from the next batch on."""
+    """Execute another alternate of an operator from the next batch on."""
 
     operator: str
     alternate: str
@@ -51,7 +51,7 @@ class SwitchAlternate:
 
 @dataclass(frozen=True, slots=True)
 class SwitchEdge:
-    """Let `target` be the one selected edge of the choice called `choice`."""
+    """Select the edge to `target` in the choice named `choice`."""
 
     choice: str
     target: str
@@ -62,8 +62,8 @@ class SwitchEdge:
 class SetParallelism:
     """Run `operator` (or the stage it leads) with `instances` instances.
 
-    `on` names the hosts for instances that are added, in order; where it is short the plant chooses. `without` names
-    the instances to remove; where it is short the plant removes those of highest index.
+    on: hosts for added instances, in order; the plant chooses for the others. without: instances to remove; for the others
+    the plant removes those with the highest index.
     """
 
     operator: str
@@ -75,7 +75,7 @@ class SetParallelism:
 
 @dataclass(frozen=True, slots=True)
 class MoveTask:
-    """Let `task` run on `host` from the next batch on; its state goes with it."""
+    """Run `task` on `host` from the next batch on; its state moves with it."""
 
     task: TaskId
     host: str
@@ -84,7 +84,7 @@ class MoveTask:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHost:
-    """Lease a host of `type` in `region` under the name `host`; a name already leased is not leased again."""
+    """Lease a host of `type` in `region` under the name `host`; no effect if that name is already leased."""
 
     host: str
     type: str
@@ -94,7 +94,7 @@ class LeaseHost:
 
 @dataclass(frozen=True, slots=True)
 class RenewHost:
-    """Keep `host` for another billing time unit. Leases go on by themselves; this records that it was meant."""
+    """Keep `host` for another billing time unit. Leases continue without it; it records the decision."""
 
     host: str
     why: str = field(default="", compare=False)
@@ -102,7 +102,7 @@ class RenewHost:
 
 @dataclass(frozen=True, slots=True)
 class DrainHost:
-    """Give `host` nothing new and move what it holds elsewhere."""
+    """Place no new tasks on `host`, and move its tasks to other hosts."""
 
     host: str
     why: str = field(default="", compare=False)
@@ -110,7 +110,7 @@ class DrainHost:
 
 @dataclass(frozen=True, slots=True)
 class CancelDrain:
-    """Let a draining `host` take tasks again."""
+    """Return a draining `host` to service."""
 
     host: str
     why: str = field(default="", compare=False)
@@ -118,7 +118,7 @@ class CancelDrain:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseHost:
-    """Give `host` back. Refused while it is the only one that could hold its tasks."""
+    """End the lease of `host`. Refused while no other host has room for its tasks."""
 
     host: str
     why: str = field(default="", compare=False)
@@ -137,21 +137,21 @@ KINDS: Mapping[str, type[Action]] = {
 
 
 class Status(StrEnum):
-    """How an action went."""
+    """Result of applying an action."""
 
     DONE = "done"
-    """In force now, or already was."""
+    """In effect now, possibly already before."""
     ACCEPTED = "accepted"
-    """Under way; a later observation shows its end."""
+    """In progress; a later observation shows its completion."""
     REFUSED = "refused"
-    """Not tried: it made no sense as things stand."""
+    """Not tried: not possible in the current state."""
     FAILED = "failed"
-    """Tried, and it did not work; nothing was left half-done."""
+    """Tried without success; nothing was left half-done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an action; `reason` is one sentence where it was not simply done."""
+    """Result of an action; reason: one sentence unless it was simply done."""
 
     action: Action
     status: Status
@@ -159,12 +159,12 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Done or under way."""
+        """Whether the action is done or in progress."""
         return self.status in (Status.DONE, Status.ACCEPTED)
 
 
 def describe(action: Action) -> str:
-    """The action in a few words for a person: `"lease h3 (small)"`."""
+    """The action as short text: `"lease h3 (small)"`."""
     match action:
         case SwitchAlternate(operator, alternate):
             return f"run {operator} as {alternate}"
@@ -192,7 +192,7 @@ def to_json(action: Action) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Action:
-    """The action that `to_json` wrote; raises ValueError for a kind outside the closed set."""
+    """Read an action written by `to_json`. Raises ValueError for an unknown kind."""
     fields = dict(data)
     name = fields.pop("action", None)
     if name not in KINDS:

@@ -1,7 +1,7 @@
-"""Hosts as things one leases: types, prices, billing time units, and the life of a lease.
+"""Models leased hosts: types, prices, billing time units, and the life cycle of a lease.
 
-A lease is paid in whole billing time units (BTU) from the moment it is asked for. The states a host goes through are
-one table, `TRANSITIONS`; nothing sets a state except `Lease.to`.
+A lease is paid in whole billing time units (BTU) from its request on. The states of a host form one table, `TRANSITIONS`;
+only `Lease.to` sets a state.
 """
 
 import math
@@ -16,9 +16,9 @@ __all__ = ["ACTIVE", "TRANSITIONS", "Billing", "HostState", "HostType", "Lease",
 
 @dataclass(frozen=True, slots=True)
 class Billing:
-    """How leased time becomes money: whole units of `unit` seconds, at least `minimum` seconds of them.
+    """Billing rule: leased time is paid in whole units of `unit` seconds, at least `minimum` seconds.
 
-    VISP's BTU of ten minutes is `Billing(600)`; clouds of today bill by the second with a minimum: `Billing(1, 60)`.
+    VISP's BTU of ten minutes is `Billing(600)`; today's clouds bill by the second with a minimum: `Billing(1, 60)`.
     """
 
     unit: float = 3600.0
@@ -32,18 +32,18 @@ class Billing:
 
     def units(self, seconds: float) -> int:
         """Whole units paid for a lease that lasts `seconds`; a lease costs one unit from its first moment."""
-        # The tolerance keeps a lease that ends exactly on a boundary from paying a unit for rounding's sake.
+        # The tolerance avoids an extra unit through rounding for a lease that ends exactly on a boundary.
         return max(1, math.ceil(max(seconds, self.minimum) / self.unit - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """A kind of host one can lease.
+    """A type of host that can be leased.
 
-    cores: cores it has; speed: speed of one core relative to the standard core (thesis: pi); memory: megabytes;
-    bandwidth: bytes/s of its link, or None where nothing limits it; price: money for one billing time unit;
-    slots: operator instances it may hold (E2DF's C_n), by default its cores rounded up; region: where it stands;
-    start, stop: seconds from lease to ready, and from release to gone, as expected (planning) or simulated.
+    cores: number of cores, may be fractional; speed: of one core relative to the standard core (thesis: pi); memory:
+    megabytes; bandwidth: bytes/s of its link, None without a limit; price: money per billing time unit; slots: operator
+    instances it can hold (E2DF's C_n), by default its cores rounded up; region: its location; start, stop: seconds from
+    lease to ready and from release to gone, as expected (planning) or simulated. Raises CloudError for invalid values.
     """
 
     name: str
@@ -60,11 +60,11 @@ class HostType:
 
     def __post_init__(self) -> None:
         if not self.cores > 0:
-            raise CloudError(f"host type {self.name!r} has no core (cores: {self.cores:g})")
+            raise CloudError(f"host type {self.name!r} has no core (cores: {self.cores:g}); it must be above 0")
         if self.price < 0:
-            raise CloudError(f"host type {self.name!r} has a negative price ({self.price:g})")
+            raise CloudError(f"host type {self.name!r} has a negative price ({self.price:g}); it must be 0 or more")
         if not self.memory > 0:
-            raise CloudError(f"host type {self.name!r} has no memory (memory: {self.memory:g} MB)")
+            raise CloudError(f"host type {self.name!r} has no memory (memory: {self.memory:g} MB); it must be above 0")
         if not self.speed > 0:
             raise CloudError(f"host type {self.name!r} has a core speed of {self.speed:g}; it must be above 0")
         if self.slots < 0:
@@ -74,22 +74,22 @@ class HostType:
 
 
 class HostState(StrEnum):
-    """Where a host is in its life."""
+    """State of a leased host."""
 
     REQUESTED = "requested"
-    """Asked for; paid from now on, nothing seen of it yet."""
+    """Requested and paid from now on; not accepted by the provider yet."""
     STARTING = "starting"
-    """The provider accepted; the machine boots."""
+    """Accepted by the provider; the machine boots."""
     RUNNING = "running"
-    """Takes tasks."""
+    """Up; accepts tasks."""
     DRAINING = "draining"
-    """Still works, takes nothing new; its tasks are being moved away."""
+    """Works, but accepts no new tasks; its tasks are being moved away."""
     RELEASING = "releasing"
     """Empty, shutting down."""
     RELEASED = "released"
-    """Gone as asked; no longer paid."""
+    """Gone after a release; no longer paid."""
     LOST = "lost"
-    """Gone without being asked, or never came up; no longer paid."""
+    """Failed, or never came up; no longer paid."""
 
 
 ACTIVE = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING, HostState.RELEASING})
@@ -98,7 +98,7 @@ TRANSITIONS: Mapping[HostState, frozenset[HostState]] = {
     HostState.REQUESTED: frozenset(
         {
             HostState.STARTING,  # the provider accepted the request
-            HostState.RELEASED,  # the plan changed before the provider answered, or nobody expects an answer any more
+            HostState.RELEASED,  # the request was withdrawn before the provider accepted it
             HostState.LOST,  # the provider refused, or the request timed out
         }
     ),
@@ -106,27 +106,27 @@ TRANSITIONS: Mapping[HostState, frozenset[HostState]] = {
         {
             HostState.RUNNING,  # its executor registered
             HostState.RELEASING,  # no longer wanted
-            HostState.LOST,  # it died, or did not come up in time
+            HostState.LOST,  # it failed, or did not come up in time
         }
     ),
     HostState.RUNNING: frozenset(
         {
             HostState.DRAINING,  # a drain was granted
-            HostState.RELEASING,  # released while it held nothing
-            HostState.LOST,  # it died
+            HostState.RELEASING,  # released while it held no task
+            HostState.LOST,  # it failed
         }
     ),
     HostState.DRAINING: frozenset(
         {
             HostState.RUNNING,  # the drain was cancelled
-            HostState.RELEASING,  # it is empty, or its time is up
-            HostState.LOST,  # it died
+            HostState.RELEASING,  # it is empty, or its drain timed out
+            HostState.LOST,  # it failed
         }
     ),
     HostState.RELEASING: frozenset(
         {
             HostState.RELEASED,  # the provider confirmed
-            HostState.LOST,  # it died on its way out; billing ends all the same
+            HostState.LOST,  # it failed while shutting down; billing ends as well
         }
     ),
     HostState.RELEASED: frozenset(),
@@ -135,14 +135,14 @@ TRANSITIONS: Mapping[HostState, frozenset[HostState]] = {
 
 
 class LifecycleError(RuntimeError):
-    """A host was asked to go where the table has no edge; carries the story of how it came to be there."""
+    """A transition that `TRANSITIONS` does not allow; the message holds the lease's history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One host from the moment it is asked for: its type, its state, its history and what it has cost.
+    """Lease of one host from its request on: type, state, history and cost.
 
-    Times are seconds on the clock of the run. `history` holds (time, state), oldest first.
+    Times are seconds on the clock of the run. history: (time, state), oldest first. until: when it was released or lost.
     """
 
     host: str
@@ -157,36 +157,34 @@ class Lease:
             object.__setattr__(self, "history", ((self.since, self.state),))
 
     def to(self, state: HostState, at: float) -> "Lease":
-        """This lease after its host went to `state` at time `at`; itself where it already is there.
+        """The lease with its host in `state` from time `at`; itself if already in that state.
 
-        Raises LifecycleError where `TRANSITIONS` has no such edge.
+        Raises LifecycleError for a transition that `TRANSITIONS` does not contain.
         """
         if state is self.state:
             return self
         if state not in TRANSITIONS[self.state]:
-            story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
-            raise LifecycleError(
-                f"host {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s (it was {story})"
-            )
+            past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
+            raise LifecycleError(f"host {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s (it was {past})")
         ended = at if state in (HostState.RELEASED, HostState.LOST) else None
         return replace(self, state=state, history=(*self.history, (at, state)), until=ended)
 
     @property
     def there(self) -> bool:
-        """Whether the provider knows the host: it does not while that is requested and waits for room."""
+        """Whether the provider has accepted the host and has not released or lost it."""
         return self.active and self.state is not HostState.REQUESTED
 
     @property
     def active(self) -> bool:
-        """Whether it is still being paid."""
+        """Whether the lease is still paid for."""
         return self.state in ACTIVE
 
     def ready_at(self) -> float | None:
-        """When it first took tasks, or None."""
+        """When the host was first RUNNING, or None."""
         return next((time for time, state in self.history if state is HostState.RUNNING), None)
 
     def seconds(self, now: float) -> float:
-        """How long it has been leased by `now`."""
+        """Seconds leased up to `now`."""
         return max(0.0, (self.until if self.until is not None else now) - self.since)
 
     def units(self, now: float) -> int:
@@ -194,7 +192,7 @@ class Lease:
         return self.type.billing.units(self.seconds(now))
 
     def cost(self, now: float) -> float:
-        """Money paid by `now`."""
+        """Cost of the lease up to `now`."""
         return self.units(now) * self.type.price
 
     def paid_until(self, now: float) -> float:
@@ -207,5 +205,5 @@ class Lease:
 
 
 def total_cost(leases: Iterable[Lease], now: float) -> float:
-    """Money paid for all `leases` by `now`; always the plain sum of their own costs."""
+    """Cost of all `leases` up to `now`: the sum of their costs."""
     return math.fsum(lease.cost(now) for lease in leases)

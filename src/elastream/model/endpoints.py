@@ -1,4 +1,4 @@
-"""What sources read and sinks write, as plain values. The Spark plant turns them into readers and writers."""
+"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class ArrivalPattern(Protocol):
 
     @property
     def seconds(self) -> float:
-        """How long it lasts; `math.inf` where it never ends."""
+        """Length in seconds; `math.inf` if endless."""
         ...
 
     def rate(self, time: float) -> float:
@@ -37,19 +37,19 @@ class ArrivalPattern(Protocol):
         ...
 
     def count(self, time: float) -> int:
-        """Records due by `time`: the integral of `rate`, never falling, the same on every machine."""
+        """Records due by `time`: the integral of `rate`, non-decreasing, identical on every machine."""
         ...
 
     def due(self, number: int) -> float:
-        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf where never."""
+        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Lines of UTF-8 text files: a file, a folder, or a glob. One column, `value`; blank lines are left out.
+    """Lines of UTF-8 text files: a file, a folder, or a glob. One column, `value`; blank lines are skipped.
 
-    With a `load` the lines arrive at that pattern, over again from the start when they run out; without, every file is
+    With a `load` the lines arrive at that pattern and repeat from the start when they run out; without one, every file is
     read once, and new files as they appear.
     """
 
@@ -70,7 +70,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records given in the program itself, as dicts by column; they arrive at the pattern `load`, over and over."""
+    """Records defined in the program, as dicts by column; they arrive at the pattern `load` and repeat."""
 
     rows: tuple[Mapping[str, object], ...]
     schema: str
@@ -92,8 +92,8 @@ class KafkaTopic:
 class ParquetSink:
     """Parquet files in a folder.
 
-    Results that only grow are appended. Results that change (a keyed operator before the sink) are written as a change
-    log, one folder `batch=N` a micro-batch; `elastream.latest` reads the newest row of each key.
+    Append-only results are appended. Updated results (of a keyed operator before the sink) are written as a change log, one
+    folder `batch=N` per micro-batch; `elastream.latest` reads the newest row of each key.
     """
 
     path: str
@@ -121,7 +121,7 @@ def files(path: object, schema: str, format: str = "parquet") -> Files:
 
 
 def records(rows: object, schema: str) -> Records:
-    """Records given in the program itself."""
+    """Records defined in the program."""
     return Records(tuple(dict(row) for row in rows), schema)  # type: ignore[attr-defined]
 
 

@@ -1,28 +1,28 @@
-"""Errors that a user can act on.
+"""Errors that a user can correct.
 
-Whatever a person can cause - a bad dataflow, a missing file, a full disk - is one of these and carries one clear
-sentence that names the thing and the place. The command line prints that sentence and exits with status 2; a stack
-trace is left to what we did wrong ourselves.
+Each problem that a user can cause (an invalid dataflow, a missing file, a full disk) raises one of these, with one sentence
+that names the problem and the place. The command line prints that sentence and exits with status 2; only faults of the
+package itself show a stack trace.
 """
 
 
 class ElastreamError(Exception):
-    """Something a user can put right; `str(error)` is one sentence that names what is wrong and where."""
+    """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where."""
 
     exit_status = 2
 
 
 class DataflowError(ElastreamError):
-    """The dataflow itself is wrong: a cycle, an unknown operator, a missing function, two operators of one name."""
+    """The dataflow is invalid: a cycle, an unknown operator, a missing function, two operators of one name."""
 
 
 class CloudError(ElastreamError):
-    """Hosts, prices or leases are wrong: a negative price, a host type with no core, a billing time unit of zero."""
+    """Hosts, prices or leases are invalid: a negative price, a host type without cores, a billing time unit of 0."""
 
 
 class InputError(ElastreamError):
-    """What is read is wrong: no such file, an empty directory, a text that is not UTF-8, a trace with gaps."""
+    """Input is missing or malformed: no such file, an empty folder, text that is not UTF-8, a trace with gaps."""
 
 
 class EnvironmentProblem(ElastreamError):
-    """The machine is not as needed: no Java, a port in use, a full disk, an engine that lacks a mechanism."""
+    """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""

@@ -1,11 +1,11 @@
-"""How a dataflow is written down in Python: `Dataflow`, and the streams between its operators.
+"""The Python API to define a dataflow: `Dataflow`, and the streams between its operators.
 
     flow = Dataflow("word_count")
     lines = flow.source(text_files("books/"), load=ramp("5/s", "550/s", over="60s").then_back())
     words = lines.flat_map(split_words, returns="word string", max_duration="50ms", cores=0.25)
     words.key_by("word").count().sink(parquet("out/"))
 
-Nothing runs here: `flow.graph` checks it all and returns the immutable `Graph`.
+Nothing is executed: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Functions = Function | Sequence[Alternate] | Mapping[str, Function]
 
 
 class Needs(TypedDict, total=False):
-    """Service level and needs of an operator, as keyword arguments of every method that adds one."""
+    """Service level and resource needs of an operator: keyword arguments of the methods that add one."""
 
     max_duration: float | str
     cores: float
@@ -36,7 +36,7 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """The upstream end of edges to come."""
+    """An operator's output that later operators attach to, with the properties of the edges to be added."""
 
     operator: str
     delivery: Delivery = Delivery.DUPLICATE
@@ -45,7 +45,7 @@ class Tap:
 
 
 class Dataflow:
-    """A dataflow being written. `graph` is the checked result; anything wrong raises DataflowError there."""
+    """A dataflow under construction. `graph` is the validated result; it raises DataflowError for an invalid dataflow."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -57,7 +57,7 @@ class Dataflow:
 
     @property
     def graph(self) -> Graph:
-        """The dataflow so far, checked."""
+        """The dataflow so far, validated. Raises DataflowError."""
         if not self._operators:
             raise DataflowError(f"dataflow {self.name!r}: it has no source")
         return Graph(self.name, tuple(self._operators), tuple(self._edges))
@@ -70,17 +70,17 @@ class Dataflow:
         name: str = "source",
         **needs: Unpack[Needs],
     ) -> "Stream":
-        """Records from outside; with `load` they arrive at that pattern. `reads=None` is a source for simulation only."""
+        """Add a source; with `load` its records arrive at that pattern. `reads=None`: for simulation only."""
         if load is not None:
             if reads is None or isinstance(reads, KafkaTopic):
-                raise DataflowError(f"source {name!r}: a load needs records to draw from, text_files(...) for example")
+                raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
             reads = replace(reads, load=load)
         returns = reads.schema if reads is not None else ""
         self._operators.append(Operator(name, Kind.SOURCE, returns=returns, endpoint=reads, **_needs(needs)))
         return Stream(self, (Tap(name),))
 
     def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> "Stream":
-        """Append `operator` behind `taps`. For front ends; the methods of `Stream` read better."""
+        """Add `operator` downstream of `taps`. For front ends; programs use the methods of `Stream`."""
         self._operators.append(operator)
         self._edges += [
             Edge(tap.operator, operator.name, delivery or tap.delivery, tap.durable, tap.choice) for tap in taps
@@ -88,7 +88,7 @@ class Dataflow:
         return Stream(self, (Tap(operator.name),))
 
     def free_name(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it where an operator is called so already."""
+        """`wanted`, with a number appended if an operator has that name already."""
         taken = {operator.name for operator in self._operators}
         if wanted not in taken:
             return wanted
@@ -96,62 +96,61 @@ class Dataflow:
 
 
 class Stream:
-    """Records on their way from one or more operators to the next."""
+    """The output records of one or more operators, to which further operators are attached."""
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
         self._flow = flow
         self._taps = taps
 
     def map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """One record in, one out."""
+        """Add an operator with one record in, one record out."""
         return self._then(Form.MAP, function, returns, name, needs)
 
     def flat_map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """One record in, any number out (an iterable)."""
+        """Add an operator with one record in, any number out (an iterable)."""
         return self._then(Form.FLAT_MAP, function, returns, name, needs)
 
     def filter(self, function: Functions, *, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """Keep the records for which the function says true."""
+        """Add an operator that keeps the records for which the function returns a true value."""
         return self._then(Form.FILTER, function, "", name, needs)
 
     def map_arrow(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """`pyarrow.RecordBatch -> pyarrow.RecordBatch`."""
+        """Add an operator `pyarrow.RecordBatch -> pyarrow.RecordBatch`."""
         return self._then(Form.ARROW, function, returns, name, needs)
 
     def map_pandas(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
-        """`pandas.DataFrame -> pandas.DataFrame`."""
+        """Add an operator `pandas.DataFrame -> pandas.DataFrame`."""
         return self._then(Form.PANDAS, function, returns, name, needs)
 
-    def select(self, *, name: str = "select", returns: str = "", **columns: str) -> "Stream":
-        """Native Spark column expressions, SQL text by the name of the new column: `select(word="lower(value)")`."""
-        if not columns:
-            raise DataflowError(f"operator {name!r} selects no column")
+    def select(self, columns: Mapping[str, str], *, name: str = "select", returns: str = "") -> "Stream":
+        """Add native Spark column expressions, SQL text by name of the new column: `select({"word": "lower(value)"})`."""
         chosen = self._flow.free_name(name)
-        operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, columns, Form.COLUMNS),), returns)
+        selected = _expressions(chosen, columns)
+        operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, selected, Form.COLUMNS),), returns)
         return self._flow.add(operator, self._taps)
 
     def key_by(self, *columns: str) -> "KeyedStream":
-        """Bring all records of a key together, for an operator with state."""
+        """Group records by key, for an operator with state."""
         return KeyedStream(self._flow, self._taps, columns)
 
     def merge(self, *others: "Stream") -> "Stream":
-        """Fan-in: the records of all these streams, which must have the same columns."""
+        """Fan-in: merge streams, which must have the same columns."""
         return Stream(self._flow, self._taps + tuple(tap for other in others for tap in other._taps))
 
     def deal(self) -> "Stream":
-        """Fan-out by round-robin: the operators that follow share the records instead of each getting all."""
+        """Fan-out by round-robin: the attached operators share the records instead of each getting all."""
         return self._tapped(delivery=Delivery.ROUND_ROBIN)
 
     def durable(self, kind: str = "parquet") -> "Stream":
-        """Cut here: a real channel (`"parquet"` or `"kafka"`), with what follows a query of its own."""
+        """Cut here: a durable channel (`"parquet"` or `"kafka"`); the operators after it run as a separate query."""
         return self._tapped(durable=kind)
 
     def choice(self, name: str) -> "Stream":
-        """Selectable edges: of the operators attached to this stream, the composition chooses one."""
+        """Selectable edges: the composition selects one of the operators attached to this stream."""
         return self._tapped(choice=name)
 
     def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
-        """Records leave. `writes=None` is a sink for simulation only."""
+        """Add a sink. `writes=None`: for simulation only."""
         self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, endpoint=writes, cores=0.0), self._taps)
 
     def _tapped(self, **changes: Any) -> "Stream":
@@ -163,7 +162,7 @@ class Stream:
 
 
 class KeyedStream:
-    """Records brought together by key."""
+    """Records grouped by key, to which operators with state are attached."""
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...], key: tuple[str, ...]) -> None:
         self._flow = flow
@@ -171,20 +170,20 @@ class KeyedStream:
         self._key = key
 
     def count(self, *, name: str = "count", **needs: Unpack[Needs]) -> Stream:
-        """How many records each key has had, in a column `count`; native Spark."""
-        return self.aggregate(name=name, columns={"count": "count(*)"}, **needs)
+        """Add a native Spark count of records per key, in a column `count`."""
+        return self.aggregate({"count": "count(*)"}, name=name, **needs)
 
-    def aggregate(self, *, columns: Mapping[str, str], name: str = "aggregate", **needs: Unpack[Needs]) -> Stream:
-        """Native Spark aggregates, SQL text by the name of the new column: `aggregate(columns={"total": "sum(n)"})`."""
-        return self._keyed(name, Form.AGGREGATE, dict(columns), "", needs)
+    def aggregate(self, columns: Mapping[str, str], *, name: str = "aggregate", **needs: Unpack[Needs]) -> Stream:
+        """Add native Spark aggregates, SQL text by name of the new column: `aggregate({"total": "sum(n)"})`."""
+        return self._keyed(name, Form.AGGREGATE, _expressions(self._flow.free_name(name), columns), "", needs)
 
     def apply(
         self, function: Function, *, returns: str, state: str, name: str | None = None, **needs: Unpack[Needs]
     ) -> Stream:
-        """A function with state: `(key, rows, state) -> (rows, state)`.
+        """Add a function with state: `(key, rows, state) -> (rows, state)`.
 
-        `key` is a tuple, `rows` a pandas DataFrame of this micro-batch's records of the key, `state` a tuple in the
-        schema `state` (None at first); it returns a DataFrame in the schema `returns` and the new state.
+        key: a tuple. rows: a pandas DataFrame of this micro-batch's records of the key. state: a tuple in the schema
+        `state`, None at first. It returns a DataFrame in the schema `returns` and the new state.
         """
         wanted = name or str(getattr(function, "__name__", "apply"))
         return self._keyed(wanted, Form.STATE, function, returns, needs, state)
@@ -204,7 +203,7 @@ class KeyedStream:
 
 
 def _alternates(flow: Dataflow, function: Functions, form: Form, name: str | None) -> tuple[str, tuple[Alternate, ...]]:
-    """Name of the operator and its alternates, from one function, functions by name, or alternates made by hand."""
+    """Name of the operator and its alternates, from one function, functions by name, or `Alternate` objects."""
     if isinstance(function, Mapping):
         chosen = name or flow.free_name(next(iter(function), form.value))
         return chosen, tuple(Alternate(label, each, form) for label, each in function.items())
@@ -214,6 +213,16 @@ def _alternates(flow: Dataflow, function: Functions, form: Form, name: str | Non
     label = getattr(function, "__name__", form.value)
     chosen = name or flow.free_name(form.value if label == "<lambda>" else label)
     return chosen, (Alternate(chosen, function, form),)
+
+
+def _expressions(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
+    """`columns` as they are kept; raises DataflowError where they are not SQL texts by the name of a column."""
+    texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
+    if not (texts and columns):
+        raise DataflowError(
+            f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}"
+        )
+    return dict(columns)
 
 
 def _needs(needs: Needs) -> dict[str, Any]:

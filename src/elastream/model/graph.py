@@ -1,11 +1,10 @@
-"""The dataflow graph: operators, their alternates, and the edges between them, checked once and then immutable.
+"""The dataflow graph: operators, their alternates, and edges, validated once and immutable.
 
-Both plants and every policy read this one structure. It holds the users' functions as opaque values; only the Spark
-plant calls them. How a graph is written down by hand is `elastream.model.flow`; which operators run together is
-`elastream.model.stages`.
+Plants and policies share this structure. User functions are opaque values that only the Spark plant calls.
+`elastream.model.flow` is the API to define a graph; `elastream.model.stages` determines which operators run together.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -18,33 +17,33 @@ __all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator"]
 
 
 class Kind(StrEnum):
-    """What an operator is to its neighbours."""
+    """Role of an operator in the graph."""
 
     SOURCE = "source"
-    """Has no input; records arrive from outside."""
+    """No input; emits records read from outside."""
     TRANSFORM = "transform"
-    """Stateless: what it emits depends on the record at hand alone."""
+    """Stateless: its output depends on the current record alone."""
     KEYED = "keyed"
-    """Stateful per key: a shuffle brings all records of a key together before it."""
+    """Stateful per key: preceded by a shuffle by key."""
     SINK = "sink"
-    """Has no output; records leave."""
+    """No output; writes records to outside."""
 
 
 class Form(StrEnum):
-    """How the function of an alternate takes its records."""
+    """Calling convention of an alternate's function."""
 
     ARROW = "arrow"
     """`RecordBatch -> RecordBatch`."""
     PANDAS = "pandas"
     """`DataFrame -> DataFrame`."""
     MAP = "map"
-    """One record in, one out. A record is its value where the stream has one column, else a dict by column."""
+    """One record in, one out. A record is its value if the stream has one column, else a dict by column."""
     FLAT_MAP = "flat_map"
     """One record in, any number out."""
     FILTER = "filter"
-    """One record in, truth out: whether to keep it."""
+    """One record in, a truth value out: whether to keep it."""
     COLUMNS = "columns"
-    """Native Spark column expressions (SQL text by column name); nothing leaves the JVM."""
+    """Native Spark column expressions (SQL text by column name), evaluated in the JVM."""
     AGGREGATE = "aggregate"
     """Native Spark aggregation per key (SQL text by column name)."""
     STATE = "state"
@@ -54,22 +53,22 @@ class Form(StrEnum):
 
 
 class Delivery(StrEnum):
-    """Which records of an operator travel over one of its out-edges."""
+    """Which records of an operator are sent over an out-edge."""
 
     DUPLICATE = "duplicate"
-    """Every record travels over every such edge."""
+    """Every record is sent over every such edge."""
     ROUND_ROBIN = "round_robin"
-    """Records are dealt over all round-robin edges of the operator in turn."""
+    """Records are sent over the operator's round-robin edges in turn."""
     KEYED = "keyed"
-    """Every record travels, to the instance that its key chooses."""
+    """Every record is sent, to the instance chosen by its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternate:
     """One implementation of an operator (thesis, section 2.2: value, cost and selectivity of an alternate).
 
-    `value` is relative to the best alternate, in [0, 1]. `cost` is core-seconds a record on a core of speed 1, or None
-    where only measurement can tell; `selectivity` is records out per record in, or None likewise.
+    value: relative to the best alternate, in [0, 1]. cost: core-seconds per record on a core of speed 1; None: measured
+    only. selectivity: records out per record in; None: measured only.
     """
 
     name: str
@@ -82,19 +81,19 @@ class Alternate:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A step of the dataflow, with its service level and what one instance of it needs.
+    """A step of the dataflow, with its service level and the resources that one instance needs.
 
     name: unique within the dataflow.
-    alternates: at least one for transforms and keyed operators; the first is the one a run starts with.
-    returns: schema of what it emits, as Spark DDL (`"word string, n long"`); empty where the input's is kept.
-    key: columns that a keyed operator is keyed by.
-    max_duration: service level, seconds a record may take from being queued at the operator to having passed it, or
-        None where nobody promised anything (VISP's o_slo).
+    alternates: at least one for transforms and keyed operators; a run starts with the first.
+    returns: schema of its output, as Spark DDL (`"word string, n long"`); empty: that of its input.
+    key: columns that a keyed operator groups by.
+    max_duration: service level, the most seconds from a record's queueing at the operator to its completion, or None
+        without one (VISP's o_slo).
     cores, memory: what one instance needs, in cores of speed 1 and megabytes (VISP's o_cpu, o_memory).
     image: megabytes to fetch before the first instance on a host can start.
-    waits: whether it mostly waits (calls a service) and so runs on a pool whose width is its parallelism.
-    record_bytes: size of a record that it emits, as it travels to the next; None where nobody said.
-    endpoint: what a source reads or a sink writes; see `elastream.model.endpoints`.
+    waits: whether it mostly waits (calls a service) and runs on a thread pool as wide as its parallelism.
+    record_bytes: size of an emitted record in transit; None if not declared.
+    endpoint: what a source reads or a sink writes (`elastream.model.endpoints`); schema of a keyed operator's state.
     """
 
     name: str
@@ -117,7 +116,7 @@ class Operator:
         return found
 
     def alternate(self, name: str) -> Alternate:
-        """The alternate called `name`; raises DataflowError where there is none."""
+        """The alternate named `name`. Raises DataflowError if there is none."""
         for alternate in self.alternates:
             if alternate.name == name:
                 return alternate
@@ -129,9 +128,8 @@ class Operator:
 class Edge:
     """A stream from one operator to another.
 
-    durable: the kind of real channel that carries it between two queries (`"parquet"` or `"kafka"`), or None where both
-        ends may run as one.
-    choice: name of a set of out-edges of which the composition selects exactly one, or None for an edge always on.
+    durable: the kind of channel between two queries (`"parquet"` or `"kafka"`); None: both ends may run in one query.
+    choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active.
     """
 
     source: str
@@ -143,7 +141,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A checked, immutable dataflow. Building one raises DataflowError with a sentence that names the fault.
+    """A validated, immutable dataflow. Construction raises DataflowError that names the fault.
 
     One without operators is that of a plant where nothing runs yet.
     """
@@ -175,7 +173,7 @@ class Graph:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Operator names such that each comes after all it reads from; ties in declaration order."""
+        """Operator names in topological order; ties in declaration order."""
         waiting = {name: len(edges) for name, edges in self.inputs.items()}
         ready = [name for name, count in waiting.items() if count == 0]
         order: list[str] = []
@@ -190,7 +188,7 @@ class Graph:
 
     @property
     def sources(self) -> tuple[Operator, ...]:
-        """Operators that records enter by."""
+        """Operators of kind SOURCE."""
         return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
 
     @property
@@ -200,12 +198,12 @@ class Graph:
 
     @property
     def sinks(self) -> tuple[Operator, ...]:
-        """Operators that records leave by."""
+        """Operators of kind SINK."""
         return tuple(o for o in self.operators if o.kind is Kind.SINK)
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
-        """Selectable sets of out-edges: name of the choice -> targets that can be chosen, the first being the default."""
+        """Selectable sets of out-edges: name of the choice -> targets, the first being the default."""
         found: dict[str, list[str]] = {}
         for edge in self.edges:
             if edge.choice is not None:
@@ -213,7 +211,7 @@ class Graph:
         return {name: tuple(targets) for name, targets in found.items()}
 
     def operator(self, name: str) -> Operator:
-        """The operator called `name`; raises DataflowError where there is none."""
+        """The operator named `name`. Raises DataflowError if there is none."""
         try:
             return self.by_name[name]
         except KeyError:
@@ -245,7 +243,7 @@ class Graph:
                 if end not in names:
                     self._fail(f"the edge {edge.source} -> {edge.target} names the unknown operator {end!r}")
             if (edge.source, edge.target) in seen:
-                self._fail(f"the edge {edge.source} -> {edge.target} stands twice")
+                self._fail(f"the edge {edge.source} -> {edge.target} is declared twice")
             if edge.durable not in (None, "parquet", "kafka"):
                 self._fail(f"the edge {edge.source} -> {edge.target} is durable as {edge.durable!r}, not parquet or kafka")
             seen.add((edge.source, edge.target))
@@ -256,7 +254,7 @@ class Graph:
             self._fail(f"it has a cycle: {' -> '.join(self._cycle(left))}")
 
     def _cycle(self, among: set[str]) -> list[str]:
-        # Every operator left over by the topological sort is on a cycle or behind one: walking back always meets one.
+        # Every operator not reached by the topological sort is on or downstream of a cycle: walking upstream finds one.
         path = [min(among)]
         while True:
             previous = next(edge.source for edge in self.inputs[path[-1]] if edge.source in among)
@@ -301,8 +299,3 @@ class Graph:
             self._fail(f"operator {name!r} emits records of a negative size")
         if operator.max_duration is not None and operator.max_duration <= 0:
             self._fail(f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0")
-
-
-def names(operators: Iterable[Operator]) -> tuple[str, ...]:
-    """The operators' names, in order."""
-    return tuple(operator.name for operator in operators)

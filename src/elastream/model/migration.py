@@ -1,8 +1,8 @@
-"""The life of a task's migration, from the moment a plan wants it elsewhere until it runs there.
+"""Models the life cycle of a task's migration, from the plan that requests it until the task runs on the new host.
 
-The old host keeps the task until the new one is warm; only then does the plan flip (N-Storm's lazy task killing, section
-3.3, turned round: there the old task outlives the new one's start by a fixed delay, here the flip waits for the event).
-The states are one table, `TRANSITIONS`; nothing sets a state except `Migration.to`.
+The old host keeps the task until the new one has loaded its state (N-Storm, section 3.3, lazy task killing: there the old
+task outlives the start of the new one by a fixed delay, here the switch waits for the event). The states form one table,
+`TRANSITIONS`; only `Migration.to` sets a state.
 """
 
 from collections.abc import Mapping
@@ -15,62 +15,62 @@ __all__ = ["TRANSITIONS", "Migration", "MigrationError", "MigrationState"]
 
 
 class MigrationState(StrEnum):
-    """Where a migration is in its life."""
+    """State of a migration."""
 
     WANTED = "wanted"
-    """A plan names another host; the old one works on and nothing has been told."""
+    """Requested by a plan; the task still runs on the old host and Spark is not informed."""
     WARMING = "warming"
-    """The new host's executor loads the task's state; the old one works on."""
+    """The new host's executor loads the task's state; the old one still runs the task."""
     WARM = "warm"
-    """The new executor has the state of a recent batch; the flip waits for the end of a batch."""
+    """The new executor has loaded the state of a recent batch; the switch waits for the end of a batch."""
     FLIPPED = "flipped"
-    """The engine was told between two batches; no batch that was planned since has ended."""
+    """The new location was reported to Spark between two batches; no batch planned since has ended."""
     LANDED = "landed"
     """A batch planned after the flip ran the task on the new host."""
     DROPPED = "dropped"
-    """Given up; the task stays where it is, or a newer migration takes it."""
+    """Abandoned; the task stays on its host, or a newer migration replaces this one."""
 
 
 TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
     MigrationState.WANTED: {
-        MigrationState.WARMING: "its turn came: few at a time, the greatest benefit first",
-        MigrationState.FLIPPED: "a batch ended, and there is nothing to warm or it could not be warmed",
-        MigrationState.LANDED: "the engine ran it there by itself",
+        MigrationState.WARMING: "it was selected: few at a time, the greatest benefit first",
+        MigrationState.FLIPPED: "a batch ended, and there is nothing to warm or warming failed",
+        MigrationState.LANDED: "Spark ran it there without a report",
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
     },
     MigrationState.WARMING: {
         MigrationState.WARM: "the new executor has loaded the state",
-        MigrationState.WANTED: "loading failed or was not seen, or the target has another executor by now",
-        MigrationState.LANDED: "the engine ran it there by itself",
+        MigrationState.WANTED: "loading failed or was not observed, or the target has a new executor",
+        MigrationState.LANDED: "Spark ran it there without a report",
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
     },
     MigrationState.WARM: {
-        MigrationState.FLIPPED: "the engine was told: as soon as the state is loaded, or when a batch ended",
-        MigrationState.WANTED: "the target has another executor by now, which has loaded nothing",
-        MigrationState.LANDED: "the engine ran it there by itself",
+        MigrationState.FLIPPED: "reported to Spark: as soon as the state is loaded, or when a batch ended",
+        MigrationState.WANTED: "the target has a new executor, which has loaded nothing",
+        MigrationState.LANDED: "Spark ran it there without a report",
         MigrationState.DROPPED: "its target is no longer usable, or a newer plan names another host",
     },
     MigrationState.FLIPPED: {
         MigrationState.LANDED: "a batch planned after the flip ran it there",
-        MigrationState.WANTED: "a batch ran it elsewhere: a report of the batch under way came after ours",
-        MigrationState.DROPPED: "its target is no longer usable, a newer plan names another host, or it was told too often",
+        MigrationState.WANTED: "a batch ran it elsewhere: the running batch's report overwrote ours",
+        MigrationState.DROPPED: "its target is no longer usable, a newer plan names another host, or it failed too often",
     },
     MigrationState.LANDED: {},
     MigrationState.DROPPED: {},
 }
-"""From each state the states that follow it, and when."""
+"""State -> {next state: condition of the transition}."""
 
 
 class MigrationError(RuntimeError):
-    """A migration was to go where the table has no edge; carries the story of how it came to be there."""
+    """A transition that `TRANSITIONS` does not allow; the message holds the migration's history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A task on its way to `host`, since `since` (seconds on the caller's clock).
+    """Migration of a task to `host`, requested at `since` (seconds on the caller's clock).
 
-    why: who wants it there. benefit: what orders migrations, any unit, more is sooner. flips: times that the engine was
-    told. history: (time, state), oldest first.
+    why: the request's reason. benefit: priority of the migration, any unit, higher first. flips: reports of the new
+    location to Spark. history: (time, state), oldest first.
     """
 
     task: TaskId
@@ -88,21 +88,21 @@ class Migration:
 
     @property
     def under_way(self) -> bool:
-        """Whether it has neither landed nor been dropped."""
+        """Whether the migration has neither landed nor been dropped."""
         return bool(TRANSITIONS[self.state])
 
     @property
     def landed_at(self) -> float | None:
-        """When it landed, or None."""
+        """When the migration landed, or None."""
         return next((at for at, state in self.history if state is MigrationState.LANDED), None)
 
     def to(self, state: MigrationState, at: float) -> "Migration":
-        """This migration after a step to `state` at time `at`; raises MigrationError where the table has no such edge."""
+        """The migration in `state` from time `at`. Raises MigrationError for a transition that `TRANSITIONS` lacks."""
         if state not in TRANSITIONS[self.state]:
-            story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
+            past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
             raise MigrationError(
                 f"the migration of {self.task} to {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s "
-                f"(it was {story})"
+                f"(it was {past})"
             )
         flips = self.flips + (state is MigrationState.FLIPPED)
         return replace(self, state=state, flips=flips, history=(*self.history, (at, state)))

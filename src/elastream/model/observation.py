@@ -8,7 +8,6 @@ forgets to ask does nothing rather than something wrong.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
 
@@ -19,6 +18,7 @@ from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Graph
+from elastream.model.metrics import Metric
 from elastream.model.stages import Layout
 
 __all__ = [
@@ -38,69 +38,6 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
-
-
-class Metric(StrEnum):
-    """Every quantity that is observed, defined once. Rates and fractions are means over the last monitoring period."""
-
-    __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
-
-    ARRIVAL_RATE = "arrival_rate"
-    """Records/s that became due at an operator, queued or not. For a source: offered load."""
-    PROCESSED_RATE = "processed_rate"
-    """Records/s that an operator finished."""
-    EMITTED_RATE = "emitted_rate"
-    """Records/s that an operator emitted."""
-    BACKLOG = "backlog"
-    """Records queued at an operator (VISP's o_queue). A fused operator has none of its own; its stage's source has."""
-    DURATION = "duration"
-    """Seconds from a record being queued at the operator to having passed it, mean (VISP's o_d)."""
-    DURATION_P50 = "duration_p50"
-    """Median of the same."""
-    DURATION_P99 = "duration_p99"
-    """99th percentile of the same."""
-    SERVICE_TIME = "service_time"
-    """Core-seconds an operator works on one record."""
-    UTILISATION = "utilisation"
-    """Of an operator: busy core-seconds per second over what its instances were given. Of a task: the same for it alone."""
-    BUSY_CORES = "busy_cores"
-    """Core-seconds per second spent."""
-    BUSY_CORES_ERROR = "busy_cores_error"
-    """Standard error of the same, where it is an estimate from samples: noise that no decision should rest on."""
-    PARALLELISM = "parallelism"
-    """Instances of an operator, or tasks of its stage."""
-    SCALINGS = "scalings"
-    """Scaling operations so far, up and down (VISP's o_s)."""
-    CPU = "cpu"
-    """Fraction of a host's cores in use, 0 to 1 (E2DF's U_n)."""
-    MEMORY = "memory"
-    """Megabytes in use on a host or by a task."""
-    SPEED = "speed"
-    """Speed of a host's cores relative to the standard core, as measured now."""
-    TASKS = "tasks"
-    """Tasks placed on a host (E2DF's A_n)."""
-    BANDWIDTH = "bandwidth"
-    """Bytes/s over a host's link, both directions; for a link, bytes/s that it can carry."""
-    NETWORK_LATENCY = "network_latency"
-    """Seconds one way over a link."""
-    TRAFFIC = "traffic"
-    """Bytes/s exchanged over a link, or by a task."""
-    STATE_SIZE = "state_size"
-    """Rows of keyed state that a task or operator holds."""
-    LATENCY_P50 = "latency_p50"
-    """Of the application: seconds from a record being due to its result being committed, median."""
-    LATENCY_P99 = "latency_p99"
-    """99th percentile of the same."""
-    LATENCY = "latency"
-    """Mean of the same (E2DF's response time)."""
-    THROUGHPUT = "throughput"
-    """Of the application: records/s taken from its sources and committed."""
-    COMPLIANCE = "compliance"
-    """Fraction of records that passed within the service level."""
-    BATCH_DURATION = "batch_duration"
-    """Seconds of a micro-batch."""
-    COST = "cost"
-    """Money paid since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +75,7 @@ class Frame:
                 raise ValueError(f"column {metric} has shape {array.shape}, the frame has {len(self.ids)} rows")
             array = array.view()
             array.flags.writeable = False
-            self._columns[Metric(metric)] = array
+            self._columns[metric] = array
 
     @cached_property
     def rows(self) -> Mapping[str, int]:

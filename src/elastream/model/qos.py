@@ -1,7 +1,6 @@
-"""The analytic model: what a plan would give, by arithmetic alone.
+"""The analytic model: predicts rates, instances and waiting times of a plan by closed formulas.
 
-Planners score plans with it and the simulator takes its equations from it, so that both mean the same by utilisation
-and capacity. Pure and vectorised; no engine, no clock.
+Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
 """
 
 from collections.abc import Mapping
@@ -20,10 +19,10 @@ def offered_rates(
     selectivity: Mapping[str, float],
     composition: Composition | None = None,
 ) -> dict[str, float]:
-    """Records/s that would arrive at each operator if none were held up.
+    """Records/s that arrive at each operator if no queue holds records back.
 
-    `source_rates` by source, `selectivity` (records out per record in) by operator, 1 where missing. Duplicate and keyed
-    edges carry all that an operator emits, round-robin edges share it, and of a choice only the selected edge carries.
+    source_rates: by source. selectivity: records out per record in, by operator, default 1. Duplicate and keyed edges carry
+    all emitted records, round-robin edges share them, and in a choice only the selected edge carries records.
     """
     chosen = composition.choices if composition else {}
     arriving = {name: source_rates.get(name, 0.0) for name in graph.by_name}
@@ -41,7 +40,7 @@ def offered_rates(
 
 
 def instances_needed(busy_cores: float, cores_each: float, target_utilisation: float) -> int:
-    """Instances that keep utilisation at or below `target_utilisation`: at least 1; NaN in gives 1."""
+    """Fewest instances, at least 1, that keep utilisation at or below `target_utilisation`; 1 for NaN."""
     if not busy_cores > 0:
         return 1
     return max(1, int(np.ceil(busy_cores / (cores_each * target_utilisation) - 1e-9)))
@@ -60,9 +59,9 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 def waiting_time(arrival_rate: float, service_time: float, servers: int, variation: Floats | float = 1.0) -> float:
-    """Mean seconds in queue, M/M/c scaled by (1 + cv^2) / 2 for other service distributions (Allen-Cunneen).
+    """Mean seconds in queue: M/M/c scaled by (1 + variation) / 2 (Allen-Cunneen); inf at or above capacity.
 
-    `variation` is the squared coefficient of variation of the service time; inf where the queue has no limit.
+    variation: squared coefficient of variation of the service time, plus that of interarrival times less 1.
     """
     offered = arrival_rate * service_time
     if offered >= servers:

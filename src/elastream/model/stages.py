@@ -1,8 +1,8 @@
-"""Which operators run together: stages between shuffles, segments between durable edges.
+"""Determines which operators run together: stages between shuffles, segments between durable edges.
 
-One rule for both plants, so that they agree on what can be scaled separately. A *segment* runs as one query. Within
-it a *stage* is what runs between two shuffles: everything stateless is fused with the operator before it, and a keyed
-operator starts a new stage together with the stateless operators behind it.
+Both plants share this rule, so that they agree on what scales separately. A *segment* runs as one query. Within it, a
+*stage* runs between two shuffles: stateless operators are fused with the operator before them, and a keyed operator starts
+a new stage together with the stateless operators after it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,10 +16,10 @@ __all__ = ["Layout", "Segment", "Stage", "lay_out"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operators that run in one task: its parallelism, queue and service time are theirs.
+    """Operators that run in one task and share its parallelism, queue and service time.
 
     name: that of its first operator in topological order. operators: in topological order. keyed: whether it starts
-    behind a shuffle, with state partitions as its tasks.
+    after a shuffle, with state partitions as its tasks.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Layout:
-    """A graph cut into segments and stages, in topological order."""
+    """A graph divided into segments and stages, in topological order."""
 
     graph: Graph
     segments: tuple[Segment, ...]
@@ -57,12 +57,12 @@ class Layout:
 
     @cached_property
     def stage_of(self) -> Mapping[str, Stage]:
-        """The stage that each operator runs in."""
+        """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
 
 
 def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
-    """Cut `graph` into segments and stages; with `fused=False` every operator is a stage of its own (simulation only)."""
+    """Divide `graph` into segments and stages. fused=False: a separate stage per operator (simulation only)."""
     rank = {name: position for position, name in enumerate(graph.order)}
     keyed = {operator.name for operator in graph.operators if operator.kind is Kind.KEYED}
     segment_of = _components(graph.order, (e for e in graph.edges if e.durable is None), rank)

@@ -1,6 +1,6 @@
-"""Quantities as people write them (`"50ms"`, `"550/s"`, `"2 GB"`) turned into floats in one base unit each.
+"""Parses quantities such as `"50ms"`, `"550/s"` and `"2 GB"` to floats in one base unit each.
 
-One parser, used by the Python API, the YAML reader and the command line, so that a unit means the same everywhere.
+The Python API, the YAML reader and the command line share this parser, so that a unit means the same everywhere.
 """
 
 import re
@@ -87,7 +87,7 @@ def bytes_per_second(value: float | str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`seconds` in the unit a person would choose: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
+    """`seconds` in a readable unit: `"48 ms"`, `"1.9 s"`, `"2.5 min"`, `"3.0 h"`."""
     magnitude = abs(seconds)
     if magnitude < 0.9995:
         return f"{seconds * 1e3:.0f} ms" if magnitude >= 0.0095 else f"{seconds * 1e3:.2g} ms"

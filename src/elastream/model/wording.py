@@ -4,12 +4,25 @@ The live view, the report and the command line write the same value the same way
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
+from elastream.model.metrics import quantity_of
+from elastream.model.promises import Quantity
 from elastream.model.units import format_duration, format_rate
 
-__all__ = ["UNKNOWN", "amount", "clock", "duration_text", "money", "percent", "quantities", "quantity", "rate_text"]
+__all__ = [
+    "UNKNOWN",
+    "WRITERS",
+    "amount",
+    "clock",
+    "duration_text",
+    "money",
+    "percent",
+    "quantities",
+    "quantity",
+    "rate_text",
+]
 
 UNKNOWN = "–"
 
@@ -62,27 +75,38 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-_BY_WORD = {
-    "latency": duration_text,
-    "duration": duration_text,
-    "time": duration_text,
-    "seconds": duration_text,
-    "rate": rate_text,
-    "throughput": rate_text,
-    "utilisation": percent,
-    "compliance": percent,
-    "share": percent,
-    "cpu": percent,
-    "cost": money,
+def memory_text(megabytes: float | None) -> str:
+    """An amount of memory: `"512 MB"`."""
+    return f"{amount(megabytes)} MB" if _known(megabytes) else UNKNOWN
+
+
+def bytes_text(bytes_per_second: float | None) -> str:
+    """A rate of bytes, in the unit a person would choose: `"12.5 MB/s"`."""
+    if not _known(bytes_per_second):
+        return UNKNOWN
+    factor, unit = next((each for each in _BYTES if bytes_per_second >= each[0]), (1.0, "B/s"))
+    return f"{bytes_per_second / factor:.1f} {unit}" if factor > 1 else f"{bytes_per_second:.0f} {unit}"
+
+
+_BYTES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
+WRITERS: Mapping[Quantity, Callable[[float | None], str]] = {
+    Quantity.RATE: rate_text,
+    Quantity.RECORDS: amount,
+    Quantity.SECONDS: duration_text,
+    Quantity.FRACTION: percent,
+    Quantity.SPEED: amount,
+    Quantity.CORES: amount,
+    Quantity.COUNT: amount,
+    Quantity.MEGABYTES: memory_text,
+    Quantity.BYTE_RATE: bytes_text,
+    Quantity.MONEY: money,
 }
+"""How a value of each kind is written."""
 
 
 def quantity(name: str, value: float | None) -> str:
-    """`value` as the quantity called `name` is written; the words in the name say which kind it is."""
-    for word in reversed(name.lower().replace(".", "_").replace(" ", "_").split("_")):
-        if word in _BY_WORD:
-            return _BY_WORD[word](value)
-    return amount(value)
+    """`value` as the metric or figure called `name` is written; a name that no table has is a plain number's."""
+    return WRITERS[quantity_of(name)](value)
 
 
 def quantities(values: Mapping[str, float]) -> str:

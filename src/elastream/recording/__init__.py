@@ -1,1 +1,1 @@
-"""What a run was: the form of a recording, its writer, its reader, and the figures of the whole run."""
+"""Records runs: the file format of a recording, its writer and reader, and the figures of a whole run."""

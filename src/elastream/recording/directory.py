@@ -1,7 +1,7 @@
-"""Where a run keeps its files, so that no other module joins paths.
+"""Defines the paths of a run's files, so that no other module joins paths.
 
-One folder a run: what Spark must find again (checkpoints, durable edges), what the control plane tells it (control
-folders), what people read afterwards (journal, recording, report) and what the hosts leave behind (cluster).
+Each run has one folder: state for Spark's recovery (checkpoints, durable edges), settings from the control plane (control),
+results for users (journal, recording, report), and logs of hosts (cluster).
 """
 
 import os
@@ -16,7 +16,7 @@ from elastream.model.errors import EnvironmentProblem
 __all__ = ["RunDirectory"]
 
 LEAST_FREE_MEGABYTES = 64
-"""A run is refused below this: checkpoints of a few minutes and executor logs need about a third of it."""
+"""Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, runs: Path, flow: str) -> "RunDirectory":
-        """A new folder `runs/<flow>-<time>`; raises EnvironmentProblem where it cannot be written or has no space."""
+        """Create a folder `runs/<flow>-<time>`. Raises EnvironmentProblem if it is not writable or has too little space."""
         slug = re.sub(r"[^\w.-]+", "-", flow).strip("-") or "run"
         wanted = runs / f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"
         root = wanted
@@ -42,7 +42,7 @@ class RunDirectory:
             for folder in ("checkpoint", "control", "cluster", "edges"):
                 (root / folder).mkdir()
         except OSError as error:
-            raise EnvironmentProblem(f"cannot make the run's folder {root}: {error.strerror or error}") from None
+            raise EnvironmentProblem(f"cannot create the run's folder {root}: {error.strerror or error}") from None
         free = shutil.disk_usage(root).free / 1e6
         if free < LEAST_FREE_MEGABYTES or not os.access(root, os.W_OK):
             raise EnvironmentProblem(
@@ -55,11 +55,11 @@ class RunDirectory:
         return self.root / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
-        """Where the composition wanted of `segment` stands."""
+        """Requested composition of `segment`."""
         return self.root / "control" / segment
 
     def edge(self, source: str, target: str) -> Path:
-        """Records travelling over a durable edge."""
+        """Records in transit over a durable edge."""
         return self.root / "edges" / f"{source}-{target}"
 
     @property
@@ -69,12 +69,12 @@ class RunDirectory:
 
     @property
     def journal(self) -> Path:
-        """Actions, written before they are tried."""
+        """Actions, written before they are applied."""
         return self.root / "journal.jsonl"
 
     @property
     def allocation(self) -> Path:
-        """The plan of which task shall be on which host."""
+        """Planned host of each task."""
         return self.root / "allocation.jsonl"
 
     @property

@@ -1,4 +1,4 @@
-"""How observations, decisions and endings stand in a recording, and how they are read back: JSON has no NaN, no enum."""
+"""Converts observations, decisions and endings to and from JSON, which has neither NaN nor enums."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def without_nan(value: Any) -> Any:
-    """`value` with every NaN and infinity as None: JSON has neither."""
+    """`value` with every NaN and infinity replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

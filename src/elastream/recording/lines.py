@@ -1,6 +1,6 @@
-"""A file of JSON lines that outlives its process: a line is on disk before `append` returns.
+"""Reads and appends durable JSON lines: a line is on disk before `append` returns.
 
-What the lines mean is whoever's file it is; here is only that a crash tears at most the last line, which is cut off.
+A crash can tear at most the last line, which is cut off when the file is opened again. Callers define the lines' meaning.
 """
 
 import json
@@ -16,13 +16,13 @@ __all__ = ["JournalProblem", "Lines"]
 
 
 class JournalProblem(EnvironmentProblem):
-    """What was to be on disk is not: it must be neither said nor done."""
+    """A line could not be written to disk: the caller must not act on it or answer with it."""
 
 
 class Lines:
-    """`path`, made where it is not there; `what` it is, for error sentences ("the journal").
+    """JSON lines in the file `path`, created if missing. what: name of the file in errors ("the journal").
 
-    Raises JournalProblem where it cannot be read or written.
+    Raises JournalProblem if the file cannot be read or written.
     """
 
     def __init__(self, path: Path | str, what: str) -> None:
@@ -35,26 +35,26 @@ class Lines:
                 whole = self._content.rfind(b"\n") + 1
                 self._content = self._content[:whole]
                 os.truncate(self.path, whole)
-            self._file: FileIO = self.path.open("ab", buffering=0)  # what failed must not be tried again at close
+            self._file: FileIO = self.path.open("ab", buffering=0)  # unbuffered: close must not retry a failed write
         except OSError as error:
             raise self._problem(error) from error
 
     def read(self) -> list[dict[str, Any]]:
-        """The whole lines that were there when it was opened, once; InputError, naming the line, where one is no object."""
+        """The lines present when the file was opened (on the first call only). Raises InputError for a malformed line."""
         found = []
         content, self._content = self._content, b""
         for number, line in enumerate(content.splitlines(), start=1):
             try:
                 fields = json.loads(line)
             except ValueError as error:
-                raise InputError(f"{self.path}, line {number}: this is no JSON ({error})") from error
+                raise InputError(f"{self.path}, line {number}: not JSON ({error})") from error
             if not isinstance(fields, dict):
-                raise InputError(f"{self.path}, line {number}: this is no JSON object")
+                raise InputError(f"{self.path}, line {number}: not a JSON object")
             found.append(fields)
         return found
 
     def append(self, fields: Mapping[str, Any]) -> None:
-        """Add a line and force it to disk."""
+        """Append a line and sync it to disk."""
         try:
             write_whole(self._file, line(fields))
         except OSError as error:
@@ -69,12 +69,12 @@ class Lines:
 
 
 def line(fields: Mapping[str, Any]) -> bytes:
-    """The line that says `fields`."""
+    """`fields` as one JSON line."""
     return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
 
 
 def write_whole(file: FileIO, content: bytes) -> None:
-    """Write all of `content` to an unbuffered file and force it to disk."""
+    """Write all of `content` to an unbuffered file and sync it to disk."""
     while content:
         content = content[file.write(content) :]
     os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Who looks on while a run goes, and what they are told: what is run, what was seen and decided, how it ended."""
+"""The Observer protocol of a run and its messages: header, observations, decisions, ending."""
 
 import time
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a run is about, JSON-ready, as known before it starts.
+    """Description of a run before its start, JSON-ready.
 
-    plant: "spark" or "simulated". operators, edges, stages, host_types: a dict each, as `describe_run` makes them.
-    started: wall-clock epoch seconds of time 0. environment: what it ran on, for figures that must say so.
+    plant: "spark" or "simulated". operators, edges, stages, host_types: a dict each, as `describe_run` builds them.
+    started: epoch seconds of time 0. environment: machine and software versions.
     """
 
     flow: str
@@ -37,9 +37,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended: "finished" (the load is done), "stopped" (by a person or its limit) or "failed".
+    """End of a run. status: "finished" (the load is processed), "stopped" (by the user or a time limit) or "failed".
 
-    ledger: every lease, ended ones too. facts: further figures by name, such as `{"batches": 93, "records": 41200}`.
+    ledger: all leases, ended ones included. facts: further figures by name, such as `{"batches": 93, "records": 41200}`.
     """
 
     status: str
@@ -50,22 +50,22 @@ class Ending:
 
 
 class Observer(Protocol):
-    """Someone who looks on. One that raises is told nothing more, and the run goes on."""
+    """Receives the events of a run. An observer that raises is detached, and the run continues."""
 
     def started(self, header: Header) -> None:
-        """The run is about to start."""
+        """Called before the run starts."""
         ...
 
     def observed(self, observation: Observation) -> None:
-        """Once a monitoring period."""
+        """Called once per monitoring period."""
         ...
 
     def decided(self, decision: Decision) -> None:
-        """Once a planning round is done, and again with the same `round` when its `actual` is known."""
+        """Called after each planning round, and again with the same `round` when its `actual` is known."""
         ...
 
     def ended(self, ending: Ending) -> None:
-        """The run is over."""
+        """Called at the end of the run."""
         ...
 
 
@@ -77,7 +77,7 @@ def describe_run(
     started: float | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> Header:
-    """The header of a run in `context`; `started` is now where it is not given."""
+    """Build the header of a run in `context`; started: epoch seconds, now by default."""
     graph = context.graph
     return Header(
         flow=graph.name,

@@ -1,7 +1,7 @@
-"""What a run leaves behind, line by line as it happens: a header, every observation, every decision, how it ended.
+"""Writes and reads recordings of runs: a header, every observation, every decision, and the ending, as JSON lines.
 
-The live view, the HTML report, `elastream explain` and the simulator's calibration all read this one record, so that no
-two of them can disagree about a run. The figures made from it are in `elastream.recording.summary`.
+The HTML report, `elastream explain`, the summary and the simulator's calibration all read this one record, and therefore
+agree about a run. `elastream.recording.summary` computes its figures.
 """
 
 import json
@@ -38,7 +38,7 @@ FILE_NAME = "recording.jsonl"
 
 
 class Collector:
-    """An observer that keeps the recording in memory: for runs in simulated time and for views of a running one."""
+    """An observer that keeps the recording in memory, for simulated runs and views of a running one."""
 
     def __init__(self) -> None:
         self._entries: list[Json] = []
@@ -57,14 +57,14 @@ class Collector:
 
     @property
     def recording(self) -> "Recording":
-        """What was seen so far; raises InputError before the start."""
+        """The recording so far. Raises InputError before the start."""
         return Recording.of(self._entries)
 
 
 class Recorder:
-    """An observer that appends every entry to a file of JSON lines, flushed line by line, unknown values as null.
+    """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
 
-    A run that dies leaves all it saw up to then. Raises EnvironmentProblem where the file cannot be written.
+    The file of a killed run holds all entries up to then. Raises EnvironmentProblem if the file cannot be written.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -101,10 +101,10 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as it was recorded. Arrays over time are float64 of shape (observations,), NaN where unknown.
+    """A recorded run. Arrays over time are float64 of shape (observations,), NaN where unknown.
 
-    header: what ran. observations: the raw entries, oldest first. decisions: the last version of each round, in order.
-    ending: None where the run died before it could say how it ended.
+    header: description of the run. observations: the raw entries, oldest first. decisions: the last version of each round,
+    in order. ending: None if the run was killed before its end.
     """
 
     header: Header
@@ -114,10 +114,10 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path | str) -> "Recording":
-        """The recording in a file or in a run directory.
+        """Read a recording from a file or a run directory.
 
-        A torn last line, left by a run that was killed while writing, is left out. Raises InputError that names the file
-        and the line for anything else that is damaged.
+        A torn last line, left by a run killed while writing, is skipped. Raises InputError with file and line for any other
+        damage.
         """
         file = _file(Path(path))
         try:
@@ -127,11 +127,11 @@ class Recording:
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
         entries = []
-        for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a torn line
+        for number, line in enumerate(lines[:-1], start=1):  # after the last newline: nothing, or a torn line
             try:
                 entry = json.loads(line)
                 if entry["kind"] not in _KINDS:
-                    raise ValueError(f"{entry['kind']!r} is no kind of entry")
+                    raise ValueError(f"unknown kind {entry['kind']!r}")
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
             entries.append(entry)
@@ -139,7 +139,7 @@ class Recording:
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
-        """The recording made of `entries`; raises InputError naming `place` and the line where one makes no sense."""
+        """Build a recording from `entries`. Raises InputError with `place` and line for a malformed entry."""
         header: Header | None = None
         observations: list[Json] = []
         decisions: dict[int, Decision] = {}
@@ -161,7 +161,7 @@ class Recording:
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
         if header is None:
-            raise InputError(f"{place} does not say what was run: it has no start entry")
+            raise InputError(f"{place} has no start entry: the run's header is missing")
         return cls(header, tuple(observations), tuple(decisions.values()), ending)
 
     @cached_property
@@ -187,7 +187,7 @@ class Recording:
         return self._series("hosts", name, metric)
 
     def parallelism(self, operator: str) -> Floats:
-        """Instances of `operator`: as measured, else as the composition in force has it for its stage."""
+        """Instances of `operator` over time: as measured, else as in the composition for its stage."""
         measured = self.operator(operator, Metric.PARALLELISM)
         stage = next((s["name"] for s in self.header.stages if operator in s["operators"]), operator)
         wanted = [entry["composition"]["parallelism"] for entry in self.observations]
@@ -195,7 +195,7 @@ class Recording:
         return np.where(np.isnan(measured), composed, measured)
 
     def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
-        """By observation, the host of each task of `operator` that has one, by its index."""
+        """Per observation, the host of each placed task of `operator`, by task index."""
         row = self.operators.index(operator)
         found = []
         for entry in self.observations:
@@ -204,19 +204,19 @@ class Recording:
         return tuple(found)
 
     def host_count(self) -> dict[HostState, Floats]:
-        """Hosts in each state that is paid for, over time."""
+        """Number of hosts in each paid state, over time."""
         states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]
         return {
             state: np.array([float(now.count(state.value)) for now in states]) for state in HostState if state in ACTIVE
         }
 
     def cost(self) -> Floats:
-        """Money paid since the start."""
+        """Cost since the start, over time."""
         return self.application(Metric.COST)
 
     @cached_property
     def hosts(self) -> tuple[Lease, ...]:
-        """Every lease of the run as last seen, in the order they were asked for; `history` has its states and times."""
+        """All leases of the run as last recorded, in request order; `history` has their states and times."""
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
         types = host_types(self.header)
@@ -225,7 +225,7 @@ class Recording:
 
     @cached_property
     def batches(self) -> tuple[MicroBatch, ...]:
-        """Every micro-batch of the run, as they were committed; none where the plant has none, or did not tell of them."""
+        """All micro-batches of the run, in commit order; empty if the plant reports none."""
         rows = [row for entry in self.observations for row in entry.get("batches", ())]
         return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
 
@@ -243,12 +243,12 @@ class Recording:
 
     @property
     def host_types(self) -> tuple[HostType, ...]:
-        """Types of host that could be leased."""
+        """Host types that could be leased."""
         return tuple(host_types(self.header).values())
 
     @property
     def end(self) -> float:
-        """When the run ended, or was last seen."""
+        """When the run ended, seconds; without an ending, the time of the last observation."""
         if self.ending is not None:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
@@ -265,7 +265,7 @@ def _file(path: Path) -> Path:
 
 
 def _cell(frame: Mapping[str, Any], row: str | None, metric: Metric) -> float:
-    """One value of a recorded frame; `row` None is its first."""
+    """One value of a recorded frame, NaN if unknown; row None: the first row."""
     column = frame["values"].get(metric.value)
     ids: Sequence[str] = frame["ids"]
     if column is None or not ids or (row is not None and row not in ids):

@@ -1,6 +1,6 @@
-"""The figures of a whole run that people compare: what it served, how well, and what that cost.
+"""Computes the figures of a whole run: records served, latency, and cost.
 
-Made from a recording alone, so that a run from last week, one that died and one in simulation are summed up alike.
+The recording is the only input, so that finished, killed and simulated runs are summarised in the same way.
 """
 
 import math
@@ -18,13 +18,13 @@ __all__ = ["Summary", "summarise"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run in a dozen figures; NaN where it cannot be known.
+    """Figures of a run; NaN where unknown.
 
-    status: "finished", "stopped", "failed", or "died" where the recording has no end. seconds: how long it ran.
-    records: taken from the sources and committed. latency_p50, latency_p99: seconds, over all records of the run.
-    within_target: fraction of the time in which the 99th percentile was known that it was within the target latency.
-    host_seconds, cost: of all leases. leases, releases, lost: hosts asked for, given back, and gone by themselves.
-    peak_hosts: most hosts leased at once. moves, rounds: tasks moved and planning rounds. refused: proposals refused.
+    status: "finished", "stopped", "failed", or "died" if the recording has no end. seconds: length of the run. records:
+    taken from the sources and committed. latency_p50, latency_p99: seconds, over all records. within_target: fraction of
+    the time with a known 99th percentile in which it was within the target latency. host_seconds, cost: of all leases.
+    leases, releases, lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds:
+    tasks moved and planning rounds. refused: proposals refused.
     """
 
     status: str
@@ -51,12 +51,11 @@ class Summary:
 
 
 def summarise(recording: Recording) -> Summary:
-    """Sum up a run.
+    """Summarise a run.
 
-    `records`, `batches`, `latency_p50`, `latency_p99` and the cost are taken from the facts of its ending where the plant
-    counted them itself, or a pool told it what is owed.
-    Otherwise records are the throughput summed over the monitoring periods, and quantiles are those of the
-    mixture of all periods, each weighted by its records and taken as linear between its own 0, median and 99th percentile.
+    `records`, `batches`, `latency_p50`, `latency_p99` and the cost come from the facts of its ending, if the plant counted
+    them or a pool reported the amount owed. Otherwise records are the throughput integrated over the monitoring periods,
+    the cost is that of the leases, and quantiles are those of the mixture of all periods (see `mixture_quantile`).
     """
     ending, end = recording.ending, recording.end
     facts = ending.facts if ending else {}
@@ -90,10 +89,10 @@ def summarise(recording: Recording) -> Summary:
 
 
 def mixture_quantile(q: float, weights: Floats, p50: Floats, p99: Floats) -> float:
-    """The `q` quantile (q <= 0.99) of a mixture of distributions known by median and 99th percentile; NaN where none is.
+    """The `q` quantile (q <= 0.99) of a mixture of distributions given by median and 99th percentile; NaN if none is known.
 
-    weights, p50, p99: one for each distribution, shape (n,). Each is taken as linear from (0, 0) over (p50, 0.5) to
-    (p99, 0.99) with nothing far above it, so that for one distribution, or equal ones, the answer is exact at both.
+    weights, p50, p99: shape (distributions,). Each distribution function is taken as linear from (0, 0) over (p50, 0.5) to
+    (p99, 0.99), then 1, so that for one distribution, or equal ones, the result is exact at both quantiles.
     """
     known = (weights > 0) & np.isfinite(p50) & np.isfinite(p99)
     if not known.any():

@@ -1,4 +1,4 @@
-"""What people read after a run: the self-contained HTML report."""
+"""Writes the self-contained HTML report of a run."""
 
 from elastream.report.page import write_report
 

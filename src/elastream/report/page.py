@@ -1,7 +1,7 @@
-"""One self-contained HTML page about one run: the time line, figures, decisions, leases, operators, environment.
+"""Renders one self-contained HTML page per run: timeline, figures, decisions, leases, operators, environment.
 
-Everything is inlined, so that the file can be mailed and opened offline years later. Nothing is computed here that the
-recording does not hold; what is unknown is shown as a dash.
+Scripts and data are inlined, so that the file works offline. All figures come from the recording; unknown ones are shown
+as a dash.
 """
 
 import json
@@ -29,16 +29,16 @@ from elastream.report.timeline import timeline
 __all__ = ["render", "write_report"]
 
 STATUS = {
-    "finished": "finished: all of the load is processed",
+    "finished": "finished: the whole load was processed",
     "stopped": "stopped before the load had ended",
     "failed": "failed",
-    "died": "ended without saying so: the recording breaks off",
+    "died": "died: the recording breaks off without an end entry",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure of the summary, what it is, and a word beside it; `good` None where there is nothing to judge."""
+    """A figure of the summary: value, label and annotation. good: whether it meets its target; None without one."""
 
     value: str
     label: str
@@ -48,7 +48,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """A planning round that did or wanted something, or (`quiet`) several in a row that did not."""
+    """A planning round with proposals or outcomes, or (`quiet`) a sequence of rounds without any."""
 
     rounds: str
     time: str
@@ -61,7 +61,7 @@ class DecisionRow:
 
 
 def write_report(recording: Recording, path: Path | str) -> Path:
-    """Write the page about `recording` to `path` and return the path; EnvironmentProblem where that cannot be done."""
+    """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def write_report(recording: Recording, path: Path | str) -> Path:
 
 
 def render(recording: Recording) -> str:
-    """The page as text."""
+    """The report of `recording` as HTML text."""
     from plotly.offline import get_plotlyjs
 
     environment = Environment(
@@ -108,12 +108,12 @@ def render(recording: Recording) -> str:
 
 
 def cards(summary: Summary, recording: Recording) -> list[Card]:
-    """The figures at the head of the page, most asked for first."""
+    """The figures at the top of the page, most important first."""
     target = recording.header.target_latency
     share = None if math.isnan(summary.within_target) else summary.within_target
     batches = f"in {amount(summary.batches)} micro-batches" if not math.isnan(summary.batches) else ""
     rate = rate_text(summary.records / summary.seconds) if summary.seconds else UNKNOWN
-    promised = f"target {duration_text(target)}" if target is not None else "no target was set"
+    promised = f"target {duration_text(target)}" if target is not None else "no target set"
     kept = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
     return [
@@ -131,7 +131,7 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
 
 
 def _inline(data: Any) -> str:
-    """JSON that may stand inside a script element."""
+    """JSON text that is safe inside a script element."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -148,14 +148,7 @@ def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
                 rounds=str(decision.round),
                 time=clock(decision.time),
                 seen=quantities(decision.seen),
-                done=tuple(
-                    (
-                        describe(o.action),
-                        o.action.why,
-                        "" if o.succeeded and not o.reason else f"{o.status.value}: {o.reason}",
-                    )
-                    for o in decision.outcomes
-                ),
+                done=tuple((describe(o.action), o.action.why, _result(o)) for o in decision.outcomes),
                 refused=tuple((describe(p.action), p.by, p.refused) for p in decision.proposals if p.refused),
                 expected=tuple(
                     (name.replace("_", " "), quantity(name, value), quantity(name, decision.actual.get(name)))
@@ -165,7 +158,7 @@ def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
             )
 
 
-def _became(outcome: Outcome) -> str:
+def _result(outcome: Outcome) -> str:
     return "" if outcome.succeeded and not outcome.reason else f"{outcome.status.value}: {outcome.reason}"
 
 
@@ -221,7 +214,7 @@ def _mean(values: Floats) -> float:
 
 
 def _facts(recording: Recording) -> list[tuple[str, str]]:
-    """What it ran on, and what else the plant had to say."""
+    """(name, value) of the environment, the host types, and the facts that the plant recorded at the end."""
     header, ending = recording.header, recording.ending
     rows = [("plant", "simulated" if header.plant == "simulated" else f"{header.plant}, real"), ("policy", header.policy)]
     rows += [(str(key), str(value)) for key, value in header.environment.items()]

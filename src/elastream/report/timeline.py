@@ -1,7 +1,7 @@
-"""The run on one time axis: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
+"""Builds the timeline of a run: load, backlog, latency, parallelism, hosts and cost, with every decision marked.
 
-Made as plain data in Plotly's own notation - no drawing here - so that what the page shows can be compared with the
-recording value by value. Colours of text and rules are the page's affair, those of the lines work on light and dark.
+The result is a Plotly figure as plain data, so that tests compare it with the recording value by value. The page's style
+sheet sets text colours; line colours work on light and dark backgrounds.
 """
 
 import html
@@ -32,22 +32,22 @@ __all__ = ["ORIGIN", "PALETTE", "timeline"]
 Json: TypeAlias = dict[str, Any]
 
 ORIGIN = 946_684_800_000
-"""Time 0 of a run on the page's axis, in milliseconds: a date axis labels minutes and seconds well at every zoom, but takes
-small numbers for years."""
+"""Epoch milliseconds that stand for time 0 of a run: a date axis labels minutes and seconds well at every zoom, but reads
+small numbers as years."""
 
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#7a8b2f", "#5c6f82", "#b0703c")
-"""Lines told apart on white and on near-black, with the commoner colour deficiencies too."""
+"""Line colours, distinguishable on white and near-black and with common colour deficiencies."""
 
 ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
 """Pixels: height of a panel, space between two, height of the strip of decisions, margins."""
 
 MARKED_LINES = 80
-"""Decisions about hosts are drawn through all panels up to this many; more would hide what they explain."""
+"""Most host decisions that are drawn as lines through all panels; more would hide the curves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve; `dash` and `fill` in Plotly's words."""
+    """One curve; `shape`, `dash` and `fill` take Plotly's values."""
 
     name: str
     values: Floats
@@ -152,7 +152,7 @@ def _backlog(recording: Recording) -> Floats:
 
 
 def _sum(recording: Recording, operators: Sequence[str], metric: Metric) -> Floats:
-    """Over several operators; unknown where one of them is."""
+    """Sum over several operators; NaN where one of them is unknown."""
     return sum((recording.operator(name, metric) for name in operators), start=0 * recording.times)
 
 
@@ -226,7 +226,7 @@ def _add_title(layout: Json, title: str, named: Sequence[str], y: float) -> None
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A decision as it is marked: its lane from the top, symbol and colour, and what hovering says."""
+    """A decision's mark: its lane, symbol, colour and hover text."""
 
     decision: Decision
     lane: str
@@ -236,12 +236,12 @@ class Mark:
 
 
 def _marks(decisions: Iterable[Decision]) -> list[Mark]:
-    """One mark for each decision and kind of thing that it did, or wanted to do and could not."""
+    """One mark per decision and kind of action done, failed or refused."""
     found = []
     for decision in decisions:
         kinds: dict[tuple[str, str, str], list[str]] = {}
         for outcome in decision.outcomes:
-            kinds.setdefault(_look(outcome), []).append(_outcome_text(outcome))
+            kinds.setdefault(_style(outcome), []).append(_outcome_text(outcome))
         for proposal in decision.proposals:
             if proposal.refused:
                 text = f"{describe(proposal.action)}: refused, {proposal.refused}"
@@ -266,10 +266,10 @@ LANES = {
     "dataflow": "■ switched or scaled",
     "not done": "✕ not done",
 }
-"""Rows of the strip of decisions, from the top, with what their marks mean."""
+"""Lanes of the decision strip, from the top, with their legends."""
 
 
-def _look(outcome: Outcome) -> tuple[str, str, str]:
+def _style(outcome: Outcome) -> tuple[str, str, str]:
     action: Action = outcome.action
     if not outcome.succeeded:
         return REFUSED
@@ -288,8 +288,8 @@ def _look(outcome: Outcome) -> tuple[str, str, str]:
 
 def _outcome_text(outcome: Outcome) -> str:
     why = f" - {outcome.action.why}" if outcome.action.why else ""
-    became = "" if outcome.succeeded else f": {outcome.status.value}, {outcome.reason}"
-    return f"{describe(outcome.action)}{why}{became}"
+    result = "" if outcome.succeeded else f": {outcome.status.value}, {outcome.reason}"
+    return f"{describe(outcome.action)}{why}{result}"
 
 
 def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:

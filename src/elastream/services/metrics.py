@@ -1,25 +1,41 @@
-"""What an autopilot sees and does as Prometheus metrics: an observer like every other.
+"""What a run observes and does, as Prometheus metrics.
 
 The library is imported when metrics are asked for, and not before.
 """
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from elastream.model.action import describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
-from elastream.model.observation import Metric, Observation
+from elastream.model.metrics import Metric
+from elastream.model.observation import Observation
+from elastream.model.promises import Rows
 from elastream.recording.observer import Ending, Header
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["PrometheusObserver"]
+__all__ = ["PrometheusObserver", "gauge_name"]
+
+
+EXPORTED = (Rows.APPLICATION, Rows.OPERATOR, Rows.HOST)
+"""Tasks and links are left out: there may be tens of thousands."""
+
+
+def gauge_name(rows: Rows, metric: Metric) -> str:
+    """Name of the gauge of `metric`, in Prometheus' base units: `"elastream_application_latency_p99_seconds"`."""
+    name, unit = f"elastream_{rows}_{metric}", metric.quantity.base_unit
+    return name if not unit or name.endswith(f"_{unit}") else f"{name}_{unit}"
 
 
 class PrometheusObserver:
-    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port`."""
+    """Gauges and counters named `elastream_…` in `registry`, or, where that is None, in one served at `port`.
+
+    A gauge for every metric of the application, of operators and of hosts that any plant measures; labels: the row.
+    """
 
     def __init__(self, registry: "CollectorRegistry | None" = None, port: int | None = None) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -27,18 +43,14 @@ class PrometheusObserver:
         self._registry = CollectorRegistry() if registry is None else registry
         self._server: Any = None
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"elastream_{name}", text, labels, registry=self._registry)
-
-        self._hosts = gauge("hosts", "Executors by state", "state")
-        self._tasks = gauge("tasks", "State partitions on a host", "host")
-        self._use = gauge("host_use_ratio", "Share of its slots that a host's tasks take", "host")
-        self._busy = gauge("busy_cores", "Cores that a query's sources, or a stage with state, keep busy", "operator")
-        self._rate = gauge("records_per_second", "Records taken", "operator")
-        self._latency = gauge("latency_seconds", "Seconds that the oldest record of a recent batch took at most")
-        self._batch = gauge("batch_seconds", "Seconds of the slowest query's last batch")
-        self._cost = gauge("cost", "Money paid for hosts so far")
-        self._alarms = gauge("alarm", "1 for each alarm that stands", "source", "said")
+        self._gauges = {
+            (rows, metric): Gauge(gauge_name(rows, metric), metric.meaning, (rows.value,), registry=self._registry)
+            for metric in Metric
+            for rows in EXPORTED
+            if any(rows is each for each, _ in metric.promises)
+        }
+        self._hosts = Gauge("elastream_hosts", "Leased hosts by state", ("state",), registry=self._registry)
+        self._alarms = Gauge("elastream_alarm", "1 for each alarm that stands", ("source", "said"), registry=self._registry)
         self._actions = Counter(
             "elastream_actions", "Actions by kind and outcome", ("action", "status"), registry=self._registry
         )
@@ -47,31 +59,22 @@ class PrometheusObserver:
             self._server, _ = start_http_server(port, registry=self._registry)
 
     def started(self, header: Header) -> None:
-        """Nothing to tell yet."""
+        """Nothing is known yet."""
 
     def observed(self, observation: Observation) -> None:
-        """Set the gauges; what is unknown is NaN."""
+        """Set the gauges; what is unknown has no sample."""
         states = Counter(lease.state for lease in observation.leases.values())
         for state in HostState:
             self._hosts.labels(state.value).set(states[state])
-        for labelled in (self._tasks, self._use, self._busy, self._rate, self._alarms):
-            labelled.clear()
+        self._alarms.clear()
         for alarm in observation.alarms:
             self._alarms.labels(alarm.source, alarm.said).set(1)
-        for host in observation.hosts:
-            self._tasks.labels(host).set(observation.hosts.value(host, Metric.TASKS))
-            self._use.labels(host).set(observation.hosts.value(host, Metric.CPU))
-        for operator in observation.operators:
-            for labelled, metric in ((self._busy, Metric.BUSY_CORES), (self._rate, Metric.PROCESSED_RATE)):
-                if (value := observation.operators.value(operator, metric)) == value:
-                    labelled.labels(operator).set(value)
-        row = observation.application.ids[0] if observation.application.ids else ""
-        for single, metric in (
-            (self._latency, Metric.LATENCY_P99),
-            (self._batch, Metric.BATCH_DURATION),
-            (self._cost, Metric.COST),
-        ):
-            single.set(observation.application.value(row, metric))
+        frames = dict(zip(EXPORTED, (observation.application, observation.operators, observation.hosts), strict=True))
+        for (rows, metric), gauge in self._gauges.items():
+            gauge.clear()
+            for row, value in zip(frames[rows], frames[rows].column(metric).tolist(), strict=True):
+                if not math.isnan(value):
+                    gauge.labels(row).set(value * metric.quantity.base_units)
 
     def decided(self, decision: Decision) -> None:
         """Count what was done; a decision that comes again with what became of it is counted once."""

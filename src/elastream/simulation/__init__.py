@@ -1,7 +1,7 @@
-"""The simulated plant: the same dataflow, actions and observations as on an engine, in simulated time.
+"""The simulated plant: executes a dataflow in simulated time, with the actions and observations of a real engine.
 
-`make_plant` builds one; `Settings` holds every constant with its source. What a policy should do is left to `planning`,
-and driving the loop to `control`.
+`make_plant` builds one; `Settings` holds every constant with its source. Policies are in `planning`, the control loop in
+`control`.
 """
 
 from elastream.simulation.arrivals import Emissions, emissions

@@ -1,7 +1,6 @@
-"""Records on their way into the simulated sources: arrays of (time, count), from patterns or from counts an interval.
+"""Arrivals at simulated sources: arrays of (time, count), built from patterns, counts per interval or exact times.
 
-An array keeps the inner loop free of Python calls, and lets a trace of counts, a pattern and exact arrival times be one
-thing.
+One array form for all three keeps the inner loop free of Python calls.
 """
 
 import math
@@ -21,9 +20,9 @@ __all__ = ["Emissions", "Load", "cohorts", "emissions", "items"]
 
 @dataclass(frozen=True)
 class Emissions:
-    """`counts[k]` records from `times[k]` on, spread evenly over `span` seconds (0: all at once).
+    """Arrivals: `counts[k]` records from `times[k]` on, spread evenly over `span` seconds (0: all at once).
 
-    times: float64, not falling. counts: int64, not negative. Raises InputError otherwise.
+    times: float64, shape (entries,), non-decreasing. counts: int64, same shape, >= 0. Raises InputError otherwise.
     """
 
     times: Floats
@@ -32,24 +31,24 @@ class Emissions:
 
     def __post_init__(self) -> None:
         if self.times.shape != self.counts.shape or self.times.ndim != 1:
-            raise InputError(f"a load has {self.times.size} times and {self.counts.size} counts")
+            raise InputError(f"a load has {self.times.size} times and {self.counts.size} counts; each time needs one count")
         if self.counts.size and self.counts.min() < 0:
             raise InputError(f"a load has a negative count ({self.counts.min()} at entry {int(self.counts.argmin())})")
         if np.isnan(self.times).any() or (np.diff(self.times) < 0).any():
-            raise InputError("the times of a load are unknown in places or fall")
+            raise InputError("the times of a load must be numbers that never decrease")
 
     @property
     def total(self) -> int:
-        """Records in all."""
+        """Total number of records."""
         return int(self.counts.sum())
 
     @cached_property
     def reach(self) -> NDArray[np.int64]:
-        """Records up to each entry, that one included."""
+        """Cumulative number of records, each entry's own included; shape (entries,)."""
         return np.cumsum(self.counts)
 
     def busiest(self, seconds: float) -> float:
-        """The most records that come within so many seconds."""
+        """Largest number of records that arrive within any window of `seconds`."""
         if not self.times.size:
             return 0.0
         lasts = max(seconds, self.span)
@@ -58,14 +57,14 @@ class Emissions:
 
     @property
     def end(self) -> float:
-        """When the last record has arrived; 0 for an empty load."""
+        """Time at which the last record has arrived, seconds; 0 for an empty load."""
         return float(self.times[-1] + self.span) if self.times.size else 0.0
 
     @classmethod
     def every(cls, interval: float, counts: ArrayLike, *, spread: bool = False) -> "Emissions":
-        """`counts[k]` records at time `k * interval`: at once, or spread over the interval.
+        """Place `counts[k]` records at time `k * interval`: all at once, or spread over the interval.
 
-        Raises InputError for an interval not above 0 and for counts that are unknown, negative or not whole.
+        Raises InputError for an interval <= 0 and for counts that are NaN, negative or not whole.
         """
         given = np.asarray(counts, dtype=np.float64)
         if not interval > 0:
@@ -78,7 +77,7 @@ class Emissions:
 
     @classmethod
     def at(cls, times: ArrayLike) -> "Emissions":
-        """One record at each of `times`."""
+        """Place one record at each of `times` (seconds, any order)."""
         given = np.sort(np.asarray(times, dtype=np.float64))
         return cls(given, np.ones(given.size, dtype=np.int64))
 
@@ -87,24 +86,24 @@ Load = ArrivalPattern | Emissions
 
 
 def emissions(load: Load, *, step: float = 0.1, until: float = math.inf) -> Emissions:
-    """`load` as emissions: a pattern is cut into steps of `step` seconds, its records spread evenly over each.
+    """Convert `load`: a pattern is cut into steps of `step` seconds, its records spread evenly over each step.
 
-    `until` bounds a pattern that never ends; raises InputError for one without a bound.
+    until: length limit in seconds. Raises InputError for an endless pattern without one.
     """
     if isinstance(load, Emissions):
         return load
     seconds = min(load.seconds, until)
     if not math.isfinite(seconds):
-        raise InputError("a load that never ends cannot be simulated without a limit: give the run a length")
+        raise InputError("an endless load cannot be simulated without a limit: set the length of the run in seconds")
     edges = np.arange(math.ceil(seconds / step - 1e-9) + 1, dtype=np.float64) * step
     edges[-1] = seconds
     due = counts(load, edges)
-    due[0] = 0  # what is due at the very start belongs to the first step
+    due[0] = 0  # records due at time 0 belong to the first step
     return Emissions(edges[:-1], np.diff(due), step)
 
 
 def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
-    """Arrival time of every record of these emissions, sorted. Spread records stand in the middle of their share."""
+    """Arrival time of every record, sorted; a spread record arrives in the middle of its equal part of `span`."""
     starts = np.repeat(times, counts)
     if span == 0.0 or starts.size == 0:
         return starts
@@ -114,7 +113,7 @@ def items(times: Floats, counts: NDArray[np.int64], span: float) -> Floats:
 
 
 def cohorts(times: Floats, counts: NDArray[np.int64], span: float, piece: float) -> tuple[Floats, Floats]:
-    """(time, count) of cohorts, sorted: emissions that last longer than `piece` seconds are cut into equal parts."""
+    """Times and counts of cohorts, sorted by time: emissions longer than `piece` seconds are cut into equal parts."""
     present = counts > 0
     times, shares = times[present], counts[present].astype(np.float64)
     if span == 0.0 or not times.size:

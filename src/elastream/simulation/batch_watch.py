@@ -1,7 +1,7 @@
-"""What is observed of a dataflow that works in micro-batches: the figures that Spark's telemetry would give of it.
+"""Observes a simulated micro-batch dataflow with the metrics that Spark's telemetry reports (`spark.telemetry`).
 
-They speak of the batches of the last seconds and stay as they are while none is committed; before the first one nothing is
-known. So a policy sees in the simulation what it sees on Spark, lag and staleness included (`spark.telemetry`).
+Figures cover the batches of the last `WINDOW` seconds, keep their values while no batch commits and are unknown before
+the first commit, so that policies see the same lag and staleness as on Spark.
 """
 
 import math
@@ -19,11 +19,11 @@ from elastream.simulation.watching import Watch
 __all__ = ["BatchWatch", "latency_quantile", "latency_share"]
 
 WINDOW = 3.0
-"""Seconds of batches that one observation speaks of, and that CPU use is the mean of, as on Spark."""
+"""Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
 
 
 class BatchWatch(Watch):
-    """A `Watch` of a `FusedNetwork`."""
+    """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches."""
 
     def __init__(self, context: Context, network: FusedNetwork, pool: Pool, settings: Settings) -> None:
         super().__init__(context, network, pool, settings)
@@ -33,7 +33,7 @@ class BatchWatch(Watch):
         self._stages: deque[Floats] = deque(maxlen=periods)
 
     def tick(self, now: float) -> None:
-        """A monitoring period ends."""
+        """Close a monitoring period at `now`, seconds."""
         super().tick(now)
         self._hosts.append(self.host_busy)
         size = self.host_busy.size
@@ -44,8 +44,9 @@ class BatchWatch(Watch):
         row, columns = self.rows[station.name], self.columns
         rate = self._rate(station.stage.segment) * self.fused.segments[station.stage.segment].volume[station.name]
         columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = rate
-        if math.isnan(rate):
-            columns[Metric.ARRIVAL_RATE][row] = math.nan
+        if math.isnan(rate) or station.name != station.stage.segment:
+            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
+            columns[Metric.ARRIVAL_RATE][row] = rate
 
     def _take_sources(self, period: float) -> None:
         super()._take_sources(period)
@@ -54,10 +55,13 @@ class BatchWatch(Watch):
             self.columns[Metric.EMITTED_RATE][row] = self._rate(segment)
             if not self._window(segment):
                 self.columns[Metric.ARRIVAL_RATE][row] = math.nan
-        # The work of a batch is spread over all of its time, and what was seen of it over the window.
+        # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
         busy = self.columns[Metric.BUSY_CORES]
         self._stages.append(busy.copy())
         busy[:] = np.mean(self._stages, axis=0)
+        for station in self.fused.stations:
+            tasks = len(station.crew)
+            self.task_busy[station.name] = np.full(tasks, busy[self.rows[station.name]] / max(1, tasks))
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         super()._take_application(period, kept, within)
@@ -79,13 +83,13 @@ class BatchWatch(Watch):
         self.applications[-1:] = [self.application]
 
     def _window(self, segment: str) -> list[MicroBatch]:
-        """Batches committed lately; where none was, the newest."""
+        """Batches committed in the last WINDOW seconds; if none, the newest batch."""
         recent = self.fused.segments[segment].recent
         since = self.ticks * self.settings.monitor - WINDOW
         return [batch for batch in recent if batch.end >= since] or list(recent)[-1:]
 
     def _rate(self, segment: str) -> float:
-        """Records/s over those batches, from the end of the one before them, or WINDOW before they began."""
+        """Records/s of `_window`, measured from the end of the batch before it, at most WINDOW before it began."""
         batches = self._window(segment)
         if not batches:
             return math.nan
@@ -95,9 +99,9 @@ class BatchWatch(Watch):
 
 
 def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
-    """The `q` quantile of the latencies of all records; those of a batch lie evenly between its newest and its oldest.
+    """The `q` quantile of all records' latencies, seconds; NaN if no batch reports when its records were due.
 
-    NaN where no batch says when its records were due.
+    Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
     """
     counts, low, wide = _spreads(batches)
     if not counts.size:
@@ -107,21 +111,21 @@ def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
 
 
 def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
-    """Fraction of the records whose latency is at most `limit`, likewise."""
+    """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
     counts, low, wide = _spreads(batches)
     return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
 
 
 def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
-    """(records, least latency, spread of the latencies) of the batches that say when their records were due."""
+    """(records, least latency, spread of latencies), shape (batches,) each, of batches with known due times."""
     known = [batch for batch in batches if batch.records > 0 and not math.isnan(batch.oldest + batch.newest)]
     low = np.array([min(batch.newest, batch.oldest) for batch in known])
-    # Of a batch of one record, or of records that came at once, all waited for the same time.
+    # The spread is 0 for one record or simultaneous arrivals; the floor avoids dividing by it.
     wide = np.maximum(np.array([batch.oldest for batch in known]) - low, 1e-6)
     return np.array([batch.records for batch in known]), low, wide
 
 
 def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
-    """Fraction of the records with a latency up to each of `values`."""
+    """Fraction of records with a latency of at most each of `values`; shape (values,)."""
     share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) * counts).sum(axis=1) / counts.sum()
     return share

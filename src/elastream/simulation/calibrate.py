@@ -1,8 +1,7 @@
-"""From a recorded run to the constants of a simulation of it.
+"""Estimates the simulator's constants from a recorded run.
 
-Every constant is estimated from what it means - how long batches took of how many records, how long hosts took to come -
-and none by trying which value brings the simulation closest. Playing the run again with them is left to `replay`.
-What of a recording is read, and under what its batches ran, is in `recorded`.
+Each constant is estimated from the quantity it stands for (batch durations, host start times), never by tuning the
+simulation's output. `replay` simulates the run with them; `recorded` defines what is read of a recording.
 """
 
 import math
@@ -26,16 +25,16 @@ from elastream.simulation.settings import Settings
 __all__ = ["Calibration", "Constant", "calibrate"]
 
 FEWEST = 10
-"""Batches with records that a calibration needs, at least."""
+"""Least number of non-empty batches that a calibration needs."""
 STEP = 0.1
-"""Seconds over which the arrivals of a replayed load are spread evenly."""
+"""Resolution of a replayed load, seconds: arrivals are spread evenly over each step."""
 CPU_WINDOW = 3.0
-"""Seconds that a recorded CPU use is the mean of (`spark.plant`)."""
+"""Seconds over which a recorded CPU use was averaged (`spark.plant`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of the simulation: its value, and what of the recording it was made from."""
+    """An estimated constant of the simulation: value, unit, and the data of the recording it comes from."""
 
     name: str
     value: float
@@ -44,24 +43,24 @@ class Constant:
 
 
 class Notes:
-    """What was found, and what could not be."""
+    """Collects estimated constants, and descriptions of those that the recording does not determine."""
 
     def __init__(self) -> None:
         self.constants: list[Constant] = []
         self.unknown: list[str] = []
 
     def found(self, name: str, value: float, unit: str, source: str) -> None:
-        """A constant was estimated."""
+        """Add an estimated constant."""
         self.constants.append(Constant(name, value, unit, source))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a recording says about the simulator's constants.
+    """Settings, host types and loads estimated from a recording.
 
-    origin: time of the recording at which the simulation begins, when the first host was asked for. constants: those
-    estimated. unknown: what the recording could not say, left as assumed. in_peace: of the batches with records, the
-    numbers (from 0) of those that the costs of batches and records are made from.
+    origin: time of the recording at which the simulation begins, that of the first host request. constants: those
+    estimated. unknown: those not determined, which keep their assumed values. in_peace: numbers (from 0, among the
+    non-empty batches) of the undisturbed batches that batch and record costs are fitted to.
     """
 
     settings: Settings
@@ -81,32 +80,31 @@ def calibrate(
     *,
     batch_seconds: float | None = None,
 ) -> Calibration:
-    """Constants from a recording of `layout`, a dataflow of one segment, on hosts of `host_types`.
+    """Estimate the constants from a recording of `layout`, a dataflow of one segment, on hosts of `host_types`.
 
-    A batch is taken to last for a constant and for its records on the hosts as they were, as `microbatch` has it; both are
-    fitted to the batches that ran in peace: no host was on its way, no task had just moved, and the workers were warm. By
-    how much batches last longer while hosts start, and while a moved task loads its state, is what the other batches show
-    beyond that, on average: it is their sum that queues. What a record and a batch work on the hosts' cores is fitted to
-    their CPU use; that batches take longer for it than the cores leased would is put down to what these really gave. What a
-    record costs is divided among the operators by their SERVICE_TIME. A host type starts and stops in the median of what
-    its leases took.
+    Batch duration is modelled as a constant plus the records' work on the hosts at that time (see `microbatch`) and fitted
+    to undisturbed batches: no host starting, no task just moved, workers warm. The delays caused by starting hosts and by
+    loading moved state are the mean excess of the other batches over that fit; means, because the sum of delays determines
+    the queue. Core-seconds per record and per batch are fitted to the hosts' CPU use; the ratio to the duration's slope is
+    the fraction of the leased cores that tasks really got. A record's cost is divided among operators by their
+    SERVICE_TIME. Start and stop times of a host type are medians over its leases.
 
-    batch_seconds: what the run's batches were meant to last, which was also the least time from one to the next; without
-    it the settings' own.
+    batch_seconds: target duration of the run's batches, also the least interval between two starts; None: that of
+    `settings`.
 
-    Raises InputError for a dataflow of several segments, for a recording with fewer than FEWEST batches with records, or
-    with no arrivals at a source.
+    Raises InputError for a dataflow of several segments, for fewer than FEWEST non-empty batches, or for a source without
+    recorded arrivals.
     """
     base = settings or Settings()
     if len(layout.segments) != 1:
         raise InputError(
-            f"dataflow {layout.graph.name!r} ran as {len(layout.segments)} queries: the simulator is calibrated with one"
+            f"dataflow {layout.graph.name!r} ran as {len(layout.segments)} queries: calibration needs a run of one query"
         )
     if batch_seconds is not None:
         base = replace(base, batch_seconds=batch_seconds, batch_interval=batch_seconds)
     batches = [batch for batch in recording.batches if batch.records > 0]
     if len(batches) < FEWEST:
-        raise InputError(f"a recording with {len(batches)} micro-batches is too short to calibrate the simulator with")
+        raise InputError(f"the recording has {len(batches)} non-empty micro-batches; calibration needs at least {FEWEST}")
     origin = min((lease.since for lease in recording.hosts), default=0.0)
     notes = Notes()
     parts = _parts(recording, layout, notes)
@@ -116,14 +114,12 @@ def calibrate(
     for name, part in parts.items():
         cost = costs.record * part.share / part.came if part.came > 0 else 0.0
         services[name] = base.service(name).costing(cost, part.selectivity)
-        notes.found(f"a record at {name}", cost, "core-s", "its part of that from the source, by recorded service times")
+        notes.found(f"a record at {name}", cost, "core-s", "share of a source record's cost, by recorded service times")
         if part.selectivity is not None:
-            notes.found(f"records out of {name}", part.selectivity, "a record in", "all it emitted over all it got")
+            notes.found(f"records out of {name}", part.selectivity, "a record in", "records emitted over records processed")
     boost, hosts = _boost(recording, base.settling_batches)
     if hosts:
-        notes.found(
-            "cores of a host in its first batches", boost, "of its own", f"most CPU use seen, median of {hosts} hosts"
-        )
+        notes.found("cores of a host in its first batches", boost, "of its own", f"peak CPU use, median of {hosts} hosts")
     started = tuple(_host_type(recording, kind, notes) for kind in host_types)
     widths = [_first(recording.parallelism(stage.name)) for stage in layout.stages if stage.keyed]
     partitions = [int(width) for width in widths if width >= 1]
@@ -154,10 +150,9 @@ def calibrate(
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of batches. fixed: s a batch. record: core-s a record from the source, as hosts' CPU shows it; work: core-s a batch,
-    likewise. delivered: of the hosts' cores, what their tasks got. delay: s a host that starts. load: core-s a task that
-    moved. ratios: what batches in peace
-    lasted over what they should have, in their order."""
+    """Costs of batches. fixed: s per batch. record, work: core-s per source record and per batch, from the hosts' CPU use.
+    delivered: fraction of the hosts' cores that tasks got. delay: s per starting host. load: core-s per moved task.
+    ratios: duration over expected duration of each undisturbed batch, in order. peace: numbers of those batches."""
 
     fixed: float
     record: float
@@ -171,7 +166,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operator's part in a record from the source: `share` of its cost, records that come of it, and out per one in."""
+    """An operator's part in a source record: `share` of its cost, records it gets per source record, records out per in."""
 
     share: float
     came: float
@@ -181,7 +176,7 @@ class Part:
 def _batch_costs(
     recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float], notes: Notes
 ) -> Costs:
-    """`shares`: of a record's cost, by stage."""
+    """Fit durations and CPU use of `batches`. shares: fraction of a record's cost, by stage."""
     seen = circumstances_of(recording, layout, batches, shares)
     lasted = np.array([batch.seconds for batch in batches])
     burden = np.array([each.burden * batch.records for each, batch in zip(seen, batches, strict=True)])
@@ -192,14 +187,14 @@ def _batch_costs(
         peace = peace if peace.sum() >= FEWEST else wider
     fixed, each = line_through(burden[peace], lasted[peace])
     expected = fixed + each * burden
-    of = f"{peace.sum()} batches in peace"
+    of = f"{peace.sum()} undisturbed batches"
     notes.found("a batch", fixed, "s", f"Theil-Sen line through {of}")
     ratios = (lasted / np.maximum(expected, 1e-9))[peace]
     notes.found(
         "a batch is off by",
         float(np.median(np.abs(ratios - 1))),
         "of its length, median",
-        f"what {of} lasted beside that line",
+        f"deviation of {of} from that line",
     )
     work, record = _cpu_costs(recording, batches[int(np.argmax(peace))].start)
     delivered = record / each if record > 0 and each > 0 else 1.0
@@ -214,7 +209,7 @@ def _batch_costs(
     else:
         record = each
         notes.found("a record from the source", record, "core-s", f"slope of the line through {of}")
-        notes.unknown.append("what hosts really gave their tasks: their CPU use is not recorded")
+        notes.unknown.append("the fraction of hosts' cores that tasks got: CPU use is not recorded")
     delay = load = 0.0
     slowed = (coming > 0) & (moved == 0)
     if slowed.sum() >= 3:
@@ -227,12 +222,12 @@ def _batch_costs(
         load = max(0.0, float(np.mean((lasted - expected)[loaded] / moved[loaded]))) * delivered
         notes.found("loading the state of a task that moved", load, "core-s", f"mean of {loaded.sum()} batches after moves")
     else:
-        notes.unknown.append("what a task that moves costs")
+        notes.unknown.append("the cost of moving a task")
     return Costs(fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()))
 
 
 def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
-    """(core-seconds a batch, core-seconds a record) that hosts worked from `since` on, while no host came; 0 if unknown."""
+    """(core-s per batch, core-s per record) that hosts used from `since` on while no host started; (0, 0) if unknown."""
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
     )
@@ -257,7 +252,7 @@ def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
 
 
 def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
-    """(cores used over cores leased, at their most, median over hosts that came to a running load; number of these)."""
+    """(median over hosts that joined a running load of peak cores used over cores leased; number of such hosts)."""
     peaks = []
     for lease in recording.hosts:
         ready = lease.ready_at()
@@ -272,7 +267,7 @@ def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
 
 
 def _parts(recording: Recorded, layout: Layout, notes: Notes) -> dict[str, Part]:
-    """Parts of the operators, those of the cost in proportion to what each worked: PROCESSED_RATE times SERVICE_TIME."""
+    """Parts of the operators by name; cost shares are proportional to PROCESSED_RATE times SERVICE_TIME."""
     widths = np.diff(recording.times, prepend=0.0)
 
     def total(name: str, metric: Metric) -> float:
@@ -295,15 +290,15 @@ def _parts(recording: Recorded, layout: Layout, notes: Notes) -> dict[str, Part]
 
 
 def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
-    """The type with its times to start and stop as seen; hosts of the very start and the very end tell of neither."""
+    """Set the type's start and stop times to recorded medians; leases cut off by the run's start or end are ignored."""
     first = min((batch.start for batch in recording.batches), default=0.0)
     leases = [lease for lease in recording.hosts if lease.type.name == kind.name]
     starts = [ready - lease.since for lease in leases if (ready := lease.ready_at()) is not None and lease.since > first]
     stops = [
-        gone - asked
+        gone - since
         for lease in leases
-        for (asked, state), (gone, then) in pairwise(lease.history)
-        if state is HostState.RELEASING and then is HostState.RELEASED and asked < recording.end
+        for (since, state), (gone, then) in pairwise(lease.history)
+        if state is HostState.RELEASING and then is HostState.RELEASED and since < recording.end
     ]
     for what, field, seconds in (("starts", "start", starts), ("stops", "stop", stops)):
         if seconds:
@@ -317,10 +312,10 @@ def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
 
 
 def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], origin: float) -> dict[str, Emissions]:
-    """Arrivals of each source, seconds after `origin`.
+    """Arrivals of each source, in seconds after `origin`.
 
-    When the first and the last record of each batch were due is recorded; between these moments, behind the last one, and
-    where they are not known (a source without a load of its own), records arrive as the arrival rate says.
+    The due times of each batch's first and last record are recorded. Between them, after the last one, and where they are
+    unknown (a foreign source), arrivals follow the recorded arrival rate.
     """
     clock = recording.times - origin
     found = {}
@@ -330,7 +325,7 @@ def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], o
         if not known.any():
             raise InputError(f"the recording shows no arrivals at source {source.name!r}")
         edges = np.arange(0.0, recording.end - origin + STEP, STEP)
-        # A rate that never is quite 0 lets what arrived be told from the sum of the rates wherever a batch says so.
+        # The floor keeps the cumulative rate strictly increasing, so that due times map to it one to one.
         rate = np.maximum(np.interp(edges, clock[known], rates[known]), 1e-9 * rates[known].max())
         summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * STEP)])
         numbers = np.cumsum([batch.records for batch in batches])
@@ -342,9 +337,9 @@ def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], o
         ]
         if due:
             times, counted = (np.array(column) for column in zip(*due, strict=True))
-            # Clocks are read to the millisecond, so that a batch may seem to begin before the one before it ended.
+            # Timestamps have millisecond resolution: due times of successive batches may overlap slightly.
             at = np.interp(np.maximum.accumulate(times), edges, summed)
-            # What is due behind the last batch is what waits at the end.
+            # Records due after the last batch are the final backlog.
             left = np.nan_to_num(recording.operator(source.name, Metric.BACKLOG))[-1]
             total = np.interp(summed, at, counted) + np.clip(summed - at[-1], 0.0, left)
         else:

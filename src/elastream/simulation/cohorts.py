@@ -1,10 +1,9 @@
-"""Items as cohorts: counts with an enqueue time, served as a fluid in slots of time, so that work does not grow with items.
+"""Serves items as cohorts (counts with an enqueue time), a fluid in time slots: cost does not grow with items.
 
-A slot is a fraction of the service time, bounded in number a monitoring period. Instances that work longer than two
-slots on an item are modelled as occupied, with what they hold spread over coming slots by the service-time
-distribution; shorter ones as a rate. The waiting that chance alone causes in a queue that has room is added from queueing
-theory (`model.qos`), to durations only: nothing reaches the next operator later by it. That is good enough among many
-items only, so operators to which few come have a station of items (`network.crowded`).
+A slot is a fraction of the service time, with a bounded number per monitoring period. Services longer than two slots
+occupy an instance and finish in later slots by the service-time distribution; shorter ones are served as a rate. Random
+waiting in a queue below capacity is added from queueing theory (`model.qos`), to durations only: items do not reach the
+next operator later. The approximation needs many items, so operators with few use `ItemStation` (`network.crowded`).
 """
 
 import math
@@ -25,21 +24,22 @@ from elastream.simulation.stations import NOTHING, Flow, Shape, Station
 __all__ = ["CohortStation"]
 
 POINTS = 20
-"""Quantiles by which a distribution stands in for itself in percentiles; 20 of equal weight."""
+"""Equally likely quantiles that approximate a service-time distribution."""
 MOST_SLOTS = 512
-"""Slots in a monitoring period for instances that are modelled as occupied."""
+"""Most slots in a monitoring period for services that occupy an instance."""
 RATE_SLOTS = 128
-"""Slots in a monitoring period where work is a rate; the time within a slot is reckoned with, so few are enough."""
+"""Slots in a monitoring period for work served as a rate; time within a slot is interpolated, so few suffice."""
 PARTS = 16
-"""Parts of a slot, at most, that a rate is cut into; a cohort larger than a round of the instances waits in such parts."""
+"""Most parts of a slot in rate mode; a cohort larger than one round of the instances is served in such parts."""
 GROUPS = 24
-"""Groups of neighbouring cohorts that percentiles are taken over."""
+"""Most groups of neighbouring cohorts over which percentiles are taken."""
 MOST_SERVERS, FULL, NEGLIGIBLE = 64, 0.97, 0.002
-"""Waiting by chance is reckoned up to so many instances, up to that utilisation, from that part of a service time."""
+"""Random waiting is computed up to this number of instances and this utilisation, and ignored below this fraction of a
+service time."""
 CHANCES = 4
-"""Quantiles that stand for waiting by chance."""
+"""Equally likely quantiles that approximate random waiting."""
 DUST = 1e-9
-"""Items less than this are nobody."""
+"""Smaller amounts of items are rounding error, treated as 0."""
 
 
 @njit(cache=True)
@@ -62,12 +62,12 @@ def work_off(
     occupied: bool,
     each: float,
 ) -> tuple[Floats, Floats, Floats, int, float, float, float]:
-    """Queue what came and serve for `slots` slots: all of a station's window but the judging.
+    """Queue arrived cohorts and serve them for `slots` slots of `width` seconds; durations are computed in `_judge`.
 
-    came: cohorts, each standing for items that come evenly, as far apart as those who sent it could tell, at most `grain`
-    seconds. free: when each instance is ready, inf where it is placed nowhere. crew_busy: seconds each worked; added to.
-    each: items out per item in. Returns (what waits, starts, what is emitted as rows of times, born times and counts, ring
-    head, items done, items that wait, items in service); `_serve` says what else rows hold.
+    came_*: cohorts of evenly spaced items, each spread over the time to the next cohort, at most `grain` seconds. free:
+    when each instance is ready, inf if unplaced. crew_busy: seconds each instance worked; added to. each: items out per
+    item in. Other arrays: see `_serve`. Returns (waiting rows, starts, emitted as rows of times, born times and counts,
+    ring head, items done, items waiting, items in service).
     """
     waiting = np.empty((queue.shape[0] + came_times.size, 6))
     waiting[: queue.shape[0]] = queue
@@ -82,14 +82,14 @@ def work_off(
         return waiting, np.empty((0, 3)), np.empty((3, 0)), head, 0.0, waiting[:, 3].sum(), held[:, 0].sum()
     ready = free[free < math.inf]
     if ready.size and ready.max() > begin:
-        ready = np.sort(ready)  # else all are ready throughout, in whatever order
+        ready = np.sort(ready)  # otherwise all are ready from the start and order does not matter
     taken, starts, finishes, busy, head = _serve(
         waiting, held, head, begin, slots, width, mean, ready, weights, first, occupied
     )
     if ready.size:
         for i in range(free.size):
             if free[i] < math.inf:
-                crew_busy[i] += busy / ready.size  # work counts when it begins
+                crew_busy[i] += busy / ready.size  # work is counted when it begins
     count = finishes.shape[0]
     sort_rows(finishes, count)
     emitted = np.empty((3, count))
@@ -115,10 +115,10 @@ def _serve(
     first: int,
     occupied: bool,
 ) -> tuple[int, Floats, Floats, float, int]:
-    """Serve `queue` for `slots` slots; returns (cohorts taken whole, starts, finishes, busy instance-seconds, ring head).
+    """Serve `queue` for `slots` slots; returns (cohorts fully taken, starts, finishes, busy instance-seconds, ring head).
 
-    queue: rows (available, queued, born, count, count at first, span) of items that come evenly within `span` seconds
-    from `available` on; the count of a cohort taken in part is reduced. held: ring of what finishes in coming slots, rows
+    queue: rows (available, queued, born, count, initial count, span) of items that arrive evenly within `span` seconds
+    from `available` on; a partly taken cohort's count is reduced. held: ring of items finishing in later slots, rows
     (count, count x queued, count x born), updated from row `head` on. starts: rows (time, queued, count). finishes: rows
     (time, born, count).
     """
@@ -152,7 +152,7 @@ def _serve(
             if available >= now + width:
                 break
             if not occupied and available > now:
-                # A rate is gone with its time: what could have been served before the cohort came is lost.
+                # In rate mode, capacity before the cohort's arrival is lost.
                 used = max(used, (available - now) / width * freed)
             room = idle + freed - used
             if room <= DUST:
@@ -164,17 +164,16 @@ def _serve(
             middle = used + 0.5 * count
             at = now if middle <= idle else now + width * (middle - idle) / freed
             if not occupied:
-                at -= (
-                    0.5 * mean
-                )  # a fluid is served on average half an item later than items, of which the first do not wait
+                # A fluid is served half an item later on average than single items, the first of which do not wait.
+                at -= 0.5 * mean
             start = max(queue[taken, 0] + shift, at)
             used += count
             starts[started] = start, queue[taken, 1] + shift, count
             started += 1
             busy += count * mean
             if occupied:
-                # Work of k to k + 1 slots that starts at `phase` of this one ends in slot k or k + 1 from here, in shares
-                # that the phase gives; what would end in this slot, ends in the next.
+                # Work of k to k + 1 slots that starts at `phase` of this slot ends in slot k or k + 1 from here, with
+                # weights 1 - phase and phase; work that would end in this slot ends in the next.
                 phase = min(1.0, max(0.0, (start - now) / width))
                 carried = 0.0
                 for k in range(first, weights.size):
@@ -207,10 +206,10 @@ def _judge(
     shape: float,
     samples: Floats,
 ) -> tuple[float, float, Floats, Floats, Floats]:
-    """(items, sum of durations, items within each of `limits`, durations, their weights).
+    """Durations of started items: (items, sum of durations, items within each of `limits`, durations, their weights).
 
-    before: equally likely seconds spent before the queue. certain: times the mean that no service takes longer than.
-    points: equally likely service times over their mean; the durations are those of at most `GROUPS` groups of starts.
+    before: equally likely seconds spent before the queue. certain: multiple of the mean that no service exceeds. points:
+    equally likely service times over their mean; durations are those of at most `GROUPS` groups of starts.
     """
     early_mean = before.mean()
     step = (starts.shape[0] + GROUPS - 1) // GROUPS
@@ -241,7 +240,7 @@ def _judge(
 
 
 def _quantiles(shape: Shape) -> Floats:
-    """`POINTS` equally likely values of a service time over its mean."""
+    """`POINTS` equally likely values of a service time divided by its mean."""
     levels = (np.arange(POINTS) + 0.5) / POINTS
     match shape.kind:
         case k if k == LOGNORMAL and shape.spread > 0:
@@ -257,7 +256,7 @@ def _quantiles(shape: Shape) -> Floats:
 
 
 class CohortStation(Station):
-    """An operator whose items travel in cohorts."""
+    """An operator whose items are served in cohorts."""
 
     def __init__(
         self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int, settings: Settings
@@ -283,7 +282,7 @@ class CohortStation(Station):
 
     @property
     def queued(self) -> float:
-        """Items that wait, those of a join for their partners too."""
+        """Items waiting, including those of a join that wait for a partner."""
         return self._waits + (sum(flow.total for flow in self.waiting) if len(self.waiting) > 1 else 0.0)
 
     @property
@@ -293,11 +292,11 @@ class CohortStation(Station):
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
+        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
         return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Take instances away; where they are lost, their share of what is worked on is queued again in front."""
+        """Remove instances; if they are lost, their share of the items in service returns to the head of the queue."""
         working = self.in_service
         if not lost or working <= DUST or not rows.size:
             return
@@ -310,7 +309,7 @@ class CohortStation(Station):
         self.queue = np.concatenate([front, self.queue])
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
-        """Work through the slots that end by `end`; returns what is emitted, in part later than `end`."""
+        """Serve the slots that end by `end`; returns the items emitted, some with times after `end`."""
         crew = self.crew
         if mean is not self._means:
             placed = crew.free < math.inf
@@ -338,7 +337,7 @@ class CohortStation(Station):
         return Flow(*emitted)
 
     def _plan(self, mean: float, begin: float) -> None:
-        """Choose the slots for a mean service time. They change with it by steps, so that small changes of speed do not."""
+        """Choose slot width and finish weights for a mean service time, and re-bin the items in service."""
         if self.width and abs(mean / self._planned[0] - 1) < 1e-6:
             return
         monitor = self.settings.monitor
@@ -349,7 +348,7 @@ class CohortStation(Station):
         shape = self.shape
         longest = max(4.0, 3 * float(self.points[-1]))
         count = max(1, math.ceil(longest * mean / width))
-        # Slots in which next to nothing finishes are left out at both ends.
+        # Slots with a negligible chance of finishing are cut off at both ends.
         chance = np.array([below(*shape, k * width / mean) for k in range(count + 1)])
         self.certain = 2.0
         while below(*shape, self.certain) < 1 - 1e-12:
@@ -357,8 +356,8 @@ class CohortStation(Station):
         self.first = max(0, int(np.searchsorted(chance, DUST)) - 1)
         count = min(count, int(np.searchsorted(chance, 1 - DUST)) + 1)
         chance = chance[: count + 1]
-        chance[-1] = 1.0  # the tail beyond counts as that long
-        self.weights = np.append(np.diff(chance), 0.0)  # the last takes what the phase shifts by a slot
+        chance[-1] = 1.0  # the tail counts as finishing in the last slot
+        self.weights = np.append(np.diff(chance), 0.0)  # the extra slot takes what the phase shifts
         self.held = np.zeros((count + 1, 3))
         self.head = 0
         if width != old_width:
@@ -369,10 +368,10 @@ class CohortStation(Station):
             self.held[row] += old[(old_head + k) % old.shape[0]]
 
     def _early(self, rate: float, mean: float, instances: int) -> Floats:
-        """Equally likely seconds that an item spends before the fluid queue: in messaging, and waiting by chance.
+        """Equally likely seconds that an item spends before the fluid queue: messaging plus random waiting.
 
-        Chance: Allen and Cunneen's G/G/c with the variation of arrivals that Whitt's queueing network analyser (1983)
-        passes on from operator to operator; what a source emits has none, its bursts being there in the flow itself.
+        Random waiting: Allen and Cunneen's G/G/c, with arrival variability propagated between operators as in Whitt's
+        queueing network analyser (1983); a source's is 0, because its bursts are in the flow itself.
         """
         if self.messaging is not None and not self.before.any():
             self.before = self.messaging.mean * _quantiles(Shape(LOGNORMAL, self.messaging.spread, self.shape.samples))
@@ -403,7 +402,7 @@ class CohortStation(Station):
         self.durations.append(Flow(durations, weights, weights))
 
     def _matched(self) -> Flow:
-        """Cohorts that a join could put together: items count by their rank at each input."""
+        """Cohorts of joined items: the n-th item of each input is matched with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
         if whole <= DUST:
@@ -419,7 +418,7 @@ class CohortStation(Station):
 
 
 def _without(flow: Flow, count: float) -> Flow:
-    """`flow` less its first `count` items."""
+    """`flow` without its first `count` items."""
     left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
     keep = left > DUST
     return Flow(flow.times[keep], flow.born[keep], left[keep])

@@ -1,5 +1,5 @@
-"""Random numbers that depend on nothing but (seed, stream, number): the same item has the same service time whatever
-the policy did before it, and however time was cut into windows.
+"""Counter-based random numbers, a function of (seed, stream, number) alone: an item has the same service time whatever
+the policy did before, and however time was cut into windows.
 """
 
 import math
@@ -28,28 +28,28 @@ def _mixed(word: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def sequence(seed: int, stream: int) -> np.uint64:
-    """Where the random numbers of a stream begin."""
+    """Start state of a stream's random numbers."""
     return _mixed(np.uint64(seed) + np.uint64(stream + 1) * _STREAM)
 
 
 @njit(cache=True)
 def drawn(start: np.uint64, number: int) -> float:
-    """Draw `number` of the sequence that begins at `start`, in (0, 1)."""
+    """Draw `number` of the sequence with start state `start`, in (0, 1)."""
     word = _mixed(start + np.uint64(number + 1) * _GOLDEN)
     return (float(word >> np.uint64(11)) + 0.5) / 9007199254740992.0
 
 
 @njit(cache=True)
 def uniform(seed: int, stream: int, number: int) -> float:
-    """A float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter, one sequence a stream."""
+    """A float in (0, 1): splitmix64 (Steele, Lea and Flood 2014) over a counter, one sequence per stream."""
     return drawn(sequence(seed, stream), number)
 
 
 @njit(cache=True)
 def normal(level: float) -> float:
-    """Quantile of the standard normal distribution: algorithm AS 241, PPND7 (Wichura 1988), good to six digits.
+    """Quantile of the standard normal distribution: algorithm AS 241, PPND7 (Wichura 1988), accurate to six digits.
 
-    One rational function in the middle, where 85 % of the draws fall: several times faster than a logarithm and a cosine.
+    The central 85 % of draws need one rational function, several times faster than Box-Muller's logarithm and cosine.
     """
     middle = level - 0.5
     if abs(middle) <= 0.425:
@@ -75,9 +75,9 @@ def normal(level: float) -> float:
 
 @njit(cache=True)
 def factor(kind: int, shape: float, samples: Floats, start: np.uint64, number: int) -> float:
-    """Service time of item `number` over its mean. shape: sigma of the lognormal; samples: sorted, of mean 1.
+    """Service time of item `number` divided by the mean service time.
 
-    start: of the sequence it is drawn from.
+    shape: sigma of the lognormal. samples: sorted, with mean 1. start: start state of the stream.
     """
     if kind == 0 or (kind == 1 and shape == 0.0):
         return 1.0

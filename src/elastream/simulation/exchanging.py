@@ -1,8 +1,7 @@
-"""Who sends whom how much in a simulation: the traffic between operators, dealt out over the pairs of their instances.
+"""Simulated traffic between tasks: the traffic of each edge, divided over the pairs of instances of its two operators.
 
-An instance gets its share of what comes to its operator and sends its share of what that emits, so a pair's part is the
-product of the two; with keys that weigh differently the shares do. Sizes of records are declared; without them nothing is
-known.
+A pair's part is the product of the sender's share of what its operator emits and the receiver's share of what its operator
+gets. Record sizes are declared; without them traffic is unknown.
 """
 
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ __all__ = ["Stream", "crossing", "exchange_of", "rows_of"]
 
 
 class Stream(NamedTuple):
-    """What travels over an edge, from instances of `source` (None: one that stands nowhere) to those of `target`.
+    """Traffic over an edge, from the instances of `source` (None: not on any host) to those of `target`.
 
-    rate: bytes/s; NaN where the size of a record or its rate is unknown.
+    rate: bytes/s; NaN if the record size or rate is unknown.
     """
 
     edge: Edge
@@ -30,7 +29,7 @@ class Stream(NamedTuple):
 
 
 def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
-    """Row in the frame of tasks of every instance, by station; -1 for one that is placed nowhere."""
+    """Row of every instance in the task frame, by station; -1 for an unplaced instance."""
     placed = np.concatenate([station.crew.host >= 0 for station in stations])
     rows = np.where(placed, np.cumsum(placed) - 1, -1)
     ends = np.cumsum([len(station.crew) for station in stations])
@@ -38,7 +37,7 @@ def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
 
 
 def exchange_of(streams: Sequence[Stream] | None, stations: Sequence[Station], age: float) -> Exchange:
-    """`streams` by pair of tasks; unknown where there are none yet or one of them is."""
+    """Divide `streams` over pairs of tasks; unknown (`UNMEASURED`) if there are none yet or one has an unknown rate."""
     if streams is None or any(np.isnan(stream.rate) for stream in streams):
         return UNMEASURED
     rows = rows_of(stations)
@@ -51,7 +50,10 @@ def exchange_of(streams: Sequence[Stream] | None, stations: Sequence[Station], a
 
 
 def crossing(exchange: Exchange, host: Integers, hosts: int) -> Floats:
-    """Bytes/s over the link of each host, both directions; NaN where unknown. What comes from nowhere comes over it."""
+    """Bytes/s over each host's link, both directions; shape (hosts,), NaN if unknown.
+
+    Traffic from a sender that is on no host counts at the receiver's link.
+    """
     if not exchange.known:
         return np.full(hosts, np.nan)
     at = np.append(host, -1)

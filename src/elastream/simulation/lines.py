@@ -1,4 +1,4 @@
-"""Straight lines through noisy measurements that a stalled one does not bend."""
+"""Robust line fits for calibration: outliers, such as a stalled batch, hardly change them."""
 
 import numpy as np
 
@@ -7,23 +7,24 @@ from elastream.model.observation import Floats
 __all__ = ["line_through"]
 
 MOST = 400
-"""Points that pairs are made of; of more, every n-th is taken."""
+"""Most points of which pairs are formed; of more points, every n-th is used."""
 
 
 def line_through(x: Floats, y: Floats) -> tuple[float, float]:
-    """(value at 0, slope) of the line through the points, neither negative; shape (points,) each, at least one, x >= 0.
+    """Fit a line: (value at 0, slope), neither negative. x, y: shape (points,), at least one point, x >= 0.
 
-    After Theil and Sen, with pairs weighted by how far they lie apart (Jaeckel 1972): the slope is the weighted median of
-    those between any two points, the value at 0 the median of what is left.
+    Theil-Sen estimator with pairs weighted by their distance (Jaeckel 1972): the slope is the weighted median of the
+    slopes of all pairs of points, the value at 0 the median residual.
     """
     step = -(-x.size // MOST)
     x, y = x[::step], y[::step]
     first, second = np.triu_indices(x.size, 1)
     apart = x[second] - x[first]
-    told = apart != 0
+    distinct = apart != 0
     each = 0.0
-    if told.any():
-        each = max(0.0, _weighted_median((y[second] - y[first])[told] / apart[told], np.abs(apart[told])))
+    if distinct.any():
+        slopes = (y[second] - y[first])[distinct] / apart[distinct]
+        each = max(0.0, _weighted_median(slopes, np.abs(apart[distinct])))
     fixed = float(np.median(y - each * x))
     if fixed < 0:
         fixed, each = 0.0, max(0.0, _weighted_median(y[x > 0] / x[x > 0], x[x > 0]))

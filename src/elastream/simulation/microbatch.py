@@ -1,11 +1,10 @@
-"""Dataflows fused as on Spark: each segment works in micro-batches, its stages one after the other.
+"""Simulates fused dataflows as on Spark: each segment executes micro-batches, its stages one after the other.
 
-A batch begins when the trigger is due and the last one is done, takes what is due as far as the governor lets it - the one
-that runs on Spark - and lasts for an overhead a stage and for its records, one stage after the other. A stage lasts as long
-as the host that its tasks burden most. The tasks of a stage that reads a source are spread over the hosts that run, those
-of a keyed stage lie where its state partitions are, and one that has moved loads its state first. Records travel as
-cohorts. What a stage spends beyond its operators (transport between processes) is part of the costs given here, as it is of
-costs measured on Spark.
+A batch starts when its trigger is due and the previous batch has ended, takes the due records up to the governor's limit
+(the governor used on Spark), and lasts for an overhead per stage plus the stages' work. A stage lasts as long as its most
+loaded host. Tasks of a stateless stage are spread over the running hosts; those of a keyed stage run where its state
+partitions are, and a moved one loads its state first. Records travel as cohorts. Costs include the transport between
+processes, as costs measured on Spark do.
 """
 
 import math
@@ -34,16 +33,16 @@ from elastream.simulation.stations import NOTHING, Flow, Station, joined
 __all__ = ["COMING", "FusedNetwork", "dealt", "landed"]
 
 DUST = 1e-9
-"""Records less than this are nobody."""
+"""Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
 BATCH_STREAM = 2_000_000
-"""Streams of random numbers from here on belong to the batches of segments."""
+"""First random-number stream of segments' batches."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
-"""States of a host that is on its way."""
+"""States of a host that is requested but not yet running."""
 
 
 class Burden(NamedTuple):
-    """Tasks of a stage on hosts: rows of the pool, tasks there, tasks that must load their state, and core-seconds/s that
-    all of them get; shape (hosts,) each."""
+    """Tasks of a stage by host: rows in the pool, tasks, tasks that must load state, and core-seconds/s that all of a
+    host's tasks get together; shape (hosts,) each."""
 
     hosts: NDArray[np.int64]
     tasks: NDArray[np.int64]
@@ -52,7 +51,7 @@ class Burden(NamedTuple):
 
 
 class StageStation(Station):
-    """A stage. Its instances are partitions; they lie on hosts where the stage has state, and reserve nothing there."""
+    """A stage, whose instances are partitions; those of a keyed stage are placed on hosts but reserve no capacity."""
 
     def __init__(self, stage: Stage, stream: int, limit: float | None, settings: Settings, seed: int) -> None:
         operator = Operator(stage.name, max_duration=limit, cores=1.0)
@@ -68,41 +67,41 @@ class StageStation(Station):
 
     @property
     def needs(self) -> tuple[float, float]:
-        """Too little to count, enough to be spread evenly over hosts."""
+        """A token amount of cores: reserves nothing, but makes the pool spread partitions evenly."""
         return 1e-6, 0.0
 
     @property
     def placed(self) -> bool:
-        """Whether its partitions hold state and so lie on hosts."""
+        """Whether its partitions hold state and are therefore placed on hosts."""
         return self.stage.keyed
 
     @property
     def backlog(self) -> float:
-        """Records due and not taken; unknown but for the stage that leads its segment, and before its first batch."""
+        """Records due and not taken; NaN before the first batch and for all stages but the first of a segment."""
         return self.due if self.served else math.nan
 
     @property
     def queued(self) -> float:
-        """The same as a number."""
+        """`backlog`, with 0 for unknown."""
         return 0.0 if math.isnan(self.due) else self.due
 
     @property
     def in_service(self) -> float:
-        """Records of the batch under way."""
+        """Records of the current batch."""
         return self.working
 
     @property
     def unfinished(self) -> bool:
-        """Whether a record waits or is in a batch."""
+        """Whether a record waits or is in the current batch."""
         return self.queued > 1e-6 or self.working > 1e-6
 
     def settle(self) -> None:
-        """A batch has ended: from the next one on, partitions run where they were moved, as far as `landed` lets them."""
+        """End a batch: in the next one, moved partitions run on their new hosts, as far as `landed` allows."""
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
         self.where, self.fresh = landed(self.where, wanted), self.where
 
     def locate(self, up: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Hosts of its partitions, how many each has, and how many of these are to be loaded there; shape (hosts,) each."""
+        """Hosts of its partitions, partitions on each, and those of them that must load state; shape (hosts,) each."""
         if not self.where:
             self.settle()
         now = {}
@@ -116,12 +115,12 @@ class StageStation(Station):
         return hosts, tasks, np.array([came.count(host) for host in hosts.tolist()], dtype=np.int64)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Partitions leave a host; where it was lost, the batch under way begins again."""
+        """Remove partitions from a host; if it was lost, the current batch starts again."""
         self.interrupted = self.interrupted or lost
 
 
 class FusedSegment:
-    """One query: what it has to do, the batch under way, and its stages."""
+    """One query: its queue of records, its current batch, and its stages."""
 
     def __init__(
         self, segment: Segment, stations: Mapping[str, StageStation], settings: Settings, seed: int, stream: int
@@ -150,14 +149,14 @@ class FusedSegment:
         self.volume: dict[str, float] = {}
 
     def govern(self, rate: float) -> None:
-        """Let batches be governed as those of a source of Elastream's own are whose load begins with `rate` records/s."""
+        """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
         seconds = self.settings.batch_seconds
         governor = Governor(seconds)
-        # What the load brings in twice the time of a batch is no burst (`spark.sources`).
+        # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
         self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
 
     def advance(self, begin: float, end: float, pool: Pool, speeds: Floats) -> Flow:
-        """Batches in [begin, end); returns the records committed, each with the time of its commit."""
+        """Execute batches in [begin, end); returns the records committed, each with its commit time."""
         committed: list[Flow] = []
         if self.batch.times.size and any(station.interrupted for station in self.stations):
             self.starts, self.ends = begin, begin + (self.ends - self.starts)
@@ -177,17 +176,17 @@ class FusedSegment:
         return joined(committed)
 
     def _due(self, begin: float) -> float:
-        """When the next batch begins: the last one is done, the trigger is due, and there is a record to take."""
+        """Start of the next batch: the previous one has ended, the trigger is due, and a record is available."""
         first = self.queue.times[0] if self.queue.times.size else math.inf
         every = self.settings.batch_interval
         if every <= 0 or not math.isfinite(first):
             return float(max(self.free, begin, first))
-        # A trigger that was missed is made up for at once; one that finds nothing waits for the next (Spark's own rule).
+        # Spark's rule: a missed trigger fires at once; one without records waits for the next.
         start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
         return max(begin, start if first <= start else math.ceil(first / every) * every)
 
     def _begin(self, start: float, pool: Pool, speeds: Floats) -> bool:
-        """Take what is due at `start`; False where no host can work on it."""
+        """Start a batch with the records due at `start`; False if a stage has no host to run on."""
         burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
         if any(not burden.hosts.size for burden in burdens.values()):
             return False
@@ -217,7 +216,7 @@ class FusedSegment:
         lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
         self._settle(pool, max(lasts, self.settings.batch_interval))
         if ratios := self.settings.batch_ratios:
-            # Slow batches come in rows, when something else is busy on the machine: the rows are kept, begun anywhere.
+            # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
             first = int(uniform(self.seed, BATCH_STREAM + self.stream, 0) * len(ratios))
             lasts *= ratios[(first + self.number) % len(ratios)]
             self.number += 1
@@ -226,7 +225,7 @@ class FusedSegment:
         return True
 
     def _settle(self, pool: Pool, seconds: float) -> None:
-        """Charge hosts in their first batches with all that they get: what the work leaves over goes into compiling."""
+        """Charge hosts in their first batches with their full capacity: the JVM's compilation uses the remainder."""
         for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
             before = self.served.get(row, 0)
             if before < self.settings.settling_batches and self.settings.settling_boost > 1:
@@ -234,14 +233,14 @@ class FusedSegment:
             self.served[row] = before + 1
 
     def _learn(self, now: float) -> None:
-        """Tell the governor of the last batch, which to it lasts until the next is planned, the wait for that included."""
+        """Report the last batch to the governor, with the time from its planning to that of the next."""
         if self.governor is not None and self.planned is not None:
             taken, since = self.planned
             self.governor = self.governor.after(max(1, round(taken)), now - since)
             self.planned = None
 
     def _burden(self, station: StageStation, pool: Pool, speeds: Floats) -> Burden:
-        """Where the tasks of a stage run. Those that have no place are dealt out evenly, as far as hosts have slots."""
+        """Tasks of a stage by host; those without state are dealt out evenly, free slots first."""
         if station.placed:
             hosts, tasks, loading = station.locate(pool.up)
         else:
@@ -256,7 +255,7 @@ class FusedSegment:
         return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
 
     def _charge(self, until: float, pool: Pool) -> None:
-        """Charge hosts with what the batch worked since it was last charged: `pool.worked`, in core-seconds."""
+        """Add the batch's work since the last charge to the hosts' `pool.worked`, core-seconds."""
         whole = self.ends - self.starts
         if until > self.charged:
             share = (until - self.charged) / whole
@@ -294,10 +293,10 @@ class FusedSegment:
 
 
 def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
-    """Host of each task in the batch to come, by where they were in the last one and where they are wanted.
+    """Host of each task in the next batch. where: hosts in the last batch; wanted: requested hosts.
 
-    Each host takes one task a batch that was elsewhere, as on Spark (`spark.placing`); a task seen first is where it is
-    wanted.
+    Each host receives at most one moved task per batch, as on Spark (`spark.placement.placing`); a new task starts on the
+    requested host.
     """
     taking: set[Any] = set()
     found = {}
@@ -310,7 +309,7 @@ def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any
 
 
 def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`tasks` dealt over hosts one by one, a host with free slots before one without; shape (hosts,)."""
+    """Number of tasks per host, dealt one by one, hosts with free slots first; shape (hosts,)."""
     dealt = np.zeros(slots.size, dtype=np.int64)
     for _ in range(tasks if slots.size else 0):
         dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
@@ -318,7 +317,7 @@ def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class FusedNetwork:
-    """All segments of a fused dataflow; the same face as `Network`. `stations` are stages."""
+    """All segments of a fused dataflow. Drop-in for `Network`; its `stations` are stages."""
 
     cohorts = True
 
@@ -350,7 +349,7 @@ class FusedNetwork:
 
     @property
     def scalable(self) -> frozenset[str]:
-        """Stages whose width can change: those without state, as on Spark."""
+        """Stages whose parallelism can change: those without state, as on Spark."""
         return frozenset(station.name for station in self.stations if not station.placed)
 
     def _limit(self, stage: Stage) -> float | None:
@@ -358,12 +357,12 @@ class FusedNetwork:
         return min((each for each in promised if each is not None), default=None)
 
     def compose(self, composition: Composition) -> None:
-        """Work under this composition from the next batch on."""
+        """Apply a composition from the next batch on."""
         costs = alternate_costs(self.graph, self.settings, composition)
         selectivity = {name: each for name, (_, each) in costs.items()}
         for name, segment in self.segments.items():
             entries = [o for o in segment.segment.operators if self._enters(o, segment.segment)]
-            # Of records that come to the segment, an equal share is taken to enter at each of its entrances.
+            # Assumption: each entry operator of the segment gets an equal share of its records.
             volumes = offered_rates(self.graph, {o: 1 / len(entries) for o in entries}, selectivity, composition)
             for station in segment.stations:
                 segment.work[station.name] = sum(volumes[o] * costs[o][0] for o in station.stage.operators if o in costs)
@@ -378,7 +377,7 @@ class FusedNetwork:
         return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
 
     def advance(self, begin: float, end: float, pool: Pool) -> None:
-        """Everything that happens in [begin, end)."""
+        """Simulate [begin, end), seconds."""
         speeds = pool.speeds(begin)
         for name in self.segments:
             segment = self.segments[name]
@@ -401,7 +400,7 @@ class FusedNetwork:
                 self.latencies.append(Flow(done.times - done.born, done.born, done.counts))
 
     def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
-        """What travels between stages, in bytes/s; emitted: records/s that pass the stages. Durable edges go by no host."""
+        """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
         stages = self.layout.stage_of
         found = []
         for edge in self.graph.edges:
@@ -419,14 +418,14 @@ class FusedNetwork:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to come or to do."""
+        """Whether all arrivals have been processed."""
         return all(source.ended for source in self.sources.values()) and not any(
             segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
         )
 
 
 def _first_rate(load: Emissions, seconds: float) -> float:
-    """Records/s that a load begins with, over its first `seconds`."""
+    """Mean rate of a load over `seconds` from its first record, records/s."""
     present = load.counts > 0
     if not present.any():
         return 0.0

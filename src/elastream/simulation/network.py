@@ -1,6 +1,6 @@
-"""The dataflow in motion: sources, stations and sinks, and what travels between them.
+"""Simulates a dataflow with a queue per operator: sources, stations, sinks, and the items in transit between them.
 
-A window of time is worked off in topological order, each operator after all that feed it.
+Each time window is processed in topological order, so that an operator's inputs are complete before it runs.
 """
 
 import math
@@ -24,13 +24,13 @@ from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, e
 __all__ = ["Network"]
 
 AHEAD = 1 << 14
-"""Records, about, that a source lays out at once."""
+"""Approximate number of records that a source generates at once."""
 PIECES = 64
-"""Cohorts a monitoring period into which records that arrive evenly are cut; a wait is off by at most one such piece."""
+"""Cohorts per monitoring period for evenly spaced arrivals; a computed wait is off by at most one such piece."""
 
 
 class Source:
-    """Gives the records of a load out as time passes, one by one or, where `piece` seconds are given, in cohorts."""
+    """Emits the records of a load as time passes: one by one or, given `piece` seconds, in cohorts of that length."""
 
     def __init__(self, load: Emissions, piece: float | None = None) -> None:
         self.load = load
@@ -43,11 +43,11 @@ class Source:
 
     @property
     def emitted(self) -> float:
-        """Records given out and not held back before the first operator."""
+        """Records emitted, without those held back before the first operator."""
         return self.offered - self.held
 
     def until(self, end: float) -> Flow:
-        """Records that arrive before `end` and were not given out yet."""
+        """Emit the records that arrive before `end` and were not emitted yet."""
         ready = self.ready
         if self.next < self.load.times.size and self.load.times[self.next] < end:
             self.ready = ready = self._laid_out(end)
@@ -57,7 +57,7 @@ class Source:
         return flow
 
     def _laid_out(self, end: float) -> Flow:
-        """What is ready, and the records of all emissions that begin before `end`, of some more to be done with them."""
+        """The ready records plus those of all emissions that begin before `end`, and some more to amortise the cost."""
         load = self.load
         stop = int(np.searchsorted(load.times, end, side="left"))
         if self.piece is None:
@@ -74,12 +74,12 @@ class Source:
 
     @property
     def ended(self) -> bool:
-        """Whether all records were given out."""
+        """Whether all records were emitted."""
         return self.offered >= self.total - 1e-6 * max(1, self.total)
 
 
 class Network:
-    """All queues of a dataflow. `stations` are its operators between sources and sinks, in topological order."""
+    """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted."""
 
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         self.graph = layout.graph
@@ -129,7 +129,7 @@ class Network:
         return station
 
     def compose(self, composition: Composition) -> None:
-        """Work under this composition from now on."""
+        """Apply a composition from now on."""
         self.version = composition.version
         for name, (cost, selectivity) in alternate_costs(self.graph, self.settings, composition).items():
             self.by_name[name].work = cost
@@ -140,7 +140,7 @@ class Network:
         }
 
     def advance(self, begin: float, end: float, pool: Pool) -> None:
-        """Everything that happens in [begin, end)."""
+        """Simulate [begin, end), seconds."""
         self._rate(begin, pool)
         self._measure_links(pool)
         lasts = end - begin
@@ -156,31 +156,31 @@ class Network:
                 self._deliver(name, station.advance(begin, end, self.means[name]))
 
     def _rate(self, begin: float, pool: Pool) -> None:
-        """Mean service time (s) on every instance, anew where instances, work or speeds have changed."""
-        standing = (pool.changes, pool.placements, self.version)
-        if pool.steady and standing == self._rated:
+        """Update every instance's mean service time (s) if instances, costs or speeds have changed."""
+        placement = (pool.changes, pool.placements, self.version)
+        if pool.steady and placement == self._rated:
             return
-        self._rated = standing
+        self._rated = placement
         speeds = pool.speeds(begin)
         for station in self.stations:
-            # The speed of an instance that is placed nowhere is that of any host: it takes nothing.
+            # An unplaced instance (host -1) reads the last host's speed; harmless, because it serves nothing.
             cores, host = station.operator.cores, station.crew.host
             self.means[station.name] = station.work / (cores * speeds[host]) if speeds.size else np.zeros(host.size)
 
     def _variation(self, name: str) -> float:
-        """Squared coefficient of variation of the times between items that come to an operator, by chance alone."""
+        """Squared coefficient of variation of an operator's random interarrival times."""
         found = []
         for edge in self.graph.inputs[name]:
             station = self.by_name.get(edge.source)
             if isinstance(station, CohortStation):
                 dealt = sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
-                # What emits one item for every n it takes, or deals them to n, sends them more evenly than it finishes.
+                # Emitting one item per n, or dealing items to n edges, makes departures more regular.
                 each = station.selectivity * len(station.waiting) / max(1, dealt)
                 found.append(station.leaves * min(1.0, each))
         return sum(found) / len(found) if found else 0.0
 
     def _grain(self, name: str) -> float:
-        """Seconds within which a source or operator tells the times of its items apart no more; 0 for real bursts."""
+        """Time resolution of a source's or operator's items, seconds; 0 if simultaneous items are a real burst."""
         if name in self.sources:
             source = self.sources[name]
             return min(source.load.span, source.piece or 0.0)
@@ -188,7 +188,7 @@ class Network:
         return station.width if isinstance(station, CohortStation) else 0.0
 
     def _deliver(self, name: str, flow: Flow) -> None:
-        """Send what an operator emits over its live edges."""
+        """Send an operator's emitted items over its live edges."""
         if not flow.times.size:
             return
         edges = self.live[name]
@@ -212,7 +212,7 @@ class Network:
                 self.latencies.append(Flow(part.times - part.born, part.born, part.counts))
 
     def _travelled(self, edge: Edge, flow: Flow) -> Flow:
-        """`flow` as it reaches the far end of `edge`."""
+        """`flow` with the arrival times at the target of `edge`."""
         latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))
         times = flow.times
         if gap > 0:
@@ -220,14 +220,14 @@ class Network:
         return Flow(times + latency, flow.born, flow.counts) if latency or gap else flow
 
     def _measure_links(self, pool: Pool) -> None:
-        """Mean latency (s) of each edge between operators, and seconds of link an item takes, as instances stand now.
+        """Update mean latency (s) and link seconds per item of each edge between operators, for the current placement.
 
-        An item meets any pair of instances of the two operators with equal chance; on one host it travels for free.
+        An item travels between any pair of instances of the two operators with equal probability; within a host for free.
         """
         settings = self.settings
-        if self._measured == (standing := (pool.changes, pool.placements, self.version)):
+        if self._measured == (placement := (pool.changes, pool.placements, self.version)):
             return
-        self._measured = standing
+        self._measured = placement
         self.delays = {}
         limited = settings.links or (pool.bandwidth[: len(pool)] > 0).any()
         if settings.latency == 0.0 and not settings.links and not limited:
@@ -254,7 +254,7 @@ class Network:
                 self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
 
     def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
-        """What travels between operators, in bytes/s; emitted: records/s that each operator emits."""
+        """Traffic between operators, bytes/s. emitted: records/s that each operator emits."""
         found = []
         for name, edges in self.live.items():
             size = self.settings.record_size(self.graph.by_name[name])
@@ -269,17 +269,17 @@ class Network:
 
     @property
     def scalable(self) -> frozenset[str]:
-        """Operators whose number of instances can change: all."""
+        """Operators whose parallelism can change: all."""
         return frozenset(self.by_name)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to come or to do; what a join has no partner for does not count."""
+        """Whether all arrivals have been processed; a join's unmatched items do not count."""
         return all(source.ended for source in self.sources.values()) and not any(s.unfinished for s in self.stations)
 
 
 def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) -> frozenset[str]:
-    """Sources and operators whose items travel in cohorts: those with more than `cohorts_above` a period at the peak."""
+    """Sources and operators whose items travel in cohorts: those above `cohorts_above` items in the busiest period."""
     if settings.travel is Travel.SINGLE:
         return frozenset()
     if settings.travel is Travel.TASKS:
@@ -292,9 +292,9 @@ def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) ->
 
 
 def whole_items(flow: Flow, part: float) -> tuple[Flow, float]:
-    """The items that cohorts amount to, each when the last of its parts comes; and what is left of one.
+    """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
 
-    part: what was left of the cohorts before.
+    part: fraction of an item remaining from earlier cohorts.
     """
     reach = part + np.cumsum(flow.counts)
     due = math.floor(float(reach[-1]) + 1e-9)
@@ -308,9 +308,9 @@ def share(flow: Flow, first: int, of: int) -> Flow:
 
 
 def alternate_costs(graph: Graph, settings: Settings, composition: Composition) -> dict[str, tuple[float, float]]:
-    """(core-seconds a record, records out per record in) of every operator that works, by what runs under `composition`.
+    """(core-seconds per record, records out per record in) of every non-source, non-sink operator under `composition`.
 
-    What was measured goes before what the alternate declares. Raises DataflowError where neither gives a cost.
+    Measured values override those that the alternate declares. Raises DataflowError if neither has a cost.
     """
     found = {}
     for operator in graph.operators:
@@ -321,16 +321,16 @@ def alternate_costs(graph: Graph, settings: Settings, composition: Composition) 
             selectivity = measured.selectivity if measured.selectivity is not None else alternate.selectivity
             if cost is None:
                 raise DataflowError(
-                    f"operator {operator.name!r} gives no cost for {alternate.name!r}; "
-                    "the simulation needs core-seconds a record: declare them, or take them from a recorded run"
+                    f"operator {operator.name!r} has no cost for alternate {alternate.name!r}; the simulation needs "
+                    "core-seconds per record: declare `cost`, or calibrate with a recorded run"
                 )
             found[operator.name] = (cost, 1.0 if selectivity is None else selectivity)
     return found
 
 
 def load_of(source: Operator, loads: Mapping[str, Load], seconds: float) -> Emissions:
-    """The load of a source: the one in `loads`, else its own; raises DataflowError where there is none."""
+    """The load of a source: the one in `loads`, else its declared one; raises DataflowError if it has neither."""
     load = loads.get(source.name) or source.load
     if load is None:
-        raise DataflowError(f"source {source.name!r} has no load: the simulation needs to know when records arrive")
+        raise DataflowError(f"source {source.name!r} has no load; the simulation needs one: declare `load` at the source")
     return emissions(load, until=seconds)

@@ -1,8 +1,8 @@
-"""The simulated plant: a dataflow on leased hosts, in simulated time, behind the same seam as an engine.
+"""The simulated plant: executes a dataflow on leased hosts in simulated time, and implements `model.plant.Plant`.
 
-This module carries out actions and lets time pass; queues are in `stations`, hosts in `pool`, which instance is where in
-`staffing`, what is reported in `watching` and `result`. Lost work is done again (at least once), and an instance whose host
-is lost starts elsewhere as soon as a host has room.
+This module applies actions and advances time; queues are in `stations`, hosts in `pool`, placement in `staffing`, metrics
+in `watching` and `result`. Lost work is redone (at least once); an instance whose host is lost restarts on the first host
+with room.
 """
 
 import math
@@ -47,13 +47,13 @@ __all__ = ["SimulatedClock", "SimulatedPlant", "make_plant"]
 
 
 class SimulatedClock:
-    """Time that passes when somebody waits for it."""
+    """Clock of a simulated plant: time advances only in `sleep_until`."""
 
     def __init__(self, plant: "SimulatedPlant") -> None:
         self._plant = plant
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Simulated seconds since the run started."""
         return self._plant.time
 
     def sleep_until(self, time: float) -> None:
@@ -89,7 +89,7 @@ class SimulatedPlant:
 
     @property
     def migrations(self) -> int:
-        """Instances that were moved from host to host so far."""
+        """Number of instance moves between hosts so far."""
         return self.staffing.migrations
 
     @property
@@ -98,11 +98,11 @@ class SimulatedPlant:
         return self.network.empty
 
     def observe(self) -> Observation:
-        """What is known now: rates and durations of the last whole monitoring period, everything else as it stands."""
+        """Current state: rates and durations of the last whole monitoring period, all other values at this moment."""
         return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
-        """What the run has come to so far."""
+        """Figures of the run so far."""
         return result_of(self)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class SimulatedPlant:
                 self.pool.to(event.row, HostState.RELEASED, time)
 
     def advance(self, until: float) -> None:
-        """Simulate up to `until`; returns at once where that has passed."""
+        """Simulate up to `until`, seconds; returns at once if that time has passed."""
         while self.time < until:
             end = min(until, self.watch.next_tick, self.pool.next_event)
             if end > self.time:
@@ -131,7 +131,7 @@ class SimulatedPlant:
                 self.watch.tick(self.time)
 
     def apply(self, action: Action) -> Outcome:
-        """Do one action, or say why not."""
+        """Apply one action; a refusal's reason names the rule."""
         if self.closed:
             return Outcome(action, Status.REFUSED, "the simulation is closed")
         match action:
@@ -156,10 +156,10 @@ class SimulatedPlant:
         return Outcome(action, status, reason)
 
     def _happen(self, event: Event) -> None:
-        """A host is up, gone or lost by itself."""
+        """Process a host that has started, stopped or failed."""
         pool = self.pool
         if event.row < 0:
-            row = pool.struck(event)
+            row = pool.fault_target(event)
             if row is not None:
                 pool.to(row, HostState.LOST, self.time)
                 self.staffing.evict(row, self.time)
@@ -176,7 +176,7 @@ class SimulatedPlant:
     def _set_parallelism(self, action: SetParallelism) -> tuple[Status, str]:
         station = self._station(action.operator)
         if station is None or station.name not in self.network.scalable:
-            return Status.REFUSED, f"{action.operator!r} is no operator whose number of instances can change"
+            return Status.REFUSED, f"the parallelism of {action.operator!r} cannot be changed"
         if action.instances < 1:
             return Status.REFUSED, f"{action.operator} needs at least one instance"
         change = action.instances - len(station.crew)
@@ -199,7 +199,7 @@ class SimulatedPlant:
         rows = np.flatnonzero(station.crew.index == task.index) if station else np.zeros(0)
         target = self.pool.active_row(host)
         if station is None or not rows.size:
-            return Status.REFUSED, f"there is no task {task}"
+            return Status.REFUSED, f"task {task} does not exist"
         if target is None:
             return Status.REFUSED, f"host {host!r} is not leased"
         i = int(rows[0])
@@ -218,9 +218,9 @@ class SimulatedPlant:
             return (Status.DONE, "") if lease.ready_at() is not None else (Status.ACCEPTED, "the host is starting")
         kind = self.context.host_types.get(action.type)
         if kind is None or not action.host:
-            return Status.REFUSED, f"there is no host type {action.type!r}" if kind is None else "a host needs a name"
+            return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
         if len(self.pool.active) >= self.context.max_hosts:
-            return Status.REFUSED, f"{self.context.max_hosts} hosts are leased, as many as are allowed"
+            return Status.REFUSED, f"{self.context.max_hosts} hosts are leased, which is the limit"
         self.pool.lease(action.host, kind, self.time)
         return Status.ACCEPTED, "the host is starting"
 
@@ -238,7 +238,7 @@ class SimulatedPlant:
             return Status.REFUSED, f"host {host!r} is not running"
         self.pool.to(row, HostState.DRAINING, self.time)
         left = self.staffing.empty(row, self.time)
-        return (Status.ACCEPTED, f"{left} instances find no room elsewhere yet") if left else (Status.DONE, "")
+        return (Status.ACCEPTED, f"{left} instances wait for room on other hosts") if left else (Status.DONE, "")
 
     def _cancel_drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
@@ -256,7 +256,7 @@ class SimulatedPlant:
         if lease.state in (HostState.RELEASING, HostState.RELEASED, HostState.LOST):
             return Status.DONE, ""
         if self.pool.tasks[row] and not self.staffing.has_room_elsewhere(row):
-            return Status.REFUSED, f"no other host has room for what {host!r} holds"
+            return Status.REFUSED, f"the instances on host {host!r} do not fit on other hosts"
         self.staffing.empty(row, self.time)
         self.pool.to(row, HostState.RELEASING, self.time)
         return Status.ACCEPTED, "the host is shutting down"
@@ -283,14 +283,14 @@ class SimulatedPlant:
         self.network.compose(self.composition)
 
     def staff(self, parallelism: Mapping[str, int]) -> None:
-        """Start the run with these instances, ready at once; raises CloudError where the first hosts have no room."""
+        """Place the initial instances, ready at once; raises CloudError if the first hosts have no room for them."""
         for station in self.network.stations:
             count = parallelism.get(station.name, 1)
             if station.name not in self.network.scalable:
                 count = self.settings.state_partitions
             refused = self.staffing.extend(station, count, (), self.time)
             if refused:
-                raise CloudError(f"{refused}; the run starts with {count} on {len(self.pool)} hosts")
+                raise CloudError(f"{refused}: the run must start with {count} of them on {len(self.pool)} hosts")
             station.crew.free[station.crew.host >= 0] = self.time
         self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
 
@@ -309,23 +309,22 @@ def make_plant(
     target_latency: float | None = None,
     seconds: float = math.inf,
 ) -> SimulatedPlant:
-    """A simulated plant for `layout`, at time 0 with `hosts` hosts of the first type running and all operators staffed.
+    """Build a simulated plant for `layout` at time 0, with its first hosts running and instances of all operators placed.
 
-    A layout with stages of several operators works in micro-batches as on Spark (`microbatch`); one with every operator
-    apart has a queue before each, or with `Travel.TASKS` one before each instance.
+    A layout with a stage of several operators executes micro-batches as on Spark (`microbatch`); one with a stage per
+    operator has a queue per operator or, with `Travel.TASKS`, per instance.
 
-    hosts: how many of the first type there are at the start, or the type of each.
-    loads: by source, over the load that the source itself declares. parallelism: instances to start with, 1 where not
-    given. seconds: where to cut a load that goes on for longer. Raises DataflowError for a source without a load,
-    CloudError for host types none of which can hold an operator or first hosts too small for all of them, InputError
-    for a bad load.
+    hosts: number of initial hosts of the first type, or the type of each. loads: by source, override declared loads.
+    parallelism: initial instances by operator, default 1. seconds: length limit of loads. Raises DataflowError for a
+    source without a load or a load without a source, CloudError if no host type can hold an operator or the first hosts
+    have too little room, InputError for an invalid load.
     """
     settings = settings or Settings()
     types = {kind.name: kind for kind in host_types}
     if not types:
-        raise CloudError("the simulation has no host type to lease")
+        raise CloudError("the simulation has no host type: declare at least one")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
-        raise DataflowError(f"there is a load for {min(unknown)!r}, which is no source of {layout.graph.name!r}")
+        raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
     kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else Network
     network: Network | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
@@ -334,7 +333,7 @@ def make_plant(
         if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
             raise CloudError(
                 f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
-                f"no host type is that large ({', '.join(types)})"
+                f"no host type has them ({', '.join(types)})"
             )
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,

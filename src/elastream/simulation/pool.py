@@ -1,7 +1,6 @@
-"""The leased hosts of a simulation: what they hold, how fast they are, and their lives from lease to release.
+"""Keeps the hosts of a simulation: used capacity, speed, and state from lease to release.
 
-Arrays with a row a host that was ever leased; rows are never used again. The lease itself is the model's, and nothing
-here decides anything.
+Arrays have one row per host ever leased; rows are not reused. Leases are `model.cloud.Lease`; decisions are made elsewhere.
 """
 
 import heapq
@@ -20,9 +19,9 @@ from elastream.simulation.settings import Fault, Settings
 __all__ = ["Event", "Pool"]
 
 START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
-"""Streams of random numbers that no operator uses."""
+"""Random-number streams of hosts, apart from those of operators."""
 SLACK = 1e-9
-"""Of a core or a megabyte: what summing fractions may be off by."""
+"""Tolerance for rounding in sums of cores or megabytes."""
 
 COLUMNS = (
     "cores", "memory", "used_cores", "used_memory", "speed", "ready", "since", "until", "unit", "minimum", "price",
@@ -31,7 +30,7 @@ COLUMNS = (
 
 
 class Event(NamedTuple):
-    """What happens to a host by itself; `row` is -1 for a fault that picks its host when it strikes."""
+    """A scheduled change of a host's state; `row` is -1 for a fault, whose host is chosen when it happens."""
 
     time: float
     order: int
@@ -40,7 +39,7 @@ class Event(NamedTuple):
 
 
 class Pool:
-    """Hosts of types `types`, which may hold instances of `operators` operators."""
+    """Hosts of `types`, which hold instances of `operators` operators."""
 
     def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:
         self.types = types
@@ -75,19 +74,19 @@ class Pool:
 
     @property
     def active(self) -> NDArray[np.int64]:
-        """Rows of hosts that are being paid, in the order they were leased."""
+        """Rows of hosts whose leases are active (paid for), in lease order."""
         if self._active[0] != self.changes:
             rows = [row for row, lease in enumerate(self.leases) if lease.active]
             self._active = (self.changes, np.array(rows, dtype=np.int64))
         return self._active[1]
 
     def active_row(self, host: str) -> int | None:
-        """The row of a host that is leased now; None for any other."""
+        """Row of a host whose lease is active; None for any other name."""
         row = self.rows.get(host)
         return row if row is not None and self.leases[row].active else None
 
     def lease(self, name: str, kind: HostType, now: float, *, running: bool = False) -> int:
-        """Lease a host; its row. `running`: it was there before the run began."""
+        """Lease a host; returns its row. running: the host is up at once, as at the start of a run."""
         row = len(self.leases)
         self._grow(row + 1)
         lease = Lease(name, kind, now).to(HostState.STARTING, now)
@@ -114,7 +113,7 @@ class Pool:
         return row
 
     def to(self, row: int, state: HostState, now: float) -> None:
-        """Let a host go to `state`; a release ends after the type's `stop` seconds."""
+        """Set a host's state; a release completes after the type's `stop` seconds."""
         self.leases[row] = self.leases[row].to(state, now)
         self.open[row] = state in (HostState.RUNNING, HostState.STARTING)
         self.up[row] = state in (HostState.RUNNING, HostState.DRAINING)
@@ -131,19 +130,19 @@ class Pool:
 
     @property
     def next_event(self) -> float:
-        """When something next happens by itself; inf where nothing will."""
+        """Time of the next scheduled event; inf if there is none."""
         return self.events[0].time if self.events else math.inf
 
     def due(self, now: float) -> Event | None:
-        """Take the next event that is due by `now`, leaving out those overtaken by another end of the host."""
+        """Remove and return the next event due by `now`; events of hosts whose lease has ended are dropped."""
         while self.events and self.events[0].time <= now:
             event = heapq.heappop(self.events)
             if event.row < 0 or self.leases[event.row].active:
                 return event
         return None
 
-    def struck(self, event: Event) -> int | None:
-        """Row of the host that a fault takes: the one it names, or the one running longest; None where it is not there."""
+    def fault_target(self, event: Event) -> int | None:
+        """Row of the host that a fault hits: the one named, or the one running longest; None if there is no such host."""
         name = self._faults[event.order].host
         if name is not None:
             row = self.rows.get(name)
@@ -151,7 +150,7 @@ class Pool:
         return next((int(row) for row in self.active if self.up[row]), None)
 
     def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:
-        """Which hosts take one more instance of that size; shape (hosts,)."""
+        """Whether each host has room for one more instance of that size; shape (hosts,)."""
         return (
             self.open[: len(self)]
             & (self.used_cores[: len(self)] + cores <= self.cores[: len(self)] + SLACK)
@@ -159,7 +158,7 @@ class Pool:
         )
 
     def best(self, cores: float, memory: float, without: Sequence[int] = ()) -> int | None:
-        """The host with the largest free share of cores that takes such an instance, running ones first."""
+        """Row of the host with room for such an instance and the largest free share of cores, running hosts first."""
         fitting = self.fits(cores, memory)
         fitting[list(without)] = False
         found = np.flatnonzero(fitting)
@@ -169,14 +168,14 @@ class Pool:
         return int(found[np.argmax(free + 2.0 * self.up[found])])
 
     def spread(self, cores: float, memory: float, count: int) -> list[int]:
-        """Reserve room for up to `count` such instances, each where `best` would put it; rows, one an instance."""
+        """Reserve room for up to `count` such instances, each as `best` chooses; returns a row per placed instance."""
         rows: list[int] = []
         while len(rows) < count:
             found = np.flatnonzero(self.fits(cores, memory))
             if not found.size:
                 break
             rank = 1 - self.used_cores[found] / self.cores[found] + 2.0 * self.up[found]
-            # Equally good hosts come after each other in any case: all of them at once.
+            # Equally ranked hosts would be chosen one after the other: take them all at once.
             chosen = found[rank == rank.max()][: count - len(rows)]
             self.used_cores[chosen] += cores
             self.used_memory[chosen] += memory
@@ -186,7 +185,7 @@ class Pool:
         return rows
 
     def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
-        """Reserve what an instance needs, or with `sign` -1 give it back."""
+        """Reserve an instance's cores and memory, or free them with `sign` -1."""
         self.placements += 1
         if row >= 0:
             self.used_cores[row] += sign * cores
@@ -196,22 +195,22 @@ class Pool:
                 self.used_cores[row] = self.used_memory[row] = 0.0  # rounding must not add up over a long run
 
     def clear(self, row: int) -> None:
-        """A lost host holds nothing."""
+        """Free all capacity of a lost host."""
         self.placements += 1
         self.used_cores[row] = self.used_memory[row] = 0.0
         self.tasks[row] = 0
 
     def cost(self, now: float) -> float:
-        """Money paid by `now` for all leases: `model.cloud.total_cost`, over arrays."""
+        """Cost of all leases up to `now`: a vectorised `model.cloud.total_cost`."""
         count = len(self)
         seconds = np.minimum(self.until[:count], now) - self.since[:count]
         units = np.maximum(1.0, np.ceil(np.maximum(seconds, self.minimum[:count]) / self.unit[:count] - 1e-9))
         return float((units * self.price[:count]).sum())
 
     def between_regions(self) -> tuple[Floats, Floats]:
-        """(latency in s, seconds of one host's link a byte takes) from each region to each; shape (regions, regions).
+        """(latency in s, seconds per byte on one host's link) between regions; shape (regions, regions) each.
 
-        Within a region and where no link is given it is the common latency and the slower host type's bandwidth.
+        Default, also within a region: the common latency, and the bandwidth of the slowest host type.
         """
         count = max(1, len(self.region_names))
         latency = np.full((count, count), self.settings.latency)
@@ -227,11 +226,11 @@ class Pool:
 
     @property
     def steady(self) -> bool:
-        """Whether hosts keep their speed."""
+        """Whether host speeds are constant."""
         return self.settings.speed_trace is None and self.settings.speed_noise == 0.0
 
     def speeds(self, now: float) -> Floats:
-        """Speed of every host's cores at `now`, relative to the standard core; shape (hosts,)."""
+        """Core speed of every host at `now`, relative to the standard core; shape (hosts,)."""
         nominal = self.speed[: len(self)]
         trace, noise = self.settings.speed_trace, self.settings.speed_noise
         if self.steady:
@@ -240,7 +239,7 @@ class Pool:
         if trace is not None:
             nominal = nominal * trace[np.arange(len(self)) % trace.shape[0], step % trace.shape[1]]
         if noise > 0:
-            # Uniform with that coefficient of variation, drawn anew each interval, never below a tenth.
+            # Uniform with this coefficient of variation, redrawn each interval, at least a tenth.
             draws = np.array([uniform(self.seed, SPEED_STREAM + row, step) for row in range(len(self))])
             nominal = nominal * np.maximum(0.1, 1 + noise * math.sqrt(12) * (draws - 0.5))
         return nominal

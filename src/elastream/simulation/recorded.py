@@ -1,6 +1,6 @@
-"""What is read of a recorded run, and under what each of its batches ran.
+"""Defines what calibration reads of a recorded run, and derives the conditions under which each batch ran.
 
-Recordings belong to `control`, which this package does not import: `Recorded` says what is read of one.
+The simulation does not depend on how a run is stored: `Recorded` is the protocol that `recording.Recording` satisfies.
 """
 
 import math
@@ -19,25 +19,25 @@ from elastream.simulation.microbatch import COMING, dealt, landed
 __all__ = ["Circumstances", "Recorded", "circumstances_of", "state_at"]
 
 WARMING = 3
-"""Batches at the start of a run that show what compiling costs, not what records cost."""
+"""Batches at the start of a run, or of a host, whose duration is dominated by compilation."""
 
 
 class Done(Protocol):
-    """What is read of a planning round."""
+    """The part of a planning round that is read."""
 
     @property
     def time(self) -> float:
-        """When it was."""
+        """Time of the round, seconds."""
         ...
 
     @property
     def done(self) -> Sequence[Outcome]:
-        """What took effect."""
+        """Outcomes of the actions that took effect."""
         ...
 
 
 class Recorded(Protocol):
-    """What is read of a recording; `control.recording.Recording` is one."""
+    """The part of a recording that is read; satisfied by `elastream.recording.Recording`."""
 
     @property
     def times(self) -> Floats:
@@ -46,12 +46,12 @@ class Recorded(Protocol):
 
     @property
     def hosts(self) -> Sequence[Lease]:
-        """Every lease."""
+        """All leases of the run."""
         ...
 
     @property
     def batches(self) -> Sequence[MicroBatch]:
-        """Every micro-batch, as they were committed."""
+        """All micro-batches, in commit order."""
         ...
 
     @property
@@ -61,35 +61,35 @@ class Recorded(Protocol):
 
     @property
     def end(self) -> float:
-        """When it ended."""
+        """Time of the run's end, seconds."""
         ...
 
     def application(self, metric: Metric) -> Floats:
-        """A metric of the dataflow over time."""
+        """A metric of the dataflow; shape (observations,)."""
         ...
 
     def operator(self, name: str, metric: Metric) -> Floats:
-        """A metric of an operator over time."""
+        """A metric of an operator; shape (observations,)."""
         ...
 
     def host(self, name: str, metric: Metric) -> Floats:
-        """A metric of a host over time."""
+        """A metric of a host; shape (observations,)."""
         ...
 
     def parallelism(self, operator: str) -> Floats:
-        """Its instances over time."""
+        """Instances of an operator; shape (observations,)."""
         ...
 
     def tasks(self, operator: str) -> Sequence[Mapping[int, str]]:
-        """By observation, the host of each of its tasks that has one."""
+        """Host of each placed task of an operator, per observation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Under what a batch ran. burden: seconds that a core-second of its records' work takes on the hosts as they were.
-    coming: hosts on their way. moved: seconds that a core-second of loading the state of each task that had just moved
-    takes. warm: whether the run and all its hosts had batches before."""
+    """Conditions of a batch. burden: seconds that a core-second of its records' work took on the hosts at its start.
+    coming: hosts starting. moved: seconds that the state loading of just moved tasks took, at one core-second each.
+    warm: whether at least WARMING batches had started since the newest host was ready."""
 
     burden: float
     coming: int
@@ -100,7 +100,7 @@ class Circumstances:
 def circumstances_of(
     recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
 ) -> list[Circumstances]:
-    """What was recorded of hosts and tasks when each batch began."""
+    """Conditions at the start of each batch, from recorded hosts and tasks. shares: of a record's cost, by stage."""
     times = recording.times
     widths = {stage.name: recording.parallelism(stage.name) for stage in layout.stages}
     placed = {stage.name: recording.tasks(stage.name) for stage in layout.stages if stage.keyed}
@@ -108,10 +108,10 @@ def circumstances_of(
     where: dict[str, Mapping[int, str]] = {name: {} for name in placed}
     ended = -math.inf
     for number, batch in enumerate(batches):
-        # A wish is sent when a batch has ended, and shows in the observation after it was made.
-        wished = min(int(np.searchsorted(times, ended, side="right")), len(times) - 1)
+        # A move is requested when a batch has ended, and appears in the next observation.
+        requested = min(int(np.searchsorted(times, ended, side="right")), len(times) - 1)
         before, ended = where, batch.end
-        where = {name: landed(before[name], of[wished]) for name, of in placed.items()}
+        where = {name: landed(before[name], of[requested]) for name, of in placed.items()}
         row = max(0, int(np.searchsorted(times, batch.start, side="right")) - 1)
         up = [lease for lease in recording.hosts if state_at(lease, batch.start) in (HostState.RUNNING, HostState.DRAINING)]
         coming = sum(state_at(lease, batch.start) in COMING for lease in recording.hosts)
@@ -138,7 +138,7 @@ def circumstances_of(
 
 
 def _on_hosts(held: Mapping[int, str] | None, slots: Mapping[str, int], width: int) -> dict[str, int]:
-    """Tasks of a stage on each host: where they were seen, else dealt out as Spark does."""
+    """Tasks of a stage per host: as recorded, else dealt out as Spark does."""
     seen = [host for host in (held or {}).values() if host in slots]
     if seen:
         return {host: seen.count(host) for host in set(seen)}
@@ -147,5 +147,5 @@ def _on_hosts(held: Mapping[int, str] | None, slots: Mapping[str, int], width: i
 
 
 def state_at(lease: Lease, at: float) -> HostState | None:
-    """State of a lease at a time; None before and after it."""
+    """State of a lease at time `at`; None before it began."""
     return next((state for time, state in reversed(lease.history) if time <= at), None)

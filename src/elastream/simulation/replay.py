@@ -1,7 +1,7 @@
-"""A recorded load played through the simulated plant again, and how far the figures of the two runs are apart.
+"""Replays a recorded run on the simulated plant and compares the figures of both runs.
 
-With the recorded actions the drift is the simulator's alone; how a policy decides on the simulated plant is for whoever
-drives a loop on `recorded_plant`.
+With the recorded actions, differences are the simulator's error alone. To include a policy's decisions, run the control
+loop on `recorded_plant`.
 """
 
 import math
@@ -23,7 +23,7 @@ __all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One figure of a run as measured and as simulated; `relative` is simulated over measured, less 1."""
+    """One figure of a run, measured and simulated; `relative` is simulated / measured - 1."""
 
     metric: str
     unit: str
@@ -32,7 +32,7 @@ class Drift:
 
     @property
     def relative(self) -> float:
-        """NaN where the measured figure is 0 or unknown."""
+        """Relative error; NaN if the measured figure is 0 or unknown."""
         return self.simulated / self.measured - 1 if self.measured else math.nan
 
 
@@ -46,9 +46,9 @@ def recorded_plant(
     max_hosts: int = 1_000_000,
     min_hosts: int = 1,
 ) -> SimulatedPlant:
-    """The simulated plant at time 0 of the simulation, `calibration.origin` of the recording: its load, its first hosts.
+    """Build a plant with the recorded load and first hosts; its time 0 is `calibration.origin` of the recording.
 
-    The first hosts take tasks from time 0 on, although they were still starting then: the load waited for them.
+    The first hosts are running at time 0, although they were still starting then: the load waited for them.
     """
     first = min((batch.start for batch in recording.batches), default=math.inf)
     there = [lease for lease in recording.hosts if lease.since <= first]
@@ -70,13 +70,13 @@ def recorded_plant(
 def replay(
     recording: Recorded, plant: SimulatedPlant, origin: float, watch: Callable[[Observation], None] = lambda _: None
 ) -> None:
-    """Apply the recorded actions to `plant` when they were done, up to the end of the recording.
+    """Apply the recorded actions to `plant` at their recorded times, up to the end of the recording.
 
-    origin: time of the recording at time 0 of the plant. watch: told of an observation at each time that one was recorded.
+    origin: time of the recording at time 0 of the plant. watch: called with the plant's observation at each recorded time.
     """
     actions = [(d.time - origin, 1, d) for d in recording.decisions if d.done]
-    looks = [(float(time) - origin, 0, None) for time in recording.times]
-    for time, _, decision in sorted([*actions, *looks], key=lambda event: event[:2]):
+    observations = [(float(time) - origin, 0, None) for time in recording.times]
+    for time, _, decision in sorted([*actions, *observations], key=lambda event: event[:2]):
         plant.advance(time)
         if decision is None:
             watch(plant.observe())
@@ -87,11 +87,10 @@ def replay(
 
 
 def drift_of(measured: Recorded, simulated: Recorded, sources: Sequence[str], *, origin: float = 0.0) -> tuple[Drift, ...]:
-    """Figures of both runs side by side, each made from its own recording in the same way.
+    """Compare the figures of both runs, each computed from its recording in the same way.
 
-    Latencies are over all records, from due to committed. Backlog is that of `sources`, mean over time from the first batch
-    on. Host time is that of all leases up to the end of the run. origin: time of the measured run at which the simulated
-    one begins.
+    Latency: all records, from due to committed. Backlog: of `sources`, time-weighted mean from the first batch on. Host
+    time: all leases, up to the end of the run. origin: time of the measured run at which the simulated one begins.
     """
     shift = {id(measured): origin, id(simulated): 0.0}
     begins = min((batch.start for batch in measured.batches), default=origin) - origin

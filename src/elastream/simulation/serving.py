@@ -1,7 +1,7 @@
-"""The inner loop of single items: a first-come-first-served queue before instances of unequal speed.
+"""Inner loop for single items: a first-come-first-served queue before instances of unequal speed.
 
-A dataflow has no cycle, so a window of time is worked off operator by operator in topological order, and no list of
-future events is needed: exact all the same, because instances and speeds change at window borders only.
+A dataflow is acyclic, so a time window is simulated operator by operator in topological order, without an event list. This
+is exact, because instances and speeds change only at window borders.
 """
 
 import math
@@ -63,17 +63,17 @@ def work_off(
     done_before: int,
     limits: Floats,
 ) -> tuple[int, int, Floats, Floats, Floats, float, Floats]:
-    """Serve the queue in [begin, end), judge what is done and send on what it brings: all of a station's window at once.
+    """Serve a station's queue in [begin, end): compute finishes, durations, compliance and emitted items.
 
-    queued, born: when each waiting item was queued here and when its record entered the dataflow, oldest first.
-    mean: mean service time on each instance, seconds. free: when each instance can take its next item; updated.
-    finish, finish_queued, finish_born: the item each instance works on, inf where it is idle; updated. busy: seconds
-    each instance worked within the window; added to. leaving: rows (finish, queued, born) of what instances that were
-    taken away have in hand; those that stay so come to the front. number: of the first waiting item, for its draw.
-    messaging: mean seconds before the queue. each: items out per item in. done_before: items done so far. limits: seconds.
+    queued, born: when each waiting item was queued and when its record entered the dataflow, oldest first. mean: mean
+    service time on each instance, seconds. free: when each instance can take its next item; updated. finish,
+    finish_queued, finish_born: the item in service at each instance, inf if idle; updated. busy: seconds each instance
+    worked in the window; added to. leaving: rows (finish, queued, born) of items in service at removed instances; the
+    unfinished ones are moved to the front. number: of the first waiting item, for its random draw. messaging: mean seconds
+    before the queue. each: items out per item in. done_before: items done so far. limits: seconds.
 
-    Returns (items taken, rows of `leaving` that remain, times and born times of what is emitted, durations of what is
-    done, their sum, items within each limit).
+    Returns (items taken, rows of `leaving` that remain, times and born times of emitted items, durations of finished
+    items, their sum, items within each limit).
     """
     instances = free.size
     done = np.empty((queued.size + instances + leaving.shape[0], 3))
@@ -134,7 +134,7 @@ def work_off(
         if each == 1.0:
             times[k], births[k] = done[k, 0], done[k, 2]
             continue
-        # Whole items, evenly: the k-th item done brings what is emitted to the floor of k times the ratio.
+        # After k finished items, floor(k * each) items have been emitted: whole items, evenly spaced.
         due = int(math.floor((done_before + k + 1) * each + 1e-9) - math.floor(done_before * each + 1e-9))
         while out < due:
             times[out], births[out] = done[k, 0], done[k, 2]
@@ -144,7 +144,7 @@ def work_off(
 
 @njit(cache=True)
 def sort_rows(rows: Floats, count: int) -> None:
-    """Sort the first `count` rows by their first column, ties as they come: nearly sorted, so by insertion."""
+    """Stable insertion sort of the first `count` rows by their first column; fast, because rows are nearly sorted."""
     for k in range(1, count):
         if rows[k, 0] >= rows[k - 1, 0]:
             continue
@@ -160,7 +160,7 @@ def sort_rows(rows: Floats, count: int) -> None:
 def merged(
     times: Floats, born: Floats, counts: Floats, more_times: Floats, more_born: Floats, more_counts: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Two flows, each sorted by time, as one; of equal times the first flow's come first."""
+    """Merge two flows, each sorted by time; at equal times the first flow's items come first."""
     size = times.size + more_times.size
     out, out_born, out_counts = np.empty(size), np.empty(size), np.empty(size)
     a = b = 0
@@ -176,9 +176,9 @@ def merged(
 
 @njit(cache=True)
 def paced(times: Floats, gaps: Floats, previous: float) -> tuple[Floats, float]:
-    """`times`, sorted, after a link that each occupies for `gaps` seconds; `previous`: when the link is first free.
+    """Send items over a link that each occupies for `gaps` seconds. times: sorted; previous: when the link is free.
 
-    Returns (times at the far end, when the link is free again).
+    Returns (times at the receiving end, when the link is free again).
     """
     out = np.empty_like(times)
     for k in range(times.size):

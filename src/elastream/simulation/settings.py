@@ -1,8 +1,7 @@
-"""Every constant of the simulator, each with its unit and where it comes from.
+"""Defines every constant of the simulator with its unit and source.
 
-A constant is a figure of a paper, a measurement, or an assumption; the assumed ones can be listed and scaled, so that
-an experiment can show which of its conclusions hang on them. Costs and selectivities of operators are no settings: they
-stand in the dataflow's alternates.
+A constant comes from a paper, a measurement or an assumption; assumptions can be listed and scaled, so that an experiment
+can show which conclusions depend on them. Costs and selectivities of operators belong to the dataflow's alternates.
 """
 
 import math
@@ -21,7 +20,7 @@ __all__ = ["Assumption", "Distribution", "Fault", "Link", "Messaging", "Service"
 
 
 class Distribution(StrEnum):
-    """Shape of a service time around its mean."""
+    """Distribution of a service time around its mean."""
 
     DETERMINISTIC = "deterministic"
     LOGNORMAL = "lognormal"
@@ -31,11 +30,11 @@ class Distribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """How the service time of an operator varies from item to item; its mean is the cost of the alternate that runs.
+    """Service-time distribution of an operator; its mean is the cost of the running alternate.
 
-    variation: coefficient of variation, used by the lognormal alone. samples: measured service times of the empirical
-    distribution, in any unit, because only their ratio to their own mean counts. cost, selectivity: core-seconds an item
-    and items out per item in as measured; they go before what the alternates declare.
+    variation: coefficient of variation, used by LOGNORMAL only. samples: measured service times for EMPIRICAL, in any
+    unit, because they are divided by their mean. cost, selectivity: measured core-seconds per item and items out per item
+    in; they override those that the alternates declare.
     """
 
     distribution: Distribution = Distribution.LOGNORMAL
@@ -46,14 +45,14 @@ class Service:
 
     def __post_init__(self) -> None:
         if self.variation < 0:
-            raise InputError(f"a service time varies by {self.variation:g}; it must not be negative")
+            raise InputError(f"the variation of a service time is {self.variation:g}; it must not be negative")
         if self.distribution is Distribution.EMPIRICAL and not (
             self.samples and min(self.samples) >= 0 < max(self.samples)
         ):
-            raise InputError("an empirical service time needs samples that are not negative, one of them above 0")
+            raise InputError("an empirical service time needs samples >= 0, at least one of them above 0")
 
     def costing(self, cost: float, selectivity: float | None = None) -> "Service":
-        """This shape as measured: a mean of `cost` core-seconds, and so many items out per item in."""
+        """Return a copy with a measured mean of `cost` core-seconds and a measured selectivity."""
         return replace(self, cost=cost, selectivity=selectivity)
 
     @property
@@ -72,7 +71,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What separates hosts of two regions: seconds one way, and bytes/s that one host's link carries (None: no limit)."""
+    """Network between two regions. latency: seconds one way; bandwidth: bytes/s per host (None: no limit)."""
 
     latency: float
     bandwidth: float | None = None
@@ -80,10 +79,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Messaging:
-    """Time an item spends in the messaging system before an operator: part of its duration there, of nobody's work.
+    """Time an item spends in the messaging system before an operator: part of its duration, but of no instance's work.
 
-    VISP's durations (Table 2) contain it. mean: seconds. variation: coefficient of variation, lognormal. That arrivals
-    are later by it is left out: it delays all of them alike.
+    VISP's durations (Table 2) contain it. mean: seconds. variation: coefficient of variation, lognormal. Arrival times are
+    not shifted by it, because it delays all items by the same distribution.
     """
 
     mean: float
@@ -96,15 +95,15 @@ class Messaging:
 
     def __post_init__(self) -> None:
         if self.mean < 0 or self.variation < 0:
-            raise InputError(f"messaging takes {self.mean:g} s and varies by {self.variation:g}; neither may be negative")
+            raise InputError(f"messaging: mean {self.mean:g} s, variation {self.variation:g}; neither may be negative")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `time`, `host` is lost without warning; None: the host that has been running longest.
+    """Loss of `host` without warning at `time`, seconds; None: the host that has been running longest.
 
-    What the lost instances were working on is queued again in front (at least once: the work done so far is lost, the
-    item is not), and their images are gone with the host.
+    Items in service on it return to the head of their queue (at least once: work is lost, items are not); its cached
+    images are lost.
     """
 
     time: float
@@ -112,19 +111,19 @@ class Fault:
 
 
 class Travel(StrEnum):
-    """How items travel through the queues."""
+    """How the simulator represents items."""
 
     SINGLE = "single"
-    """Each by itself, its start and finish exact. Work grows with items."""
+    """Single items with exact start and finish times. Cost grows with items."""
     COHORTS = "cohorts"
-    """As counts with an enqueue time, alone only where few come (`Settings.cohorts_above`). Work grows with time steps."""
+    """Counts with an enqueue time, single items where few arrive (`Settings.cohorts_above`). Cost grows with time steps."""
     TASKS = "tasks"
-    """As amounts, to a queue before each instance, whose host's cores and link all share that stand there (`tasks`)."""
+    """Amounts in a queue per instance; instances share the cores and link of their host (`tasks`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A constant that neither a paper nor a measurement gives."""
+    """A constant without a source in a paper or measurement."""
 
     name: str
     value: float
@@ -142,19 +141,18 @@ def _assumed(default: Any, unit: str, why: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Constants of a simulated plant; `field.metadata` of each gives unit and source.
+    """Constants of a simulated plant; each field's `metadata` has unit and source.
 
-    The fields without metadata describe a scenario (service-time shapes by operator, joins, speed trace, faults, links
-    by pair of regions), not a constant. `joins` names operators that wait for one item of each input; every other
-    operator with several inputs merges them. `record_bytes`: size of an item that an operator emits, where it
-    is not the one that the operator declares.
+    Fields without metadata describe the scenario: service times by operator, joins, speed trace, faults, links by pair of
+    regions. joins: operators that wait for one item of each input; any other operator with several inputs merges them.
+    record_bytes: size of an item that an operator emits, overrides the declared one.
 
-    For `Travel.TASKS`: `shares`, weights by instance of an operator (its keys' part of the records), and `efforts`, times
-    its cost that a record is at each, or rows of either, each for `share_interval` seconds; all alike where not given.
-    `pending`: records of a source that may be under way at once, the others wait there (Storm's max.spout.pending).
+    For `Travel.TASKS`: shares: weights by instance of an operator (its keys' part of the records); efforts: factors on
+    its cost by instance; both 1 by default, or rows that each hold for `share_interval` seconds. pending: most records of
+    a source in flight at once, the others wait at the source (Storm's max.spout.pending).
 
-    `batch_ratios`: what micro-batches lasted over what they should have, in the order seen; the batches of a simulation
-    get one after the other, from one on that is chosen by chance.
+    batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
+    random start.
     """
 
     monitor: float = _given(15.0, "s", "VISP, evaluation configuration: queues and usage are recorded every 15 s")
@@ -181,38 +179,38 @@ class Settings:
     factors: tuple[float, ...] = _given(
         (1.0, 2.0, 5.0), "times the service level", "VISP, metrics: real-time, near-real-time, relaxed"
     )
-    history: int = _assumed(40, "monitoring periods", "ten minutes at VISP's 15 s; policies look at fewer")
+    history: int = _assumed(40, "monitoring periods", "ten minutes at VISP's 15 s; policies use fewer")
     batch_overhead: float = _given(
         0.05, "s a micro-batch and stage", "measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms"
     )
-    batch_seconds: float = _given(1.0, "s", "what the governor of Elastream on Spark aims at by default")
+    batch_seconds: float = _given(1.0, "s", "default target of the batch governor of Elastream on Spark")
     batch_interval: float = _assumed(
         0.0, "s", "from one batch's start to the next, at least; 0: the next begins when the last is done"
     )
     batch_work: float = _assumed(
-        0.0, "core-s a batch", "what hosts work on a batch however few its records; it takes no time beyond batch_overhead"
+        0.0, "core-s a batch", "work of hosts per batch, whatever its records; it adds no time beyond batch_overhead"
     )
     delivered: float = _assumed(
-        1.0, "fraction of a host's cores", "what its tasks really get of them: all where nothing else runs there"
+        1.0, "fraction of a host's cores", "what its tasks get: all if nothing else runs on the machine"
     )
     settling_batches: int = _given(3, "batches", "Elastream's hosts on Spark are held to their quota after so many of them")
     settling_boost: float = _assumed(
-        1.0, "times a host's cores", "what a new host gets in its first batches: no more where it has only its own cores"
+        1.0, "times a host's cores", "what a new host gets in its first batches: its own cores, unless it may burst"
     )
     state_load: float = _assumed(
-        0.0, "core-s a task", "what a state partition's task works in its first batch on another host, to load its state"
+        0.0, "core-s a task", "loading a state partition in its task's first batch on another host"
     )
     start_delay: float = _assumed(
         0.0,
         "s a batch and host",
-        "by how much batches last longer while a host starts: nothing where hosts share no machine",
+        "delay of batches while a host starts: 0 if hosts share no machine",
     )
     state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
     cohort_slots: int = _assumed(
         16, "slots a service time", "8 to 32 of them left compliance on the VISP scenario the same to 0.01 points"
     )
     cohorts_above: int = _assumed(
-        1024, "items a monitoring period", "of fewer items, cohorts are no cheaper, and chance matters more among few"
+        1024, "items a monitoring period", "below, cohorts are no cheaper, and random variation matters more"
     )
     travel: Travel = Travel.SINGLE
     services: Mapping[str, Service] = field(default_factory=dict)
@@ -243,19 +241,19 @@ class Settings:
         if self.speed_trace is not None and not (self.speed_trace.ndim == 2 and (self.speed_trace > 0).all()):
             raise InputError("a speed trace must have a row a host and a column an interval, with values above 0")
         if self.joins and self.travel is Travel.TASKS:
-            raise InputError(f"{min(self.joins)!r} cannot wait for partners where records travel to tasks as amounts")
+            raise InputError(f"operator {min(self.joins)!r} joins its inputs; Travel.TASKS does not support joins")
 
     def service(self, operator: str) -> Service:
-        """The shape of an operator's service time: its own, or lognormal with the common `variation`."""
+        """Service-time distribution of an operator: the one in `services`, else lognormal with the common `variation`."""
         return self.services.get(operator) or Service(Distribution.LOGNORMAL, self.variation)
 
     def record_size(self, operator: Operator) -> float:
-        """Bytes of an item that `operator` emits; NaN where nobody said."""
+        """Bytes of an item that `operator` emits; NaN if not declared."""
         declared = operator.record_bytes
         return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumed constants that are numbers other than 0, so that halving and doubling them means something."""
+        """The assumed constants other than 0: those for which halving and doubling is meaningful."""
         return tuple(
             Assumption(each.name, float(getattr(self, each.name)), each.metadata["unit"], each.metadata["source"])
             for each in fields(self)

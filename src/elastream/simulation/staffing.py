@@ -1,4 +1,4 @@
-"""Which instance runs on which simulated host: started where there is room, moved, taken away, and lost with its host."""
+"""Places operator instances on simulated hosts: starts, moves and removes them, and restarts those of lost hosts."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ __all__ = ["Staffing"]
 
 
 class Staffing:
-    """The instances of all stations on the hosts of a pool. leaving: told which rows of a station are about to go.
+    """Instances of all stations on the hosts of a pool. leaving: called with the rows of a station about to be removed.
 
     columns: number of each station by name. shortfall: stations with instances that wait for room.
     """
@@ -36,7 +36,7 @@ class Staffing:
         self.shortfall: list[Station] = []
 
     def evict(self, row: int, now: float) -> None:
-        """The host is lost: what its instances had in hand is queued again, and they start elsewhere or wait for room."""
+        """Handle the loss of a host: requeue its items in service, and restart its instances where there is room."""
         for station in self.network.stations:
             mine = np.flatnonzero(station.crew.host == row)
             if mine.size:
@@ -49,7 +49,7 @@ class Staffing:
         self.place_rest(now)
 
     def place_rest(self, now: float) -> None:
-        """Start instances that lost their host wherever there is room by now."""
+        """Restart the instances of lost hosts, as far as hosts have room now."""
         for station in list(self.shortfall):
             crew = station.crew
             for i in np.flatnonzero(crew.host < 0):
@@ -66,7 +66,7 @@ class Staffing:
         self.pool.hold(row, *station.needs, sign)
 
     def _start(self, station: Station, row: int, now: float) -> float:
-        """When an instance asked for now can take items on that host; its image is cached from now on."""
+        """When an instance requested now can take items on that host; its image is cached there from now on."""
         column = self.columns[station.name]
         seconds = self.settings.start_cached
         if not self.pool.images[row, column]:
@@ -75,7 +75,7 @@ class Staffing:
         return max(now, float(self.pool.ready[row])) + seconds
 
     def extend(self, station: Station, count: int, on: Sequence[str], now: float) -> str:
-        """Add `count` instances on these hosts, then wherever is room; all or none. Returns why not, or nothing."""
+        """Add `count` instances, first on hosts `on`, then where there is room; all or none. Returns a refusal or ""."""
         operator, pool = station.operator, self.pool
         if not station.placed:
             station.crew.add([-1] * count, [math.inf] * count)
@@ -85,7 +85,7 @@ class Staffing:
         for host in on[:count]:
             row = pool.active_row(host)
             if row is None or not pool.fits(*station.needs)[row]:
-                refused = f"host {host!r} is not there or has no room for {operator.name}"
+                refused = f"host {host!r} is not leased or has no room for {operator.name}"
                 break
             self._occupy(station, row)
             chosen.append(row)
@@ -101,7 +101,7 @@ class Staffing:
         return refused
 
     def shrink(self, station: Station, count: int, without: Sequence[TaskId]) -> str:
-        """Remove `count` instances, those in `without` first, then the youngest. Returns why not, or nothing."""
+        """Remove `count` instances: those in `without`, then the highest numbered. Returns a refusal or ""."""
         crew = station.crew
         named = [task.index for task in without if task.operator == station.name][:count]
         if unknown := [index for index in named if index not in crew.index]:
@@ -117,7 +117,7 @@ class Staffing:
         return ""
 
     def shift(self, station: Station, i: int, target: int, now: float) -> None:
-        """Stop instance `i` once it has finished what it has in hand, and start it on host row `target`."""
+        """Move instance `i` to host row `target`; it finishes its item in service first."""
         crew = station.crew
         self._occupy(station, int(crew.host[i]), -1)
         self._occupy(station, target)
@@ -127,7 +127,7 @@ class Staffing:
         self.migrations += 1
 
     def empty(self, row: int, now: float) -> int:
-        """Move instances off a host as far as others have room; how many remain."""
+        """Move a host's instances to other hosts as far as these have room; returns the number that remain."""
         left = 0
         for station in self.network.stations:
             for i in np.flatnonzero(station.crew.host == row):
@@ -139,7 +139,7 @@ class Staffing:
         return left
 
     def has_room_elsewhere(self, row: int) -> bool:
-        """Whether all instances on a host would fit on others, placed as `empty` places them."""
+        """Whether all instances on a host fit on other hosts, placed as `empty` places them."""
         taken: list[tuple[Station, int]] = []
         fits = True
         for station in self.network.stations:

@@ -1,7 +1,7 @@
-"""One operator of the simulated dataflow: its queue, its instances, and what was counted at it.
+"""Simulates one operator: its queue, its instances, and its counters.
 
-State is arrays, one entry an instance (`Crew`); how items pass the queue is `ItemStation` here and `CohortStation` in
-`cohorts`, which share everything else.
+Instance state is arrays with one entry per instance (`Crew`). `ItemStation` serves single items; `CohortStation` (module
+`cohorts`) serves cohorts.
 """
 
 import math
@@ -22,7 +22,7 @@ __all__ = ["Crew", "Flow", "ItemStation", "Shape", "Station", "Tally"]
 
 EMPTY: Floats = np.zeros(0)
 MESSAGING_STREAM = 500_000
-"""Streams of random numbers from here on belong to messaging, those below to operators."""
+"""First random-number stream of messaging; those below belong to operators."""
 KINDS = {
     Distribution.DETERMINISTIC: DETERMINISTIC,
     Distribution.LOGNORMAL: LOGNORMAL,
@@ -32,7 +32,8 @@ KINDS = {
 
 
 class Flow(NamedTuple):
-    """Items on their way, sorted by time. born: when their record entered the dataflow. counts: 1 each for items."""
+    """Items in transit, sorted by time; shape (entries,) each. born: when their record entered the dataflow. counts: 1 for
+    single items."""
 
     times: Floats
     born: Floats
@@ -40,11 +41,11 @@ class Flow(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Items in it."""
+        """Number of items."""
         return float(self.counts.sum())
 
     def before(self, end: float) -> tuple["Flow", "Flow"]:
-        """What comes before `end`, and the rest."""
+        """Split at `end`: the items with earlier times, and the rest."""
         if not self.times.size or self.times[-1] < end:
             return self, NOTHING
         cut = int(self.times.searchsorted(end))
@@ -52,20 +53,20 @@ class Flow(NamedTuple):
 
 
 NOTHING = Flow(EMPTY, EMPTY, EMPTY)
-NOBODY: Floats = np.zeros((0, 3))
+NONE_LEAVING: Floats = np.zeros((0, 3))
 MANY = 5
-"""Flows from which on sorting them all is quicker than merging them one after the other."""
+"""Number of flows from which sorting all at once is faster than merging pairwise."""
 ONES: Floats = np.ones(1 << 16)
 ONES.flags.writeable = False
 
 
 def each_one(size: int) -> Floats:
-    """`size` ones, read-only: the counts of items that travel alone."""
+    """`size` ones, read-only: the counts of single items."""
     return ONES[:size] if size <= ONES.size else np.ones(size)
 
 
 def joined(flows: Sequence[Flow]) -> Flow:
-    """All of `flows`, sorted by time; ties in the order given."""
+    """Merge `flows` by time; ties keep the given order."""
     if len(flows) != 1:
         flows = [flow for flow in flows if flow.times.size]
     if not flows:
@@ -81,7 +82,7 @@ def joined(flows: Sequence[Flow]) -> Flow:
 
 
 class Shape(NamedTuple):
-    """A service-time distribution as the inner loops take it."""
+    """A service-time distribution in the form that the compiled loops take (see `draws.factor`)."""
 
     kind: int
     spread: float
@@ -89,17 +90,17 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, service: Service) -> "Shape":
-        """The shape of `service`, its mean 1."""
+        """The shape of `service`, normalised to a mean of 1."""
         samples = np.sort(np.asarray(service.samples or (1.0,), dtype=np.float64))
         return cls(KINDS[service.distribution], math.sqrt(math.log1p(service.variation**2)), samples / samples.mean())
 
 
 @dataclass
 class Crew:
-    """The instances of one operator, an array entry each, sorted by `index`.
+    """Instances of one operator, one array entry each, sorted by `index`.
 
-    host: row of the host, -1 where placed nowhere. free: when it takes its next item, inf while placed nowhere.
-    finish, queued, born: the item in hand, `finish` inf where there is none. busy: seconds worked this period.
+    host: row of the host, -1 if unplaced. free: when it can take its next item, inf if unplaced. finish, queued, born: of
+    the item in service, `finish` inf if there is none. busy: seconds worked in this monitoring period.
     """
 
     index: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -114,7 +115,7 @@ class Crew:
         return self.index.size
 
     def add(self, hosts: Sequence[int], free: Sequence[float]) -> None:
-        """New instances with the lowest indices not in use."""
+        """Add instances, numbered with the lowest free indices."""
         count = len(hosts)
         unused = np.setdiff1d(np.arange(len(self) + count), self.index)[:count]
         blank = np.zeros(count)
@@ -131,7 +132,7 @@ class Crew:
         self._take(*(column[order] for column in self._columns))
 
     def remove(self, rows: NDArray[np.int64]) -> None:
-        """Take these rows out; what they have in hand goes with them."""
+        """Delete these rows, with their items in service."""
         self._take(*(np.delete(column, rows) for column in self._columns))
 
     @property
@@ -144,11 +145,10 @@ class Crew:
 
 @dataclass
 class Tally:
-    """What happened at an operator, in a monitoring period or in all.
+    """Counters of an operator, for a monitoring period or the whole run.
 
-    judged: items whose duration is known; cohorts are judged as they start. within: those of them within the service level,
-    by factor. delay: sum of their seconds from queued to done. given, busy:
-    instance-seconds there were and were worked.
+    judged: items whose duration is known (cohorts: at their start). within: those within the service level, by factor.
+    delay: sum of their seconds from queued to done. given, busy: instance-seconds available and worked.
     """
 
     within: Floats
@@ -161,7 +161,7 @@ class Tally:
     busy: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Add a period to a total."""
+        """Add another tally's counts to this one."""
         self.within = self.within + other.within
         self.arrived += other.arrived
         self.done += other.done
@@ -173,10 +173,10 @@ class Tally:
 
 
 class Station:
-    """What item and cohort stations share. `inputs` > 1 makes it a join of so many inputs.
+    """Base of the stations. inputs: number of inputs that it joins; 1: it merges them.
 
-    `limits`: seconds that a record may take, by factor of the service level; inf where nothing was promised. `single`:
-    whether `durations` are those of single items.
+    limits: largest duration allowed, seconds, by factor of the service level; inf without one. single: whether `durations`
+    are those of single items.
     """
 
     single = False
@@ -202,12 +202,12 @@ class Station:
 
     @property
     def limit(self) -> float:
-        """The operator's service level, seconds; inf where nothing was promised."""
+        """The operator's service level, seconds; inf if it declares none."""
         return math.inf if self.operator.max_duration is None else self.operator.max_duration
 
     @property
     def queued(self) -> float:
-        """Items that wait, those of a join for their partners too."""
+        """Items waiting, including those of a join that wait for a partner."""
         raise NotImplementedError
 
     @property
@@ -217,20 +217,20 @@ class Station:
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
+        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
         raise NotImplementedError
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Take instances away. What they have in hand they finish, or, where they are lost, it is queued again in front."""
+        """Remove instances. They finish their items in service; if they are lost, these return to the head of the queue."""
         raise NotImplementedError
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
-        """Work in [begin, end); returns what is emitted. mean: mean service time on each instance, seconds."""
+        """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
         raise NotImplementedError
 
     @property
     def backlog(self) -> float:
-        """What is reported as queued; NaN where the operator has no queue of its own."""
+        """Items reported as backlog; NaN if the operator has no queue of its own."""
         return self.queued
 
     @property
@@ -240,21 +240,21 @@ class Station:
 
     @property
     def placed(self) -> bool:
-        """Whether its instances lie on hosts."""
+        """Whether its instances are placed on hosts."""
         return True
 
     @property
     def shares(self) -> Floats:
-        """Part of the operator's records that each instance gets, in the order of the crew: the same for all."""
+        """Fraction of the operator's records that each instance gets; shape (instances,), equal by default."""
         return np.full(len(self.crew), 1 / max(1, len(self.crew)))
 
     def receive(self, flow: Flow, port: int) -> None:
-        """Items on their way to input `port`; they may still be travelling."""
+        """Add items in transit to input `port`; their times may lie in the future."""
         if flow.times.size:
             self.inbox[port].append(flow)
 
     def _arrived(self, end: float) -> Flow:
-        """What reached the queue by `end`: all inputs merged, or what a join could put together."""
+        """Items that reached the queue before `end`: all inputs merged, or joined items."""
         for port, flows in enumerate(self.inbox):
             if flows:
                 came, later = joined(flows).before(end)
@@ -270,8 +270,8 @@ class Station:
         raise NotImplementedError
 
 
-class Line:
-    """Items that wait, oldest first, in arrays with room to spare: adding and taking cost what moves, not what waits."""
+class ItemQueue:
+    """Waiting items, oldest first, in over-allocated arrays: adding and taking do not copy the whole queue."""
 
     def __init__(self) -> None:
         self._times, self._born = np.empty(256), np.empty(256)
@@ -282,18 +282,18 @@ class Line:
 
     @property
     def flow(self) -> Flow:
-        """All of them, as views that hold until the next change."""
+        """All waiting items, as views that are valid until the next change."""
         head, tail = self._head, self._tail
         return Flow(self._times[head:tail], self._born[head:tail], each_one(tail - head))
 
     def take(self, count: int) -> None:
-        """The first `count` go."""
+        """Remove the first `count` items."""
         self._head += count
         if self._head == self._tail:
             self._head = self._tail = 0
 
     def add(self, flow: Flow) -> None:
-        """More items, which came after those that wait or are sorted in."""
+        """Add items, keeping the queue sorted by time."""
         size = flow.times.size
         if not size:
             return
@@ -311,20 +311,20 @@ class Line:
 
 
 class ItemStation(Station):
-    """Items one by one."""
+    """An operator that serves single items."""
 
     single = True
 
     def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
         super().__init__(operator, stream, service, inputs, limits, seed)
-        self.queue = Line()
-        self.leaving = NOBODY
+        self.queue = ItemQueue()
+        self.leaving = NONE_LEAVING
         self.taken = 0
         self.done = 0
 
     @property
     def queued(self) -> float:
-        """Items that wait, those of a join for their partners too."""
+        """Items waiting, including those of a join that wait for a partner."""
         return float(len(self.queue) + sum(flow.times.size for flow in self.waiting))
 
     @property
@@ -334,16 +334,16 @@ class ItemStation(Station):
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, worked on or on its way here; the lone half of a join is not."""
+        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
         return bool(len(self.queue) or self.in_service or any(self.inbox))
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Take instances away. What they have in hand they finish, or, where they are lost, it is queued again in front."""
+        """Remove instances. They finish their items in service; if they are lost, these return to the head of the queue."""
         crew = self.crew
         held = rows[np.isfinite(crew.finish[rows])]
         if lost:
             again = held[np.argsort(crew.queued[held], kind="stable")]
-            behind, self.queue = self.queue.flow, Line()
+            behind, self.queue = self.queue.flow, ItemQueue()
             self.queue.add(Flow(crew.queued[again], crew.born[again], each_one(again.size)))
             self.queue.add(behind)
         else:
@@ -352,7 +352,7 @@ class ItemStation(Station):
         crew.finish[rows] = math.inf
 
     def advance(self, begin: float, end: float, mean: Floats) -> Flow:
-        """Work in [begin, end); returns what is emitted. mean: mean service time on each instance, seconds."""
+        """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
         came = self._arrived(end)
         at_once = not len(self.queue)
         if not at_once:
@@ -360,7 +360,7 @@ class ItemStation(Station):
         waiting = came if at_once else self.queue.flow
         crew, shape, messaging = self.crew, self.shape, self.messaging
         taken, kept, times, born, durations, delay, within = work_off(
-            waiting.times, waiting.born, begin, end, mean,
+            waiting.times, waiting.born, float(begin), float(end), mean,
             crew.free, crew.finish, crew.queued, crew.born, crew.busy, self.leaving,
             shape.kind, shape.spread, shape.samples, self.seed, self.stream, self.taken,
             messaging.mean if messaging else 0.0, messaging.spread if messaging else 0.0, MESSAGING_STREAM + self.stream,

@@ -1,9 +1,8 @@
-"""Instances with queues of their own on hosts whose cores and link they share: how Storm runs executors in workers.
+"""Simulates instances with a queue each on hosts whose cores and link they share, as Storm runs executors in workers.
 
-Which host an instance stands on matters here beyond its speed: what is there together gets as much as the host has and no
-more, so one full host holds up all that wait for it. Records are amounts that flow in steps of time, each instance getting
-its share of them (`Settings.shares`); the age of what waits is kept as a mean. Waiting by chance, in queues that have room,
-is left out; an operator with several inputs works on each record as it comes.
+Placement matters beyond host speed: the instances on a host share its capacity, so an overloaded host delays all of them.
+Records are amounts that flow in time steps; each instance gets its share (`Settings.shares`), and the age of waiting
+records is kept as a mean. Random waiting in queues below capacity is not modelled; several inputs are merged.
 """
 
 import math
@@ -26,15 +25,18 @@ from elastream.simulation.stations import Flow, Station
 __all__ = ["TaskNetwork", "TaskStation"]
 
 STEPS = 20
-"""Steps that a monitoring period is cut into."""
+"""Time steps per monitoring period."""
 PASSES = 4
-"""Times in a step that what hosts can give and what is asked of them are fitted to each other, at most."""
+"""Most iterations per step that fit the demand on hosts to their capacity."""
 DUST = 1e-9
-"""Records, and core-seconds, less than this are nothing."""
+"""Smaller amounts of records or core-seconds are rounding error, treated as 0."""
 
 
 class TaskStation(Station):
-    """An operator. `crew.queued` holds the records that wait at each instance, `crew.born` the mean of when they came."""
+    """An operator. crew.queued: records waiting at each instance; crew.born: the mean time at which they arrived.
+
+    loose: records of removed instances, to be divided among the others.
+    """
 
     def __init__(self, operator: Operator, stream: int, service: Service, limits: Floats, settings: Settings) -> None:
         super().__init__(operator, stream, service, 1, limits, 0)
@@ -47,33 +49,33 @@ class TaskStation(Station):
 
     @property
     def needs(self) -> tuple[float, float]:
-        """Too little to count of a host's cores, which are shared; enough to be spread evenly over hosts."""
+        """A token amount of cores, which are shared (makes the pool spread instances evenly), and the memory."""
         return 1e-6, self.operator.memory
 
     @property
     def shares(self) -> Floats:
-        """Part of the operator's records that each instance gets now; by its number, the weights over again if too few."""
+        """Fraction of the operator's records that each instance gets now, by its number; weights repeat if too few."""
         mine = self._now(self.weights)
         return np.asarray(mine / mine.sum()) if mine.sum() > 0 else super().shares
 
     @property
     def efforts(self) -> Floats:
-        """Times the operator's cost that a record costs at each instance now."""
+        """Factor on the operator's cost per record at each instance now."""
         return self._now(self.factors)
 
     def _now(self, table: Floats) -> Floats:
-        """The row of `table` that is its turn, by the number of each instance."""
+        """Entry for each instance, by its number, in the row of `table` that holds now; rows and entries repeat."""
         row = table[int(self.now / self.interval + DUST) % len(table)]
         return np.asarray(row[self.crew.index % row.size])
 
     @property
     def queued(self) -> float:
-        """Records that wait."""
+        """Records waiting."""
         return float(self.crew.queued.sum()) + self.loose
 
     @property
     def in_service(self) -> float:
-        """None: what an instance works on still counts as waiting."""
+        """0: a record in service still counts as waiting."""
         return 0.0
 
     @property
@@ -82,7 +84,7 @@ class TaskStation(Station):
         return self.queued > 1e-6
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Instances go, and what waits at them is for the others; where their host is lost, they start again elsewhere."""
+        """Remove instances and pass their records to the others; those of a lost host keep them and restart elsewhere."""
         if lost:
             return
         crew = self.crew
@@ -93,12 +95,12 @@ class TaskStation(Station):
 
 
 @dataclass(frozen=True)
-class Ground:
-    """All instances of all stations in one table, as they stand. Arrays by instance but for `room` and `link`, by host.
+class Placement:
+    """Current placement of all instances. Arrays by instance, except `room` and `link`, by host.
 
-    cost: core-seconds a record. limit: seconds of work in a second that its thread does. carried: bytes a record brings to
-    its host's link. room: cores. link: bytes/s, inf where there is no limit. travelled: mean seconds on the way over each
-    edge.
+    slices: instances of each operator. host: row of the host, -1 if unplaced. cost: core-seconds per record. limit: cores
+    that an instance can use. carried: bytes per record over its host's link. room: cores. link: bytes/s, inf without
+    a limit. shares: fraction of the operator's records. travelled: mean seconds in transit over each edge.
     """
 
     slices: Mapping[str, slice]
@@ -113,18 +115,18 @@ class Ground:
 
 
 class TaskNetwork(Network):
-    """The same face as `Network`."""
+    """Drop-in for `Network`, with a queue per instance."""
 
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         super().__init__(layout, loads, settings, seed, seconds)
         self.step = settings.monitor / STEPS
-        # Cut as steps are, so that what comes within one came in its middle.
+        # One cohort per step, so that a step's arrivals lie in its middle.
         self.sources = {name: Source(source.load, self.step) for name, source in self.sources.items()}
         self.scale: Floats = np.ones(0)
         self.held = dict.fromkeys(self.sources, (0.0, 0.0))
         self.groups = _groups(self)
         self.before = [(0.0, 0.0)] * len(self.groups)
-        self._ground: tuple[tuple[int, ...], Ground] | None = None
+        self._placement: tuple[tuple[int, ...], Placement] | None = None
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
         limit = operator.max_duration if operator.max_duration is not None else math.inf
@@ -132,12 +134,12 @@ class TaskNetwork(Network):
         return TaskStation(operator, stream, settings.service(operator.name), limits, settings)
 
     def compose(self, composition: Composition) -> None:
-        """Work under this composition from now on."""
+        """Apply a composition from now on."""
         super().compose(composition)
-        self._ground = None
+        self._placement = None
 
     def advance(self, begin: float, end: float, pool: Pool) -> None:
-        """Everything that happens in [begin, end)."""
+        """Simulate [begin, end), seconds."""
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))
         lasts = (end - begin) / steps
         for number in range(steps):
@@ -146,33 +148,33 @@ class TaskNetwork(Network):
             station.period.given += len(station.crew) * (end - begin)
 
     def _step(self, begin: float, lasts: float, pool: Pool) -> None:
-        """One step: what sources let in flows through all operators, as far as hosts have cores and links."""
+        """Simulate one step: admitted records flow through all operators, limited by the hosts' cores and links."""
         entering = self._enter(begin, lasts)
-        ground = self._stand(begin, pool)
+        placed = self._current(begin, pool)
         stations = self.stations
         queues = np.concatenate([station.crew.queued for station in stations])
-        # Instances that start within the step have the rest of it.
+        # Instances that start within the step work for the rest of it.
         free = np.concatenate([station.crew.free for station in stations])
-        most = np.where(ground.host >= 0, ground.limit, 0.0) * np.clip(begin + lasts - free, 0.0, lasts)
-        at = np.where(ground.host >= 0, ground.host, 0)
-        hosts = ground.room.size
+        most = np.where(placed.host >= 0, placed.limit, 0.0) * np.clip(begin + lasts - free, 0.0, lasts)
+        at = np.where(placed.host >= 0, placed.host, 0)
+        hosts = placed.room.size
         scale = self.scale if self.scale.size == hosts else np.ones(hosts)
         for _ in range(PASSES):
-            wanted, served = self._flow(ground, queues, entering, most, scale, at)
+            wanted, served = self._flow(placed, queues, entering, most, scale, at)
             cores = np.bincount(at, wanted, hosts)
-            link = np.bincount(at, wanted / ground.cost * ground.carried, hosts)
-            by_cores = np.divide(ground.room * lasts, cores, out=np.ones(hosts), where=cores > DUST)
-            by_link = np.divide(ground.link * lasts, link, out=np.ones(hosts), where=link > DUST)
+            link = np.bincount(at, wanted / placed.cost * placed.carried, hosts)
+            by_cores = np.divide(placed.room * lasts, cores, out=np.ones(hosts), where=cores > DUST)
+            by_link = np.divide(placed.link * lasts, link, out=np.ones(hosts), where=link > DUST)
             before, scale = scale, np.minimum(1.0, np.minimum(by_cores, by_link))
             if np.abs(scale - before).max() < DUST:
                 break
         else:
-            _, served = self._flow(ground, queues, entering, most, scale, at)
+            _, served = self._flow(placed, queues, entering, most, scale, at)
         self.scale = scale
-        self._settle(ground, entering, served, begin + lasts / 2, lasts)
+        self._settle(placed, entering, served, begin + lasts / 2, lasts)
 
     def _enter(self, begin: float, lasts: float) -> dict[str, tuple[float, float]]:
-        """Records that each source lets in, and the mean of when they came: no more than may be under way at once."""
+        """Records that each source admits within its `pending` limit, and their mean arrival time."""
         found = {}
         for number, (members, volumes) in enumerate(self.groups):
             under_way = sum(self.by_name[name].queued / volume for name, volume in volumes.items() if volume > 0)
@@ -183,7 +185,7 @@ class TaskNetwork(Network):
                 came = flow.total
                 waiting[name] = (held + came, _mean(held, born, came, float((flow.born * flow.counts).sum())))
             every = sum(amount for amount, _ in waiting.values())
-            # What is done within the step makes room for as many: about as many as in the last one.
+            # Records finished within the step free room; estimated by those of the last step.
             passed = max(0.0, sum(self.before[number]) - under_way)
             room = max(0.0, self.settings.pending * len(members) - under_way + passed)
             part = min(1.0, room / every) if every > DUST else 1.0
@@ -196,54 +198,54 @@ class TaskNetwork(Network):
 
     def _flow(
         self,
-        ground: Ground,
+        placed: Placement,
         queues: Floats,
         entering: Mapping[str, tuple[float, float]],
         most: Floats,
         scale: Floats,
         at: Integers,
     ) -> tuple[Floats, Floats]:
-        """(core-seconds that instances would work, records that they do) where hosts give `scale` of what is asked."""
+        """(core-seconds that instances demand, records that they process) if hosts grant `scale` of the demand."""
         wanted, served = np.zeros(queues.size), np.zeros(queues.size)
         emitted = {name: amount for name, (amount, _) in entering.items()}
         granted = scale[at]
         for station in self.stations:
-            rows = ground.slices[station.name]
+            rows = placed.slices[station.name]
             coming = sum(emitted.get(edge.source, 0.0) * self._part(edge) for edge in self._inputs(station.name))
-            have = queues[rows] + (coming + station.loose) * ground.shares[rows]  # type: ignore[attr-defined]
-            wanted[rows] = np.minimum(have * ground.cost[rows], most[rows])
-            served[rows] = wanted[rows] * granted[rows] / ground.cost[rows]
+            have = queues[rows] + (coming + station.loose) * placed.shares[rows]  # type: ignore[attr-defined]
+            wanted[rows] = np.minimum(have * placed.cost[rows], most[rows])
+            served[rows] = wanted[rows] * granted[rows] / placed.cost[rows]
             emitted[station.name] = float(served[rows].sum()) * station.selectivity
         return wanted, served
 
     def _settle(
-        self, ground: Ground, entering: Mapping[str, tuple[float, float]], served: Floats, now: float, lasts: float
+        self, placed: Placement, entering: Mapping[str, tuple[float, float]], served: Floats, now: float, lasts: float
     ) -> None:
-        """Enter what a step has come to: queues, ages, work, and what leaves. now: the middle of the step."""
+        """Record a step's results: queues, ages, work and emitted records. now: the middle of the step."""
         emitted = dict(entering)
         for station in self.stations:
             assert isinstance(station, TaskStation)
-            rows, crew, period = ground.slices[station.name], station.crew, station.period
+            rows, crew, period = placed.slices[station.name], station.crew, station.period
             came, births = station.loose, station.loose * station.loose_born
             for edge in self._inputs(station.name):
                 amount, born = emitted.get(edge.source, (0.0, 0.0))
                 part = amount * self._part(edge)
                 came += part
-                births += part * (born - ground.travelled.get(edge, 0.0))
+                births += part * (born - placed.travelled.get(edge, 0.0))
                 period.arrived += part
             station.loose = 0.0
-            got, done = came * ground.shares[rows], served[rows]
+            got, done = came * placed.shares[rows], served[rows]
             have = crew.queued + got
             mean = births / came if came > DUST else now
             old = np.divide(crew.queued * crew.born + got * mean, have, out=np.full(have.size, now), where=have > DUST)
             total = float(done.sum())
             before = float(have.sum())
             crew.queued, crew.born = np.maximum(0.0, have - done), old
-            seconds = done * ground.cost[rows]
+            seconds = done * placed.cost[rows]
             crew.busy += seconds / max(station.operator.cores, DUST)
             if total > DUST:
                 work = float(seconds.sum()) / total
-                # Who waits in a queue waits for as long as it takes to work that off (Little).
+                # Little's law: the wait is the queue over the throughput.
                 waited = (before - total) / total * lasts + work
                 period.done += total
                 period.judged += total
@@ -267,7 +269,7 @@ class TaskNetwork(Network):
                     self.committed += entering[name][0] * self._part(edge)
 
     def _part(self, edge: Edge) -> float:
-        """Of what the source of `edge` emits, how much travels over it."""
+        """Fraction of what the source of `edge` emits that travels over `edge`."""
         if edge.delivery is not Delivery.ROUND_ROBIN:
             return 1.0
         return 1 / sum(each.delivery is Delivery.ROUND_ROBIN for each in self.live[edge.source])
@@ -275,8 +277,8 @@ class TaskNetwork(Network):
     def _inputs(self, name: str) -> list[Edge]:
         return [edge for edge in self.graph.inputs[name] if edge in self.live[edge.source]]
 
-    def _stand(self, now: float, pool: Pool) -> Ground:
-        """The table of instances, anew where they, their shares or hosts' speeds have changed."""
+    def _current(self, now: float, pool: Pool) -> Placement:
+        """The current placement, recomputed if instances, shares or host speeds have changed."""
         tasks: list[TaskStation] = []
         for station in self.stations:
             assert isinstance(station, TaskStation)
@@ -285,12 +287,12 @@ class TaskNetwork(Network):
         turn = int(now / self.settings.share_interval + DUST)
         speed_turn = -1 if pool.steady else int(now / self.settings.speed_interval + DUST)
         crews = sum(len(station.crew) for station in tasks)
-        standing = (pool.changes, pool.placements, self.version, turn, speed_turn, crews)
-        if self._ground is None or self._ground[0] != standing:
-            self._ground = (standing, self._lie(tasks, pool, now))
-        return self._ground[1]
+        version = (pool.changes, pool.placements, self.version, turn, speed_turn, crews)
+        if self._placement is None or self._placement[0] != version:
+            self._placement = (version, self._compute(tasks, pool, now))
+        return self._placement[1]
 
-    def _lie(self, tasks: list[TaskStation], pool: Pool, now: float) -> Ground:
+    def _compute(self, tasks: list[TaskStation], pool: Pool, now: float) -> Placement:
         ends = np.cumsum([0, *(len(station.crew) for station in tasks)]).tolist()
         slices = {station.name: slice(a, b) for station, a, b in zip(tasks, ends, ends[1:], strict=False)}
         host = np.concatenate([station.crew.host for station in tasks])
@@ -301,7 +303,7 @@ class TaskNetwork(Network):
         shares = np.concatenate([station.shares for station in tasks])
         cost = np.concatenate([np.maximum(s.work * s.efforts, DUST) for s in tasks]) / speed
         limit = np.where(up, np.concatenate([np.full(len(s.crew), s.operator.cores) for s in tasks]), 0.0)
-        # What share of an operator's records each host handles; rows of operators, columns of hosts.
+        # Fraction of each operator's records that each host handles; shape (hosts,) each.
         spread = {
             s.name: np.bincount(at[slices[s.name]], shares[slices[s.name]] * (host[slices[s.name]] >= 0), hosts)
             for s in tasks
@@ -321,16 +323,16 @@ class TaskNetwork(Network):
                     carried[rows] += size * self._part(edge) * (1 - spread[edge.target][at[rows]])
         link = np.where(pool.bandwidth[:hosts] > 0, pool.bandwidth[:hosts], math.inf)
         room = np.where(pool.up[:hosts], pool.cores[:hosts], 0.0) * self.settings.delivered
-        return Ground(slices, host, cost, limit, carried, room, link, shares, travelled)
+        return Placement(slices, host, cost, limit, carried, room, link, shares, travelled)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to come or to do."""
+        """Whether all arrivals have been processed."""
         return super().empty and all(amount <= 1e-6 for amount, _ in self.held.values())
 
 
 def _groups(network: Network) -> list[tuple[list[str], dict[str, float]]]:
-    """Sources that feed a common operator, together, and records at each operator for one of them that comes in."""
+    """Groups of sources that reach a common operator, with the records at each operator per record of the group."""
     graph, settings = network.graph, network.settings
     composition = Composition.default(graph)
     selectivity = {name: each for name, (_, each) in alternate_costs(graph, settings, composition).items()}
@@ -354,7 +356,7 @@ def _groups(network: Network) -> list[tuple[list[str], dict[str, float]]]:
 
 
 def _mean(weight: float, value: float, more: float, more_sum: float) -> float:
-    """Mean of `weight` records at `value` and `more` that sum up to `more_sum`."""
+    """Mean over `weight` records with mean `value` and `more` records with sum `more_sum`; 0 for no records."""
     total = weight + more
     return (weight * value + more_sum) / total if total > DUST else 0.0
 

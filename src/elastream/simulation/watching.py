@@ -1,7 +1,7 @@
-"""Monitoring of the simulation: counts over each monitoring period, turned into the observation that policies get.
+"""Monitors the simulation: converts the counters of each monitoring period into observations.
 
-Rates, durations and compliance are those of the last whole period and carry their age; backlogs, hosts, tasks and cost
-are as they stand at the moment of asking.
+Rates, durations and compliance cover the last whole period and carry their age; backlogs, hosts, tasks and cost are
+current.
 """
 
 import math
@@ -41,15 +41,15 @@ PERIODIC = (
     Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE, Metric.EMITTED_RATE, Metric.DURATION, Metric.DURATION_P50,
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
-STANDING = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
+CURRENT = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
 SAMPLED = 1000
-"""Items of a period that percentiles are taken of, at least (VISP itself measures every tenth item)."""
+"""Least sample of a period's items for percentiles (VISP measures every tenth item)."""
 LINKS_UP_TO = 32
-"""Hosts up to which the observation lists every pair of them."""
+"""Most hosts for which the observation lists the links of every pair."""
 
 
 class Watch:
-    """Keeps the figures of the last period and the history of operators."""
+    """Holds the figures of the last monitoring period and the history of operators."""
 
     def __init__(self, context: Context, network: Network | FusedNetwork, pool: Pool, settings: Settings) -> None:
         self.context = context
@@ -85,19 +85,19 @@ class Watch:
         return (self.ticks + 1) * self.settings.monitor
 
     def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
-        """Remember what instances about to be removed worked this period."""
+        """Keep the work of instances about to be removed, for this period's figures."""
         station.period.busy += float(station.crew.busy[rows].sum())
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
 
     def _blank(self) -> None:
-        """A new table of what is counted by period, all of it unknown."""
+        """Create a new table of periodic metrics, all unknown."""
         table = np.full((len(PERIODIC), len(self.names)), np.nan)
         self.columns = dict(zip(PERIODIC, table, strict=True))
         self._table = table
 
     def tick(self, now: float) -> None:
-        """A monitoring period ends."""
+        """Close a monitoring period at `now`, seconds."""
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
         self._blank()
@@ -127,7 +127,7 @@ class Watch:
         self.samples.append(Sample(now, self._operators()))
 
     def _take(self, station: Station, period: float) -> None:
-        """Enter what was counted at an operator, in the order of `PERIODIC`."""
+        """Enter an operator's counts in the table, in the order of `PERIODIC`."""
         tally, cores, unknown = station.period, station.operator.cores, math.nan
         mean = middle = late = complied = unknown
         if tally.judged > 0:
@@ -150,7 +150,7 @@ class Watch:
         )
 
     def _note_delay(self, station: Station, now: float) -> None:
-        """Time to adapt: from the first period whose mean duration is over the service level to the first back within."""
+        """Record times to adapt: from the first period with a mean duration over the service level to the next within."""
         if station.period.judged > 0:
             if station.period.delay / station.period.judged > station.limit:
                 self.slow_since.setdefault(station.name, now)
@@ -204,13 +204,13 @@ class Watch:
         )
 
     def _operators(self) -> Frame:
-        standing = np.full((len(STANDING), len(self.names)), np.nan)
+        current = np.full((len(CURRENT), len(self.names)), np.nan)
         for station in self.network.stations:
-            standing[:, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
-        return Frame(self.names, {**self.columns, **dict(zip(STANDING, standing, strict=True))}, self._ages)
+            current[:, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
+        return Frame(self.names, {**self.columns, **dict(zip(CURRENT, current, strict=True))}, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """What a policy sees at `now`."""
+        """Build the observation at `now`, seconds."""
         age = now - self.ticks * self.settings.monitor
         self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()
@@ -238,7 +238,7 @@ class Watch:
         )
 
     def _batches(self) -> tuple[MicroBatch, ...]:
-        """Those committed since somebody asked."""
+        """Micro-batches committed since the last observation."""
         fresh = tuple(self.network.reports)
         self.network.reports.clear()
         return fresh
@@ -255,11 +255,13 @@ class Watch:
         busy[: self.host_busy.size] = self.host_busy
         cpu = busy[active] / pool.cores[active]
         unknown = ~pool.up[active] | (np.arange(len(pool)) >= self.host_busy.size)[active]
+        # Fused stages declare no memory of their own.
+        memory = {} if isinstance(self.network, FusedNetwork) else {Metric.MEMORY: pool.used_memory[active].copy()}
         return Frame(
             names,
             {
                 Metric.CPU: np.where(unknown, np.nan, np.minimum(cpu, 1.0)),
-                Metric.MEMORY: pool.used_memory[active].copy(),
+                **memory,
                 Metric.TASKS: pool.tasks[active].astype(np.float64),
                 Metric.SPEED: np.where(pool.up[active], pool.speeds(now)[active], np.nan),
                 Metric.BANDWIDTH: link,
@@ -269,25 +271,29 @@ class Watch:
 
     def _task_frame(self) -> TaskFrame:
         stations = self.network.stations
-        standing = (self.pool.changes, self.pool.placements, *(len(station.crew) for station in stations))
-        if self._placed is None or self._placed[0] != standing:
-            self._placed = (standing, *self._placements())
+        version = (self.pool.changes, self.pool.placements, *(len(station.crew) for station in stations))
+        if self._placed is None or self._placed[0] != version:
+            self._placed = (version, *self._placements())
         _, operator, index, host, memory, placed = self._placed
         busy = [
             known if (known := self.task_busy.get(s.name)) is not None and known.size == n else np.full(n, np.nan)
-            for s, n in zip(stations, standing[2:], strict=True)
+            for s, n in zip(stations, version[2:], strict=True)
         ]
         usage = np.concatenate(busy)
-        values = {Metric.UTILISATION: usage if placed.all() else usage[placed], Metric.MEMORY: memory}
+        values = {Metric.UTILISATION: usage if placed.all() else usage[placed]}
+        if isinstance(self.network, FusedNetwork):
+            values[Metric.BUSY_CORES] = values[Metric.UTILISATION]  # a task is one thread
+            return TaskFrame(operator, index, host, self.names, values)
+        values[Metric.MEMORY] = memory
         if isinstance(self.network, TaskNetwork):
-            # Only there does each have a queue and a thread of its own.
-            cores = np.repeat([station.operator.cores for station in stations], standing[2:])
+            # Only tasks of a TaskNetwork have a queue and a thread each.
+            cores = np.repeat([station.operator.cores for station in stations], version[2:])
             values[Metric.BUSY_CORES] = (usage * cores)[placed]
             values[Metric.BACKLOG] = np.concatenate([station.crew.queued for station in stations])[placed]
         return TaskFrame(operator, index, host, self.names, values)
 
     def _placements(self) -> tuple[Integers, Integers, Integers, Floats, NDArray[np.bool_]]:
-        """Of every placed instance: row of its operator, its number, row of its host, memory; and which are placed."""
+        """Operator row, number, host row and memory of every placed instance; and whether each instance is placed."""
         stations = self.network.stations
         counts = [len(station.crew) for station in stations]
         rank = np.full(len(self.pool), -1, dtype=np.int64)
@@ -336,7 +342,7 @@ class Watch:
 
 @njit(cache=True)
 def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: float) -> float:
-    """Add what instances on each host worked, in core-seconds, to `busy`; returns their instance-seconds."""
+    """Add the instances' work, in core-seconds, to `busy` by host; returns their instance-seconds."""
     total = 0.0
     for i in range(host.size):
         total += seconds[i]
@@ -346,28 +352,28 @@ def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: f
 
 
 def joined_latencies(latencies: Sequence[Flow]) -> Flow:
-    """All durations of a period as one flow: `times` holds the durations, `counts` their weights."""
+    """Concatenate a period's durations; `times` holds the durations, `counts` their weights."""
     if len(latencies) == 1:
         return latencies[0]
     return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
 def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: bool = False) -> list[float]:
-    """Quantiles of durations (`times`) weighted by `counts`: the smallest that so much of the weight does not exceed.
+    """Quantiles of durations (`times`) weighted by `counts`: the smallest with at least that share of weight at or below.
 
-    `single`: all counts are 1; of many items every n-th is looked at.
+    single: all counts are 1; of many items every n-th is used.
     """
     if single:
         times = durations[0].times if len(durations) == 1 else np.concatenate([flow.times for flow in durations])
         times = np.sort(times[:: times.size // SAMPLED + 1])
         return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
-    return weighted(whole.times, whole.counts, np.asarray(wanted)).tolist()
+    return [float(each) for each in weighted(whole.times, whole.counts, np.asarray(wanted))]
 
 
 @njit(cache=True)
 def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """Smallest values that the shares `wanted` of all weight do not exceed: by selection, for sorting takes longer."""
+    """Weighted quantiles at `wanted`, as in `quantiles`; by selection, which is faster than sorting."""
     found = np.empty(wanted.size)
     total = weights.sum()
     for number in range(wanted.size):
@@ -391,7 +397,7 @@ def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
                 if left[k] < pivot if smaller else left[k] > pivot:
                     left[kept], heavy[kept] = left[k], heavy[k]
                     kept += 1
-            if kept == 0:  # what rounding leaves over
+            if kept == 0:  # rounding left a remainder
                 found[number] = pivot
                 break
             size = kept

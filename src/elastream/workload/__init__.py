@@ -1,6 +1,6 @@
-"""Arrival patterns: how many records are due when. Shapes, recorded traces, and how documents write them down.
+"""Arrival patterns: how many records are due at which time, as shapes, recorded traces and document entries.
 
-Reading the records themselves is left to the plants.
+The records themselves are read by the plants.
 """
 
 from elastream.workload.document import load_from, pattern_from

@@ -1,4 +1,4 @@
-"""Loads as documents write them: plain dicts out of YAML or JSON, and what `--load` is given on the command line."""
+"""Parses loads from YAML or JSON values, and from the argument of `--load`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ SHAPES: Mapping[str, tuple[Callable[..., Pattern], Mapping[str, str]]] = {
     "random_walk": (random_walk, {n: n for n in ("start", "step", "low", "high", "every", "lasts", "seed")}),
     "trace": (trace, {"path": "path", "interval": "interval", "gaps": "gaps"}),
 }
-"""By the name in a document: what builds the shape, and its parameters by the name of the field."""
+"""Shape name in a document -> (constructor, {field in the document: parameter of the constructor})."""
 
 CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
     "hold": Pattern.hold,
@@ -37,21 +37,21 @@ CHANGES: Mapping[str, Callable[[Pattern, Any], Pattern]] = {
     "lasting": Pattern.lasting,
     "repeated": lambda pattern, times: pattern.repeated(None if times is True else times),
 }
-"""What follows the shape in a document, applied in the order in which it stands there."""
+"""Modifiers that follow the shape in a document, applied in document order."""
 
 
 def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
-    """The load that a document describes.
+    """Build the load that a document value describes.
 
-    A rate (`550`, `"550/s"`) is a constant load; a list is one load after the other; a mapping is one shape and then
-    changes to it, in order: `{"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}, "hold": "20s", "then_back": True}`.
-    The path of a trace is relative to `folder`. Raises ElastreamError with a sentence that names the field.
+    A rate (`550`, `"550/s"`) is a constant load; a list is a sequence of loads; a mapping is one shape followed by
+    modifiers, in order: `{"ramp": {"from": "5/s", "to": "550/s", "over": "60s"}, "hold": "20s", "then_back": True}`.
+    The path of a trace is relative to `folder`. Raises ElastreamError that names the field.
     """
     match document:
         case int() | float() | str() if not isinstance(document, bool):
             return constant(document)
         case []:
-            raise DataflowError("a load is an empty list")
+            raise DataflowError("a load is an empty list; it needs at least one part")
         case list() | tuple():
             return chain([pattern_from(part, folder) for part in document])
         case Mapping() if document:
@@ -64,9 +64,9 @@ def pattern_from(document: Any, folder: Path | None = None) -> Pattern:
 
 
 def load_from(text: str | Path) -> Pattern:
-    """The load that `--load` names: a CSV file of counts (`.gz` too), a YAML or JSON file, or a load written out.
+    """Read the argument of `--load`: a CSV file of counts (`.gz` too), a YAML or JSON file, or an inline load.
 
-    Raises InputError where it is none of these.
+    Raises InputError if it is none of these.
     """
     path = Path(text)
     if path.suffixes and (path.suffix == ".csv" or path.suffixes[-2:] == [".csv", ".gz"]):

@@ -1,7 +1,7 @@
-"""One form for every load: straight pieces of rate over time, so that counts are exact and the same on every machine.
+"""Represents every load as a piecewise linear rate, so that counts are exact and identical on every machine.
 
-Only +, -, *, / and comparisons touch a count: IEEE 754 fixes these to the last bit, which sines and random generators of
-numeric libraries do not promise. How particular shapes become pieces is left to `shapes` and `trace`.
+Counts use only +, -, *, / and comparisons, which IEEE 754 defines to the last bit, unlike the sines and random generators
+of numeric libraries. `shapes` and `trace` build the pieces.
 """
 
 import math
@@ -25,14 +25,14 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 NEARLY = 1e-6
-"""Records: a record is due when all but this much of it has arrived, so that 100/s has 29 records at 0.29 s and not 28."""
+"""Tolerance in records: a record is due when all but this fraction has arrived (100/s has 29 records at 0.29 s, not 28)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of `seconds` in which the rate goes straight from `first` to `last` (records/s).
+    """A section of `seconds` in which the rate changes linearly from `first` to `last` (records/s).
 
-    `total` is the records in it. Where a trace gives them they are whole, which rate times seconds need not be.
+    total: records in it, by default the integral of the rate; a trace sets it to the recorded, whole count.
     """
 
     seconds: float
@@ -42,18 +42,20 @@ class Piece:
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
-            raise DataflowError(f"a piece of a load lasts {self.seconds:g} s; it must be above 0 and end")
+            raise DataflowError(f"a piece of a load lasts {self.seconds:g} s; it must be above 0 and finite")
         if not (0 <= self.first < math.inf and 0 <= self.last < math.inf):
-            raise DataflowError(f"a load goes from {self.first:g}/s to {self.last:g}/s; a rate must not be negative")
+            raise DataflowError(
+                f"a load goes from {self.first:g}/s to {self.last:g}/s; a rate must be finite and not negative"
+            )
         if math.isnan(self.total):
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
     def reversed(self) -> "Piece":
-        """The same piece seen in a mirror."""
+        """The same piece reversed in time."""
         return Piece(self.seconds, self.last, self.first, self.total)
 
     def until(self, seconds: float) -> "Piece":
-        """Its beginning."""
+        """The first `seconds` of the piece; itself if it is not longer."""
         share = seconds / self.seconds
         if share >= 1:
             return self
@@ -64,9 +66,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A load over time, an `ArrivalPattern`: pieces one after the other, and with `endless` over again for ever.
+    """A load over time (an `ArrivalPattern`): a sequence of pieces, repeated without end if `endless`.
 
-    `rate` is exact in every piece and `count` its integral rounded down. Patterns are values: every method gives a new one.
+    `rate` is exact in every piece and `count` its integral, rounded down. Immutable: every method returns a new pattern.
     """
 
     pieces: tuple[Piece, ...]
@@ -74,7 +76,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if not self.pieces:
-            raise DataflowError("a load has no piece")
+            raise DataflowError("a load has no piece; it needs at least one")
 
     def __repr__(self) -> str:
         lasts = "endless" if self.endless else f"{self.seconds:g} s"
@@ -82,31 +84,31 @@ class Pattern:
 
     @property
     def seconds(self) -> float:
-        """How long it lasts; inf where it is endless."""
+        """Length in seconds; inf if endless."""
         return math.inf if self.endless else self.period
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """When each piece ends, seconds after the start of a round."""
+        """End of each piece, seconds after the start of a period."""
         return tuple(accumulate(piece.seconds for piece in self.pieces))
 
     @cached_property
     def totals(self) -> tuple[float, ...]:
-        """Records by the end of each piece of a round."""
+        """Cumulative records at the end of each piece of a period."""
         return tuple(accumulate(piece.total for piece in self.pieces))
 
     @property
     def period(self) -> float:
-        """Seconds of all pieces together."""
+        """Total length of all pieces, seconds."""
         return self.ends[-1]
 
     @property
     def period_total(self) -> float:
-        """Records of all pieces together."""
+        """Total records of all pieces."""
         return self.totals[-1]
 
     def rate(self, time: float) -> float:
-        """Records/s at `time`; where it jumps, the rate after the jump; 0 before the start and after the end."""
+        """Records/s at `time` (right-continuous at jumps); 0 before the start and after the end."""
         if time < 0 or time >= self.seconds:
             return 0.0
         within = math.fmod(time, self.period)
@@ -116,7 +118,7 @@ class Pattern:
         return piece.first + (piece.last - piece.first) * min(1.0, since / piece.seconds)
 
     def count(self, time: float) -> int:
-        """Records due by `time`, a finite one: the integral of `rate`, rounded down; never falling."""
+        """Records due by `time` (finite): the integral of `rate`, rounded down; non-decreasing in `time`."""
         if time <= 0:
             return 0
         if time >= self.seconds:
@@ -130,13 +132,13 @@ class Pattern:
         return math.floor(min(reached, (rounds + 1) * self.period_total) + NEARLY)
 
     def due(self, number: int) -> float:
-        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf where never."""
+        """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
         if number < 0:
             return 0.0
         guess = float(dues(self, [number])[0])
         if math.isinf(guess):
             return math.inf
-        # The inverse is right to a few bits; bisection between two times that bracket it finds the very first float.
+        # The inverse is accurate to a few bits; bisection between two bracketing times finds the smallest float.
         low, high, step = guess, guess, max(math.ulp(guess), 1e-12)
         while low > 0 and self.count(low) > number:
             low, step = max(0.0, low - step), step * 2
@@ -148,14 +150,14 @@ class Pattern:
         return high
 
     def then(self, other: "Pattern") -> "Pattern":
-        """This load and after it `other`. Raises DataflowError where this one never ends."""
+        """This load followed by `other`. Raises DataflowError if either is endless."""
         self._must_end("followed")
         if other.endless:
             raise DataflowError("an endless load cannot be the second part of another; give it an end with .lasting(...)")
         return Pattern(self.pieces + other.pieces)
 
     def then_back(self) -> "Pattern":
-        """This load and then, its last level not held twice, the same way back: what rose in a minute falls in a minute."""
+        """This load followed by its mirror image; a constant section at the end is not repeated."""
         self._must_end("turned back")
         top = self.pieces[-1].last
         turn = len(self.pieces)
@@ -164,7 +166,7 @@ class Pattern:
         return Pattern(self.pieces + tuple(piece.reversed() for piece in reversed(self.pieces[:turn])))
 
     def hold(self, lasts: float | str) -> "Pattern":
-        """This load and then its last rate for `lasts`."""
+        """This load followed by its last rate for `lasts`."""
         self._must_end("held")
         level = self.pieces[-1].last
         return Pattern((*self.pieces, Piece(duration(lasts), level, level)))
@@ -172,33 +174,33 @@ class Pattern:
     def scaled(self, factor: float) -> "Pattern":
         """`factor` times as many records at every time."""
         if not 0 <= factor < math.inf:
-            raise DataflowError(f"a load cannot be scaled by {factor:g}")
+            raise DataflowError(f"a load cannot be scaled by {factor:g}; the factor must be finite and not negative")
         return Pattern(
             tuple(Piece(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces), self.endless
         )
 
     def faster(self, factor: float) -> "Pattern":
-        """The same records in `factor` times less time: a recorded day becomes minutes."""
+        """The same records in 1/`factor` of the time: a recorded day becomes minutes."""
         if not 0 < factor < math.inf:
-            raise DataflowError(f"a load cannot run {factor:g} times faster")
+            raise DataflowError(f"a load cannot run {factor:g} times faster; the factor must be finite and above 0")
         return Pattern(
             tuple(Piece(p.seconds / factor, p.first * factor, p.last * factor, p.total) for p in self.pieces), self.endless
         )
 
     def repeated(self, times: int | None = None) -> "Pattern":
-        """This load over and over: `times` times, or without end."""
+        """This load repeated `times` times, or without end."""
         self._must_end("repeated")
         if times is None:
             return Pattern(self.pieces, endless=True)
         if times < 1:
-            raise DataflowError(f"a load cannot be repeated {times} times")
+            raise DataflowError(f"a load cannot be repeated {times} times; it must be at least once")
         return Pattern(self.pieces * times)
 
     def lasting(self, lasts: float | str) -> "Pattern":
-        """Its first `lasts`. Raises DataflowError where it is shorter than that."""
+        """The first `lasts` of this load. Raises DataflowError if it is shorter."""
         left = duration(lasts)
         if left > self.seconds:
-            raise DataflowError(f"a load of {self.seconds:g} s cannot be cut to {left:g} s")
+            raise DataflowError(f"a load of {self.seconds:g} s cannot be cut to {left:g} s, which is longer")
         whole, left = divmod(left, self.period)
         pieces = list(self.pieces * int(whole))
         for piece in self.pieces:
@@ -214,16 +216,16 @@ class Pattern:
 
     @cached_property
     def _table(self) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-        """Columns of the pieces: ends, totals, seconds, first, last, total."""
+        """Columns of the pieces, shape (pieces,) each: ends, totals, seconds, first, last, total."""
         rows = np.array([(p.seconds, p.first, p.last, p.total) for p in self.pieces])
         return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
 
 
 def _arrived(piece: Piece, since: float, left: float) -> float:
-    """Records in the first `since` seconds of `piece`, `left` before its end.
+    """Records in the first `since` seconds of `piece`, `left` seconds before its end.
 
-    Every float operation here is monotone in time, so the result never falls: where the rate falls it is what is still to
-    come, taken from the whole.
+    Every float operation is monotone in time, so that the result never decreases; for a falling rate it is therefore the
+    total minus the records still to come.
     """
     if piece.first == piece.last:
         return piece.total * (since / piece.seconds)
@@ -234,7 +236,7 @@ def _arrived(piece: Piece, since: float, left: float) -> float:
 
 
 def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
-    """`pattern.count` of every time in `edges` (seconds), shape as given; a few nanoseconds each for a `Pattern`."""
+    """`pattern.count` at every time in `edges` (seconds), same shape; vectorised for a `Pattern`."""
     times = np.asarray(edges, dtype=np.float64)
     if not isinstance(pattern, Pattern):
         return np.array([pattern.count(float(time)) for time in times.ravel()], dtype=np.int64).reshape(times.shape)
@@ -257,7 +259,7 @@ def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
 
 
 def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
-    """When each record in `numbers` is due, seconds: `pattern.due` to within rounding, for many records at once."""
+    """When each record in `numbers` is due, seconds, same shape: `pattern.due` to within rounding; vectorised."""
     wanted = np.asarray(numbers, dtype=np.float64)
     if not isinstance(pattern, Pattern):
         return np.array([pattern.due(int(number)) for number in wanted.ravel()]).reshape(wanted.shape)
@@ -281,7 +283,7 @@ def dues(pattern: ArrivalPattern, numbers: ArrayLike) -> Floats:
 
 
 def chain(patterns: Iterable[Pattern]) -> Pattern:
-    """Patterns one after the other; raises DataflowError where there is none, or one that never ends."""
+    """Concatenate at least one pattern. Raises DataflowError if one of several is endless."""
     first, *others = patterns
     for other in others:
         first = first.then(other)

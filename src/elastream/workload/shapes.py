@@ -1,4 +1,4 @@
-"""Loads drawn by hand: constant, steps, ramp, sine, random walk. Rates and durations as people write them."""
+"""Synthetic loads: constant, steps, ramp, sine and random walk, with rates and durations as numbers or text."""
 
 import math
 import random
@@ -12,37 +12,37 @@ from elastream.workload.pattern import Pattern, Piece
 __all__ = ["constant", "ramp", "random_walk", "sine", "steps"]
 
 LINES_PER_PERIOD = 360
-"""Straight lines that a period of a sine is drawn with: off by at most (pi / 360)^2 / 2 = 0.004 % of its amplitude."""
+"""Linear pieces per period of a sine; the error is at most (pi / 360)^2 / 2 = 0.004 % of its amplitude."""
 
 FEWER, MORE = 0.4, 0.6
 """VISP's Eq. (6): a step down where R < 0.4, none where 0.4 <= R <= 0.6, up where R > 0.6."""
 
 
 def constant(rate: float | str, lasts: float | str | None = None) -> Pattern:
-    """`rate` (records/s, or `"5/s"`) for `lasts`, or without end."""
+    """A constant `rate` (records/s, or `"5/s"`) for `lasts`, or without end."""
     level = rate_of(rate)
     seconds = 1.0 if lasts is None else duration(lasts)
     return Pattern((Piece(seconds, level, level),), endless=lasts is None)
 
 
 def steps(*levels: float | str | tuple[float | str, float | str], every: float | str | None = None) -> Pattern:
-    """One level after the other: rates that last `every` each, or pairs of (rate, how long)."""
+    """A sequence of constant rates: each lasts `every`, or is a pair (rate, duration)."""
     pieces = []
     for level in levels:
         rate, lasts = level if isinstance(level, tuple) else (level, every)
         if lasts is None:
-            raise DataflowError(f"nothing says how long the step at {rate} lasts; write every='30s' or ({rate!r}, '30s')")
+            raise DataflowError(f"the step at {rate} has no duration: write every='30s' or ({rate!r}, '30s')")
         pieces.append(Piece(duration(lasts), rate_of(rate), rate_of(rate)))
     return Pattern(tuple(pieces))
 
 
 def ramp(start: float | str, end: float | str, over: float | str) -> Pattern:
-    """A rate that goes straight from `start` to `end` within `over`."""
+    """A rate that changes linearly from `start` to `end` within `over`."""
     return Pattern((Piece(duration(over), rate_of(start), rate_of(end)),))
 
 
 def sine(low: float | str, high: float | str, period: float | str) -> Pattern:
-    """A wave between `low`, where it begins, and `high`, half a `period` later; without end (see `Pattern.lasting`)."""
+    """An endless sine from `low` at time 0 to `high` after half a `period`; limit it with `Pattern.lasting`."""
     bottom, top, seconds = rate_of(low), rate_of(high), duration(period)
     # Rounded, because the last bit of a cosine differs between machines and a count must not.
     waves = [round((1 - math.cos(2 * math.pi * k / LINES_PER_PERIOD)) / 2, 12) for k in range(LINES_PER_PERIOD + 1)]
@@ -61,17 +61,17 @@ def random_walk(
     lasts: float | str,
     seed: int,
 ) -> Pattern:
-    """A rate that goes a `step` down, stays or goes a `step` up `every` so often, and stays between `low` and `high`.
+    """A random walk: every `every` the rate goes a `step` down, stays, or goes a `step` up, within [`low`, `high`].
 
-    Down and up have probability 0.4 each. A step that would leave the bounds is not taken. The same seed gives the same
-    load everywhere. Source: VISP, Eq. (6), there in machines (start 4, step 1, low 1, high 8).
+    Down and up have probability 0.4 each; a step that would leave the bounds is not taken. The same seed gives the same
+    load on every machine. Source: VISP, Eq. (6), there in machines (start 4, step 1, low 1, high 8).
     """
     level, size, bottom, top = (rate_of(value) for value in (start, step, low, high))
     each, left = duration(every), duration(lasts)
     if not bottom <= level <= top:
         raise DataflowError(f"a random walk between {bottom:g}/s and {top:g}/s cannot start at {level:g}/s")
     if not each > 0:
-        raise DataflowError(f"a random walk needs a time between its steps above 0, not {each:g} s")
+        raise DataflowError(f"a random walk has {each:g} s between its steps; it must be above 0")
     draw = random.Random(seed)
     pieces, place, began = [], 0, level
     for number in range(math.ceil(left / each)):

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from elastream.model.errors import InputError
 from elastream.model.observation import UNMEASURED, Exchange
 from elastream.planning.algorithms.exact import deviation, least_crossing, least_deviation, pack, packed_greedily
+from properties import examples
 
 loads = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=7)
-few = settings(max_examples=25)
+few = settings(max_examples=examples(25))
 
 
 def busiest(weights, sizes, place):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from elastream.model.errors import InputError
 from elastream.planning.algorithms.exact import deviation, least_deviation
 from elastream.planning.algorithms.matching import Level, Objective, allocate, levels, utilisation
+from properties import examples
 
 
 def load_after(place, needs, base):
@@ -102,7 +103,7 @@ def test_what_cannot_be_answered_is_refused(question):
 
 
 @given(st.integers(0, 10_000), st.integers(2, 4), st.integers(2, 7))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_greedy_matching_is_within_five_percent_of_the_exact_placement(seed, hosts, tasks):
     random = np.random.default_rng(seed)
     needs = random.uniform(0.02, 0.25, (tasks, 2)) * min(1.0, 1.5 * hosts / tasks)

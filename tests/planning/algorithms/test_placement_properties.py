@@ -17,6 +17,7 @@ from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Case, Otd
 from placement_cases import seen
+from properties import examples
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "otd": Otd,
@@ -86,7 +87,7 @@ def crossing(world: World) -> float:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(world=worlds())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_same_question_has_the_same_answer(policy, world):
     first, again = (POLICIES[policy]() for _ in range(2))
     answer = first.plan(world.observe())
@@ -95,7 +96,7 @@ def test_the_same_question_has_the_same_answer(policy, world):
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "otd as published"])
 @given(world=worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_policy_comes_to_rest(policy, world):
     assert rounds_until_rest(POLICIES[policy](), world, 100) < 100
 
@@ -108,7 +109,7 @@ def test_otd_as_published_need_not_come_to_rest():
 
 
 @given(worlds())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_otd_relieves_the_busier_of_two_hosts_or_lets_less_cross_and_fills_none(world):
     observation = world.observe()
     policy = Otd()
@@ -127,7 +128,7 @@ def test_otd_relieves_the_busier_of_two_hosts_or_lets_less_cross_and_fills_none(
 
 @pytest.mark.parametrize("objective", Objective)
 @given(world=worlds(largest=0.3, most_in_all=0.5))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_where_there_is_room_the_allocator_fills_no_host_and_makes_its_objective_no_worse(objective, world):
     observation = world.observe()
     actions = list(ElasticAllocator(objective=objective.value).plan(replace(observation, exchange=UNMEASURED)))
@@ -140,7 +141,7 @@ def test_where_there_is_room_the_allocator_fills_no_host_and_makes_its_objective
 
 
 @given(st.integers(0, 10_000), st.floats(0.3, 1.0), st.sampled_from(Objective))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_where_every_task_found_room_no_host_is_used_beyond_what_it_may(seed, most, objective):
     random = np.random.default_rng(seed)
     needs, base = random.uniform(0, 0.5, (random.integers(1, 9), 2)), random.uniform(0, 1.2, (random.integers(1, 5), 2))
@@ -152,7 +153,7 @@ def test_where_every_task_found_room_no_host_is_used_beyond_what_it_may(seed, mo
 
 
 @given(worlds())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_even_leaves_hosts_with_numbers_of_tasks_that_differ_by_one_at_most(world):
     observation = world.observe()
     then = world.after(list(Even().plan(observation)), observation)

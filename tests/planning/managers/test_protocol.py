@@ -22,6 +22,7 @@ from elastream.planning.managers.infrastructure import (
 )
 from elastream.planning.managers.messages import Holding, Message, RegionReport, View
 from elastream.planning.managers.regions import Region, RegionRules
+from properties import examples
 
 REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
 RULES = InfrastructureRules(patience=50.0, max_hosts=8)
@@ -193,7 +194,7 @@ class Protocol(RuleBasedStateMachine):
         assert standing <= set(self.leased), standing
 
 
-Protocol.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
+Protocol.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
 TestProtocol = Protocol.TestCase
 
 

@@ -12,6 +12,7 @@ from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
+from properties import examples
 
 OPERATORS = [operator("a", cores=0.7, memory=500), operator("b", cores=0.1, memory=450), operator("c", 1.5, 900, None)]
 NAMES = [each.name for each in OPERATORS]
@@ -32,7 +33,7 @@ def observations(draw):
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
 @given(observation=observations())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, observation):
     actions = policy.plan(observation)
     needs = {each.name: (each.cores, each.memory) for each in OPERATORS}
@@ -67,6 +68,6 @@ def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, o
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
 @given(observation=observations())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_same_observation_gives_the_same_plan(policy, observation):
     assert policy.plan(observation) == policy.plan(observation)

@@ -12,6 +12,7 @@ from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.planning.policies.elastic_allocator import ElasticAllocator, link_use, needs_of, node_load
 from placement_cases import HOST, pairs, seen
+from properties import examples
 
 
 def test_the_load_of_a_node_is_what_its_operators_need_and_what_the_system_keeps():
@@ -57,7 +58,7 @@ def test_an_objective_that_there_is_not_is_refused():
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_tasks_are_moved_only_to_hosts_that_take_them(data):
     hosts, tasks = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 8))
     place = data.draw(st.lists(st.integers(0, hosts - 1), min_size=tasks, max_size=tasks))

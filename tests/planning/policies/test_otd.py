@@ -14,6 +14,7 @@ from elastream.model.observation import UNMEASURED, Exchange
 from elastream.planning.algorithms.attraction import allocation_score
 from elastream.planning.policies.otd import Case, LoadClass, Otd, Rules, Workers, classes, otd_round
 from placement_cases import HOST, pairs, seen
+from properties import examples
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""
@@ -186,7 +187,7 @@ def situations(draw):
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observation, relief):
     actions = Otd(relief=relief).plan(observation)
     assert len(actions) <= 1
@@ -196,7 +197,7 @@ def test_never_more_than_one_move_and_never_to_a_host_that_takes_nothing(observa
 
 
 @given(situations(), st.sampled_from([0.0, 0.1]))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observation, relief):
     pair = Otd(relief=relief).decide(observation)
     if pair.task >= 0 and observation.exchange.known:
@@ -206,7 +207,7 @@ def test_the_change_of_the_chosen_pair_is_what_both_scores_recomputed_say(observ
 
 
 @given(situations())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_as_published_no_other_pair_gains_more_in_case_3(observation):
     pair = Otd(relief=0.0).decide(observation)
     if pair.case is Case.COMMUNICATION and observation.exchange.known:

@@ -22,6 +22,7 @@ from elastream.planning.sharing.pooling import (
     round_of,
     view,
 )
+from properties import examples
 
 SMALL = HostType("small", cores=0.5, price=1.0, billing=Billing(30.0))
 BIG = HostType("big", cores=2.0, price=4.0, billing=Billing(60.0))
@@ -289,7 +290,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(EVENTS, st.integers(3, 6))
 def test_whatever_is_lost_or_doubled_no_machine_has_two_holders_and_the_books_agree(events, size):
     play = Play(pool(size))
@@ -325,7 +326,7 @@ def test_whatever_is_lost_or_doubled_no_machine_has_two_holders_and_the_books_ag
                 assert play.state.leases[machine].spells[-1][0] == record.owner
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.booleans()), max_size=8), st.integers(4, 8))
 def test_nobody_starves_whatever_the_others_want(changes, size):
     play = Play(pool(size))

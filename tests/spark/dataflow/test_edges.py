@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.spark.dataflow.edges import Channel, EdgeLog, EdgeReader
 from elastream.spark.worker.composition import COLUMN, wanted_file, write_wanted
+from properties import examples
 
 SCHEMA = pa.schema([("n", pa.int64()), (COLUMN, pa.int64())])
 
@@ -96,7 +97,7 @@ def test_records_that_only_pass_are_read_by_few_tasks(tmp_path):
     assert len(found.partitions(start, found.latestOffset(start))) == 3
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     written=st.lists(st.lists(st.integers(0, 4), max_size=3), min_size=1, max_size=5),
     width=st.integers(1, 6),

@@ -19,6 +19,7 @@ from elastream.spark.dataflow.sinks import (
     latest,
     write_changes,
 )
+from properties import examples
 
 
 class Frame:
@@ -34,7 +35,7 @@ class Frame:
 changes = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), max_size=6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(batches=st.lists(changes, min_size=1, max_size=12), data=st.data())
 def test_latest_is_the_last_word_on_every_key_even_after_replays(tmp_path_factory, batches, data):
     path = tmp_path_factory.mktemp("log")

@@ -12,6 +12,7 @@ from elastream.model.migration import MigrationState
 from elastream.spark.jvm.state_partitions import Location
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import ATTEMPTS, Limits, Placing
+from properties import examples
 
 HERE = {name: Location(f"10.0.0.{number}", str(number)) for number, name in enumerate(("h1", "h2", "h3"))}
 DONE = threading.Event()
@@ -266,7 +267,7 @@ def test_a_target_with_another_executor_is_warmed_again(tmp_path):
     assert bench.engine.believed[0] == bench.usable["h2"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

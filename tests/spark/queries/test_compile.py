@@ -151,12 +151,12 @@ def odd_rows(frame: pd.DataFrame) -> pd.DataFrame:
 
 def test_every_form_in_one_query_gives_what_plain_python_gives(spark, tmp_path):
     flow = Dataflow("forms")
-    stream = numbered(flow, 700).select(n="n + 1", name="early")
+    stream = numbered(flow, 700).select({"n": "n + 1"}, name="early")
     stream = stream.map_arrow(double_batch, returns="n long").map_pandas(odd_rows, returns="n long")
     stream = stream.map(lambda n: {"n": n, "text": str(n)}, returns="n long, text string", name="pairs")
     stream = stream.filter(lambda record: record["n"] > 100, name="large")
     stream = stream.flat_map(lambda record: [record, record], returns="n long, text string", name="twice")
-    stream.select(text="concat(text, '!')", half="n div 2", name="late").sink(collect("forms"))
+    stream.select({"text": "concat(text, '!')", "half": "n div 2"}, name="late").sink(collect("forms"))
     Run.start(spark, flow, tmp_path).finish(700)
     numbers = [2 * (n % 1000 + 1) for n in range(700)]
     kept = [n for n in numbers if n % 4 == 0 and n > 100 for _ in range(2)]
@@ -279,7 +279,7 @@ def test_a_foreign_source_switches_by_the_composition_log(spark, tmp_path):
 
 def test_a_stage_behind_a_shuffle_runs_under_the_composition_of_its_batch(spark, tmp_path):
     flow = Dataflow("behind")
-    counts = numbered(flow, 100_000, rate=200).select(last="n % 10", name="last").key_by("last").count()
+    counts = numbered(flow, 100_000, rate=200).select({"last": "n % 10"}, name="last").key_by("last").count()
     stamp = {tag: (lambda row, tag=tag: {"last": row["last"], "tag": tag}) for tag in "ab"}
     counts.map(stamp, returns="last long, tag string", name="stamp").sink(collect("behind"))
     run = Run.start(spark, flow, tmp_path)
@@ -427,7 +427,7 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
         "one query would feed 'raw' besides the keyed 'count': put a durable edge before 'count'",
     ),
     "records that go around a keyed operator": (
-        lambda flow: (stream := numbered(flow, 1)).key_by("n").count().select(n="n").merge(stream).sink(collect("x")),
+        lambda flow: (stream := numbered(flow, 1)).key_by("n").count().select({"n": "n"}).merge(stream).sink(collect("x")),
         "records go around the keyed operator 'count' and meet its results",
     ),
     "a key that is not there": (
@@ -435,11 +435,11 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
         r"operator 'count' is keyed by 'm', which its records do not have \(they have: n\)",
     ),
     "a wrong aggregate": (
-        lambda flow: numbered(flow, 1).key_by("n").aggregate(columns={"x": "sun(n)"}).sink(collect("x")),
+        lambda flow: numbered(flow, 1).key_by("n").aggregate({"x": "sun(n)"}).sink(collect("x")),
         "the aggregates of operator 'aggregate' are wrong: .*sun",
     ),
     "a wrong column expression": (
-        lambda flow: numbered(flow, 1).select(x="m + 1").sink(collect("x")),
+        lambda flow: numbered(flow, 1).select({"x": "m + 1"}).sink(collect("x")),
         "the column expressions of 'select' are wrong: .*`m`",
     ),
     "a wrong schema": (

@@ -81,7 +81,7 @@ def test_what_each_state_partition_costs_is_measured(plant):
     assert (occupied >= busy * 0.9).all()  # a task keeps its slot at least while it computes
     assert occupied.sum() < 2.2  # two slots
     assert (seen.tasks.column(Metric.TRAFFIC) > 0).all()
-    assert np.isnan(seen.tasks.column(Metric.STATE_SIZE)).all()
+    assert np.isnan(seen.tasks.column(Metric.MEMORY)).all()
 
 
 def test_what_feeds_the_keyed_operator_stands_nowhere_and_crosses_between_the_hosts(plant):

@@ -48,7 +48,7 @@ def test_a_task_has_what_its_partition_takes_and_those_on_unknown_hosts_are_left
     assert frame.column(Metric.UTILISATION).tolist() == [0.2, 0.4]
     assert frame.column(Metric.TRAFFIC).tolist() == [10, 20]
     assert frame.age(Metric.BUSY_CORES) == 1.5
-    assert np.isnan(frame.column(Metric.STATE_SIZE)).all()
+    assert np.isnan(frame.column(Metric.MEMORY)).all()
 
 
 def test_the_weight_of_a_task_is_what_it_keeps_busy_where_that_is_known(graph, leases):

@@ -27,6 +27,7 @@ from elastream.spark.worker.composition import COLUMN, CompositionCodec
 from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed
+from properties import examples
 
 COLUMNS = {
     "n long": pa.schema([("n", pa.int64())]),
@@ -113,7 +114,7 @@ FORMS: list[tuple[Callable[[Stream], Stream], Callable[[list[int]], list[int]]]]
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(chosen=st.lists(st.sampled_from(FORMS), min_size=1, max_size=6), rows=st.lists(st.integers(0, 99), max_size=40))
 def test_a_chain_of_any_forms_gives_what_plain_python_gives(chosen, rows):
     flow, stream = numbers_flow()
@@ -391,9 +392,8 @@ def test_the_cpu_time_of_a_process_that_an_operator_runs_is_the_operators():
 
 def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
     flow, stream = numbers_flow()
-    stream.select(name="early", n="n + 1").map(plus_one, returns="n long", name="add").select(name="late", n="n * 2").sink(
-        None
-    )
+    added = stream.select({"n": "n + 1"}, name="early").map(plus_one, returns="n long", name="add")
+    added.select({"n": "n * 2"}, name="late").sink(None)
     found = region(flow.graph, flow.graph.order, ())
     assert [o.name for o in found.inlets[0].natives] == ["early"]
     assert [o.name for o in found.steps] == ["add"]
@@ -402,7 +402,7 @@ def test_column_expressions_behind_a_source_and_before_a_sink_stay_native():
 
 def test_column_expressions_alone_need_no_walk():
     flow, stream = numbers_flow()
-    stream.select(name="a", n="n + 1").select(name="b", n="n * 2").sink(None)
+    stream.select({"n": "n + 1"}, name="a").select({"n": "n * 2"}, name="b").sink(None)
     found = region(flow.graph, flow.graph.order, ())
     assert found.plain
     assert [o.name for o in found.inlets[0].natives] == ["a", "b"]
@@ -411,7 +411,7 @@ def test_column_expressions_alone_need_no_walk():
 def test_column_expressions_between_functions_are_refused():
     flow, stream = numbers_flow()
     first = stream.map(plus_one, returns="n long", name="first")
-    first.select(name="between", n="n * 2").map(plus_one, returns="n long", name="last").sink(None)
+    first.select({"n": "n * 2"}, name="between").map(plus_one, returns="n long", name="last").sink(None)
     with pytest.raises(DataflowError, match="column expressions of 'between' stand between functions"):
         region(flow.graph, flow.graph.order, ())
 

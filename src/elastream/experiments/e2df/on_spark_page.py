@@ -66,12 +66,12 @@ def _comparison(runs: Mapping[str, SparkScenario]) -> Table:
 def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
     static = runs["static"]
     rows: list[tuple[str, ...]] = []
-    for what, printed, value in (
-        ("replicas", "replicas (mean)", lambda run: run.replicas / static.replicas),
-        ("hosts", "hosts (mean)", lambda run: run.hosts / static.hosts),
-        ("mean latency", "mean latency (ms)", lambda run: run.latency / static.latency),
+    for what, printed, values, base in (
+        ("replicas", "replicas (mean)", [runs[name].replicas for name in SCENARIOS], static.replicas),
+        ("hosts", "hosts (mean)", [runs[name].hosts for name in SCENARIOS], static.hosts),
+        ("mean latency", "mean latency (ms)", [runs[name].latency for name in SCENARIOS], static.latency),
     ):
-        rows.append((f"{what}, over static's (Spark)", *(f"{value(runs[name]):.2f}" for name in SCENARIOS)))
+        rows.append((f"{what}, over static's (Spark)", *(f"{value / base:.2f}" for value in values)))
         paper = [PAPER[name].get(printed) for name in SCENARIOS]
         given = PAPER["static"][printed]
         rows.append(("   paper, section 5", *("-" if value is None else f"{value / given:.2f}" for value in paper)))

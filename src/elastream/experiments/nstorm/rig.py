@@ -17,13 +17,14 @@ from typing import Any
 import psutil
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.clouds.local.local import Local, LocalCluster
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
@@ -276,7 +277,7 @@ class _Traffic:
     def __init__(self, spark: SparkSession) -> None:
         self._bytes = 0
         self._lock = threading.Lock()
-        gateway: Any = spark.sparkContext._gateway
+        gateway = gateway_of(spark)
         client = gateway._gateway_client
         send = client.send_command
 

@@ -8,7 +8,6 @@ files of an edge are read back to `edges`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
@@ -34,6 +33,7 @@ from elastream.spark.dataflow.sinks import (
     write_batch,
     write_changes,
 )
+from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.fused import EXIT
 
@@ -96,7 +96,7 @@ def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
 
 def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
     """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to one that nobody has written."""
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     properties = jvm.java.util.Properties()
     properties.put("bootstrap.servers", topic.servers)
     unset = jvm.java.util.Optional.empty()

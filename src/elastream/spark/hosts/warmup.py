@@ -7,12 +7,12 @@ executor meanwhile, which also keeps the stream's own tasks off it until it is r
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.spark.jvm.executors import Executor
+from elastream.spark.jvm.gateway import gateway_of, java_context, java_session
 
 __all__ = ["warm_up"]
 
@@ -41,7 +41,7 @@ def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
 
 def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
     """One row a slot, each in a partition of its own that prefers `executor`."""
-    gateway: Any = spark.sparkContext._gateway
+    gateway = gateway_of(spark)
     jvm = gateway.jvm
     preferred = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
     value = gateway.new_array(jvm.java.lang.Object, 1)
@@ -49,9 +49,9 @@ def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
     row = jvm.org.apache.spark.sql.RowFactory.create(value)
     rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(row, preferred) for _ in range(executor.slots)])
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("org.apache.spark.sql.Row"))
-    rdd = spark.sparkContext._jsc.sc().makeRDD(rows, tag)
-    schema = spark._jsparkSession.sql("select 'warm' as word").schema()
-    return DataFrame(spark._jsparkSession.createDataFrame(rdd.toJavaRDD(), schema), spark)
+    rdd = java_context(spark).makeRDD(rows, tag)
+    schema = java_session(spark).sql("select 'warm' as word").schema()
+    return DataFrame(java_session(spark).createDataFrame(rdd.toJavaRDD(), schema), spark)
 
 
 def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

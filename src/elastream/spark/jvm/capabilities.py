@@ -14,6 +14,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.model.units import duration
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads, first_line
 from elastream.spark.jvm.executors import UNLIMITED
+from elastream.spark.jvm.gateway import jvm_of
 
 __all__ = ["Capabilities", "probe"]
 
@@ -72,7 +73,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
 
 def _asks(spark: SparkSession, lacking: list[str]) -> bool:
     context: Any = spark.sparkContext._jsc
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     backend = context.sc().schedulerBackend()
     client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     if not client.isInstance(backend):

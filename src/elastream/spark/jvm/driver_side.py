@@ -7,12 +7,12 @@ answers with lines of text. Spark's driver always has the compiler for it: its o
 
 import time
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
 
 __all__ = ["HERE", "DriverSide", "TaskLoads", "first_line"]
 
@@ -28,18 +28,18 @@ class DriverSide:
     """
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java") -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self.context: Any = spark.sparkContext._jsc.sc()
+        jvm = jvm_of(spark)
+        self.context = java_context(spark)
         try:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
-            compiler.setParentClassLoader(spark._jsparkSession.getClass().getClassLoader())
+            compiler.setParentClassLoader(java_session(spark).getClass().getClassLoader())
             compiler.cook(source.read_text(encoding="utf-8"))
             # Through an object, because the gateway finds a class by its name only where Spark's own loader knows it.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
             raise EnvironmentProblem(f"this Spark does not tell what its driver knows: {first_line(error)}") from None
 
-    def ask(self, method: str, *arguments: Any) -> list[list[str]]:
+    def ask(self, method: str, *arguments: Java) -> list[list[str]]:
         """What `method` answers to `arguments`, a list of fields a line.
 
         Raises Py4JError as any call does, when the session has stopped for one.

@@ -9,12 +9,12 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.gateway import Java, jvm_of
 
 __all__ = ["StateOpener", "find_opener"]
 
@@ -31,18 +31,18 @@ class StateOpener:
 
     spark: SparkSession
     partitions: int
-    state: Any
-    made_of: Mapping[str, Any]
+    state: Java
+    made_of: Mapping[str, Java]
 
-    def open(self, session: Any, version: int, places: Mapping[int, Location]) -> None:
+    def open(self, session: Java, version: int, places: Mapping[int, Location]) -> None:
         """Run one task a partition, each at its place, that opens its state of `version`; blocks until all have.
 
         Their executors report to the coordinator that they hold them now. session: the query's, of the JVM. A task whose
         executor is busy for long is run elsewhere, and that one reports. Raises Py4JError where a task failed.
         """
-        jvm: Any = self.spark._jvm
+        jvm = jvm_of(self.spark)
         context = self.spark.sparkContext
-        gateway: Any = context._gateway
+        gateway: Java = context._gateway
         # The number of a task is the number of the state partition that it opens: a row for each, though few are run.
         rows = jvm.java.util.ArrayList(jvm.java.util.Collections.nCopies(self.partitions, _row(jvm)))
         for partition, at in places.items():
@@ -84,9 +84,9 @@ class StateOpener:
             context.setJobDescription(None)  # type: ignore[arg-type]
 
 
-def find_opener(spark: SparkSession, execution: Any, operator: int, partitions: int) -> StateOpener | None:
+def find_opener(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
     """What opens the state of `operator` of the query whose ended batch `execution` is; None where there is no way."""
-    jvm: Any = spark._jvm
+    jvm = jvm_of(spark)
     try:
         with _session_of(jvm, execution):
             return _opener_in(spark, execution, operator, partitions)
@@ -96,8 +96,8 @@ def find_opener(spark: SparkSession, execution: Any, operator: int, partitions: 
         return None
 
 
-def _opener_in(spark: SparkSession, execution: Any, operator: int, partitions: int) -> StateOpener | None:
-    jvm: Any = spark._jvm
+def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
+    jvm = jvm_of(spark)
     for node in _nodes(execution.executedPlan()):
         # By its name: to ask any other node for what it lacks would be to run it.
         if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
@@ -128,7 +128,7 @@ PARTS = (
 
 
 @contextlib.contextmanager
-def _session_of(jvm: Any, execution: Any) -> Iterator[None]:
+def _session_of(jvm: Java, execution: Java) -> Iterator[None]:
     """While inside, the session of a query is the active one of this thread.
 
     A physical operator belongs to the session that is active where it is made, copies included. A thread that has none, as
@@ -146,19 +146,19 @@ def _session_of(jvm: Any, execution: Any) -> Iterator[None]:
             sessions.clearActiveSession()
 
 
-def _row(jvm: Any, *preferred: str) -> Any:
+def _row(jvm: Java, *preferred: str) -> Java:
     """A row of no content, whose task prefers these places."""
     return jvm.scala.Tuple2("", jvm.PythonUtils.toSeq(list(preferred)))
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _nodes(plan: Java) -> Iterator[Java]:
     yield plan
     children = plan.children()
     for position in range(children.size()):
         yield from _nodes(children.apply(position))
 
 
-def _field(instance: Any, name: str) -> Any:
+def _field(instance: Java, name: str) -> Java:
     """A private field of a Java object, of its class or one above; KeyError where there is none."""
     kind = instance.getClass()
     while kind is not None:
@@ -170,18 +170,18 @@ def _field(instance: Any, name: str) -> Any:
     raise KeyError(name)
 
 
-def _module(jvm: Any, name: str) -> Any:
+def _module(jvm: Java, name: str) -> Java:
     """The instance of a Scala object."""
     return jvm.java.lang.Class.forName(name).getField("MODULE$").get(None)
 
 
-def _reads_nothing(gateway: Any) -> Any:
+def _reads_nothing(gateway: Java) -> Java:
     """A serializable Scala function of two arguments that answers anything with an empty iterator.
 
     Made of what Scala's own library has, because executors know no class of ours: a map that has the same answer to every
     key is a function of one argument.
     """
-    jvm: Any = gateway.jvm
+    jvm: Java = gateway.jvm
     empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
     answer = gateway.new_array(jvm.java.lang.Object, 1)
     answer[0] = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)

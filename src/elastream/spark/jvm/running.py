@@ -5,6 +5,7 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import java_session
 
 __all__ = ["RunningQuery", "running_queries"]
 
@@ -24,5 +25,5 @@ class RunningQuery(NamedTuple):
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
     """All queries that `spark` runs now. Raises Py4JError where the session was stopped."""
-    rows = driver.ask("queries", spark._jsparkSession.streams())
+    rows = driver.ask("queries", java_session(spark).streams())
     return tuple(RunningQuery(query, run, int(batch), idle == "1", name) for query, run, batch, idle, name in rows)

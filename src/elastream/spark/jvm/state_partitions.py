@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
+from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener
 from elastream.spark.jvm.stateful import StatefulOperator
 
@@ -66,12 +67,12 @@ class StatePartitions:
         self.partitions = partitions
         self._operators = tuple(operators)
         self._driver = DriverSide(spark) if driver is None else driver
-        jvm: Any = spark._jvm
+        jvm = jvm_of(spark)
         self._spark = spark
         self._jvm = jvm
         self._state = jvm.org.apache.spark.sql.execution.streaming.state
         self._nothing_else = jvm.PythonUtils.toSeq([])
-        self._streams = spark._jsparkSession.streams()
+        self._streams = java_session(spark).streams()
         self._query_id = jvm.java.util.UUID.fromString(query.id)
         self._run, self._run_id = query.runId, jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
@@ -170,7 +171,7 @@ class StatePartitions:
         execution = self._execution()
         return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
-    def _has_ended(self, execution: Any) -> bool:
+    def _has_ended(self, execution: Java) -> bool:
         """Whether the batch of `execution` has ended, which is when it has its plan for certain.
 
         A plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that has
@@ -180,7 +181,7 @@ class StatePartitions:
         progress = None if wrapper is None else wrapper.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
-    def _provider(self, operator: StatefulOperator, partition: int, store: str) -> Any:
+    def _provider(self, operator: StatefulOperator, partition: int, store: str) -> Java:
         store_id = self._state.StateStoreId(self._state_root(), operator.id, partition, store)
         return self._state.StateStoreProviderId(store_id, self._run_id)
 
@@ -196,7 +197,7 @@ class StatePartitions:
         location = self._coordinator.getLocation(self._provider(first, partition, first.stores[0]))
         return _location(location.get()) if location.isDefined() else None
 
-    def _execution(self) -> Any:
+    def _execution(self) -> Java:
         """The newest execution of the query, None before its first batch and after its end."""
         wrapper = self._streams.get(self._query_id)
         return None if wrapper is None else wrapper.streamingQuery().lastExecution()
@@ -205,7 +206,7 @@ class StatePartitions:
 class _Opening(threading.Thread):
     """Partitions on their way into executors. done: whether all tasks that open them have; fault: what else ended it."""
 
-    def __init__(self, opener: StateOpener, arguments: tuple[Any, int, Mapping[int, Location]]) -> None:
+    def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
         super().__init__(name="open-state", daemon=True)
         self._opener, self._arguments = opener, arguments
         self.done = False

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
 
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import Java
 
 __all__ = ["StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages"]
 
@@ -41,7 +41,7 @@ class StatefulStage:
     operators: tuple[StatefulOperator, ...]
 
 
-def stateful_stages(driver: DriverSide, execution: Any) -> tuple[StatefulStage, ...] | None:
+def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage, ...] | None:
     """The stages of the query behind `execution` (Spark's StreamExecution) that hold state, upstream first.
 
     None where it is not known yet: no batch has its plan.

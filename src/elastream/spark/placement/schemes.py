@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.action import TaskId
 from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.gateway import java_context, java_query
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
@@ -131,7 +131,7 @@ class Follower:
                     return
 
     def _look(self) -> None:
-        progress = self.query._jsq.lastProgress()  # type: ignore[attr-defined]
+        progress = java_query(self.query).lastProgress()
         batch = -1 if progress is None else int(progress.batchId())
         if batch > self.ended:
             self.ended = batch
@@ -170,7 +170,7 @@ class Follower:
 
     def _replace(self, addresses: set[str]) -> None:
         """Kill the executors of some hosts; the master starts new ones there."""
-        context: Any = self._spark.sparkContext._jsc.sc()
+        context = java_context(self._spark)
         found = self._executors.by_address()
         for address in addresses:
             if (executor := found.get(address)) is not None:

@@ -1,6 +1,7 @@
 """The queries of a dataflow of ours, for a plant: they know when records were due, switch their composition, and drain."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ class CompiledQueries:
         graph = layout.graph
         self.scalable = frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
         self.live = tuple(_followed(instruments, each) for each in running)
+        self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
 
@@ -56,7 +58,7 @@ class CompiledQueries:
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
-        return self.telemetry.operators(wall, self._parallelism(), cores, used)
+        return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
@@ -83,7 +85,9 @@ class CompiledQueries:
                     return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
                 if instances < 1:
                     return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-                return self._compose(action, replace(now, parallelism={**now.parallelism, operator: instances}))
+                outcome = self._compose(action, replace(now, parallelism={**now.parallelism, operator: instances}))
+                self._scalings[operator] += self.composition.version > now.version
+                return outcome
         raise AssertionError(f"{action} is none of {sorted(self.kinds)}")
 
     def finished(self, now: float) -> bool:

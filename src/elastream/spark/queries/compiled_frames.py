@@ -8,6 +8,7 @@ record is the commit of its batch less the moment it was due: computed here from
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -129,8 +130,17 @@ class Telemetry:
                     return False
         return True
 
-    def operators(self, now: float, parallelism: Mapping[str, float], cores: float, used: float = NAN) -> Frame:
+    def operators(
+        self,
+        now: float,
+        parallelism: Mapping[str, float],
+        cores: float,
+        used: float = NAN,
+        scalings: Mapping[str, float] = MappingProxyType({}),
+    ) -> Frame:
         """A row per operator. `cores` is what the usable hosts have together, `used` how many of them are busy.
+
+        parallelism, scalings: by operator.
 
         What hosts use and no meter accounts for - the way into Python and back, shuffles, native aggregation - is charged
         to the keyed operators, or to the sources where there are none: the operators' busy cores add up to the hosts'.
@@ -142,8 +152,7 @@ class Telemetry:
         self._describe_keyed(now, columns)
         self._describe_edges(now, columns)
         self._charge(used, columns, cores)
-        for name, width in parallelism.items():
-            columns[Metric.PARALLELISM][name] = width
+        columns[Metric.PARALLELISM], columns[Metric.SCALINGS] = dict(parallelism), dict(scalings)
         names = tuple(graph.by_name)
         return Frame(
             names,

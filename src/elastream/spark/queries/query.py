@@ -7,12 +7,13 @@ id, which outlives a restart from the same checkpoint; each run starts with noth
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.gateway import Java, java_session
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, stateful_stages
 from elastream.spark.placement.placing import Placing
@@ -75,7 +76,7 @@ class Query:
         self._forget()
 
     def _forget(self) -> None:
-        self._execution: Any = None
+        self._execution: Java = None
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
         self._windows: dict[str, LoadWindow] = {}
@@ -111,8 +112,7 @@ class Query:
     def look(self) -> tuple[Batch, ...]:
         """Fetch what is new; the batches that ended since the last look."""
         if self._execution is None:
-            streams: Any = self._with.spark._jsparkSession.streams()
-            wrapper = streams.get(self.id)
+            wrapper = java_session(self._with.spark).streams().get(self.id)
             if wrapper is None:
                 return ()
             self._execution = wrapper.streamingQuery()
@@ -152,8 +152,12 @@ class Query:
         return self.interval(now) + max((batch.seconds for batch in self._recent(RECENT)), default=NAN)
 
     def mean_latency(self, now: float) -> float:
-        """The same of a record that comes at any moment between two batches: it waits for half of the interval."""
-        return self.interval(now) / 2 + float(np.mean([batch.seconds for batch in self._recent(RECENT)] or [NAN]))
+        """Seconds that a record of a recent batch took at most on average, whenever in the interval before it came."""
+        recent = [batch for batch in self._recent(RECENT) if batch.rows]
+        if len(self.batches) < 2 or not recent:
+            return NAN
+        seconds = np.average([batch.seconds for batch in recent], weights=[batch.rows for batch in recent])
+        return self.interval(now) + float(seconds)
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from elastream.model.action import TaskId
 from elastream.model.observation import UNMEASURED, Exchange, Floats, Frame, Integers, Metric
 from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.gateway import java_context
 from elastream.spark.telemetry.stage_load import StageLoad
 
 __all__ = ["Flow", "MapOutputs", "Traffic", "read_flows"]
@@ -47,7 +48,7 @@ class MapOutputs(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "MapOutputs.java")
-        self._context = spark.sparkContext._jsc.sc()
+        self._context = java_context(spark)
 
     def flows(self, loads: Sequence[StageLoad]) -> tuple[Flow, ...]:
         """What fed the stages with state among `loads`, which tell of the senders too; what Spark forgot is left out."""

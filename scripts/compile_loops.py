@@ -1,0 +1,27 @@
+"""Compiles the inner loops of the simulator and of the matching into numba's cache, so that no first run waits for it.
+
+A tiny simulation each way that items travel, and one allocation, call every loop with the types that runs use.
+"""
+
+import numpy as np
+
+from elastream.experiments.visp.experiment import Case, make
+from elastream.planning.algorithms.matching import Objective, allocate
+from elastream.simulation import Travel
+
+SECONDS = 60.0
+
+
+def main() -> None:
+    """Call them all."""
+    for travel in Travel:
+        plant = make(Case("stepwise", None, seed=1), travel=travel)
+        plant.advance(SECONDS)
+        plant.observe()
+    needs, base, sizes = np.full((4, 2), 0.3), np.zeros((2, 2)), np.full((2, 2), 2.0)
+    for objective in Objective:
+        allocate(needs, base, sizes, objective=objective)
+
+
+if __name__ == "__main__":
+    main()

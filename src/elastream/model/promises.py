@@ -1,0 +1,163 @@
+"""What a plant can promise of a metric: kinds of value and of plant, rows, and the conditions under which it is known.
+
+The words of the table in `elastream.model.metrics`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import TypeAlias
+
+from elastream.model.graph import Form, Kind, Operator
+from elastream.model.stages import Layout
+
+__all__ = [
+    "FED",
+    "KEYED",
+    "READING",
+    "SOURCES",
+    "TRANSFORMS",
+    "WORKING",
+    "Given",
+    "PlantKind",
+    "Promise",
+    "Promises",
+    "Quantity",
+    "Rows",
+    "promised_of",
+    "when",
+]
+
+
+class Quantity(Enum):
+    """What kind of value a metric has: its unit, Prometheus' name of the base unit, and how many of that one unit is."""
+
+    RATE = ("records/s", "records_per_second", 1.0)
+    RECORDS = ("records", "records", 1.0)
+    SECONDS = ("s", "seconds", 1.0)
+    FRACTION = ("fraction", "ratio", 1.0)
+    SPEED = ("times the standard core", "ratio", 1.0)
+    CORES = ("cores", "cores", 1.0)
+    COUNT = ("number", "", 1.0)
+    MEGABYTES = ("MB", "bytes", 1e6)
+    BYTE_RATE = ("bytes/s", "bytes_per_second", 1.0)
+    MONEY = ("money", "", 1.0)
+
+    def __init__(self, unit: str, base_unit: str, base_units: float) -> None:
+        self.unit = unit
+        self.base_unit = base_unit
+        self.base_units = base_units
+
+
+class Rows(StrEnum):
+    """What a row of a frame of an `Observation` stands for."""
+
+    APPLICATION = "application"
+    OPERATOR = "operator"
+    HOST = "host"
+    TASK = "task"
+    LINK = "link"
+
+
+class PlantKind(StrEnum):
+    """Plants that differ in what they can measure."""
+
+    DATAFLOW = "dataflow on Spark"
+    WATCHED = "watched queries on Spark"
+    APART = "simulated, operators apart"
+    FUSED = "simulated, fused"
+
+
+class Given(StrEnum):
+    """Conditions of a promise, as the reference writes them."""
+
+    LOAD = "a source with a declared load"
+    LOADS = "every source declares a load"
+    TARGET = "a target latency is set"
+    LEVELS = "no target latency is set and operators have a `max_duration`"
+    LEVEL = "the operator has a `max_duration`"
+    PYTHON = "the operator is a Python function"
+    DURABLE = "a durable edge leads to the operator"
+    FIRST = "the operator is the first of its stage"
+    LEADS = "the operator is the first of its query"
+    UNKEYED = "the dataflow has no keyed operator"
+    BEHIND = "the source reports how far it is behind"
+    METERED = "a Python function runs before it in its query"
+    UP = "the host is up"
+    SHUFFLES = "shuffles are measured"
+    SIZES = "record sizes are declared"
+    LIMITED = "the link has a declared bandwidth"
+    WIDTH = "the operator is the first of a stage with a parallelism of its own, or waits"
+    NETWORKS = "hosts have networks of their own"
+    QUEUES = "each instance has a queue of its own"
+
+    def holds(self, layout: Layout, target_latency: float | None, operator: Operator | None = None) -> bool | None:
+        """Whether it is met, for `operator` or for the application; None where only the running plant can tell."""
+        graph = layout.graph
+        match self:
+            case Given.TARGET:
+                return target_latency is not None
+            case Given.LEVELS:
+                return target_latency is None and any(each.max_duration is not None for each in graph.operators)
+            case Given.UNKEYED:
+                return not any(each.kind is Kind.KEYED for each in graph.operators)
+            case Given.LOADS:
+                return len(graph.loads) == len(graph.sources)
+            case Given.LOAD:
+                return bool(graph.loads) if operator is None else operator.load is not None
+        if operator is None:
+            return None
+        match self:
+            case Given.LEVEL:
+                return operator.max_duration is not None
+            case Given.PYTHON:
+                native = (Form.COLUMNS, Form.AGGREGATE, Form.NONE)
+                return all(each.form not in native for each in operator.alternates)
+            case Given.DURABLE:
+                return any(edge.durable for edge in graph.inputs[operator.name])
+            case Given.FIRST:
+                return layout.stage_of[operator.name].name == operator.name
+            case Given.WIDTH:
+                stage = layout.stage_of[operator.name]
+                return operator.waits or (not stage.keyed and stage.name == operator.name)
+            case Given.LEADS:
+                return layout.stage_of[operator.name].segment == operator.name
+        return None
+
+
+SOURCES = frozenset({Kind.SOURCE})
+TRANSFORMS = frozenset({Kind.TRANSFORM})
+KEYED = frozenset({Kind.KEYED})
+WORKING = TRANSFORMS | KEYED
+READING = SOURCES | WORKING
+FED = frozenset(Kind) - SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """How a plant measures a metric, for which kinds of operator, and under which conditions, all of which must hold."""
+
+    how: str
+    kinds: frozenset[Kind] = frozenset(Kind)
+    given: tuple[Given, ...] = ()
+
+
+Cell: TypeAlias = str | Promise | tuple[Promise, ...]
+Promises: TypeAlias = dict[tuple[Rows, PlantKind], tuple[Promise, ...]]
+
+
+def promised_of(rows: Rows, dataflow: Cell = (), watched: Cell = (), apart: Cell = (), fused: Cell = ()) -> Promises:
+    """What each plant promises of `rows`; nothing where nothing is said."""
+    cells = zip(PlantKind, (dataflow, watched, apart, fused), strict=True)
+    promises = {(rows, plant): _promises(cell) for plant, cell in cells}
+    return {key: found for key, found in promises.items() if found}
+
+
+def _promises(cell: Cell) -> tuple[Promise, ...]:
+    if isinstance(cell, str):
+        return (Promise(cell),)
+    return (cell,) if isinstance(cell, Promise) else cell
+
+
+def when(how: str, *given: Given, kinds: frozenset[Kind] = frozenset(Kind)) -> Promise:
+    """A promise with conditions."""
+    return Promise(how, kinds, given)

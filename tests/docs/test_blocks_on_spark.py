@@ -1,0 +1,93 @@
+"""Blocks of README and docs that need Spark: dataflows of a page run as queries, Autopilot beside a query that exists."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from doc_blocks import PAGES, ROOT, blocks, ids
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from test_blocks import PYTHON, folder, needs_spark, started
+
+from elastream import Autopilot, Dataflow
+from elastream.model.endpoints import KafkaTopic
+from elastream.model.observation import Composition
+from elastream.model.stages import lay_out
+from elastream.recording.directory import RunDirectory
+from elastream.spark.jvm.session import session_settings
+from elastream.spark.queries.compiled import start_queries
+
+pytestmark = pytest.mark.spark
+
+__all__ = ["folder"]  # the fixture
+
+DATAFLOWS = [ROOT / "docs/how-to/dataflow.md"]
+"""Pages whose dataflows are run."""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("docs")
+    settings = {
+        **session_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Iterator[StreamingQuery]:
+    counts = spark.readStream.format("rate").load().groupBy("value").count()
+    writer = counts.writeStream.outputMode("update").format("noop")
+    counting = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    yield counting
+    counting.stop()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page)], ids=ids)
+def test_blocks_beside_a_query_that_exists_work(page, folder, spark, query):
+    carried_out = started(folder)
+    for block in (each for each in blocks(page) if each.language in PYTHON):
+        carried_out.names |= {"spark": spark, "query": query}
+        carried_out.execute(block)
+        if isinstance(pilot := carried_out.result, Autopilot):
+            assert pilot.running
+            pilot.stop()
+            assert not pilot.running
+    assert query.isActive
+
+
+@pytest.mark.parametrize("page", DATAFLOWS, ids=ids)
+def test_dataflows_of_a_page_run(page, folder, spark):
+    carried_out = started(folder)
+    for block in (each for each in blocks(page) if each.language in PYTHON):
+        carried_out.execute(block)
+    flows = [each for name, each in carried_out.names.items() if isinstance(each, Dataflow) and name != "flow"]
+    graphs = [flow.graph for flow in flows]
+    graphs = [g for g in graphs if not any(isinstance(o.endpoint, KafkaTopic) for o in g.operators)]
+    assert graphs
+    for graph in graphs:
+        directory = RunDirectory.create(folder / "runs", graph.name)
+        running = start_queries(
+            spark, lay_out(graph), directory, Composition.default(graph), state_partitions=1, batch_seconds=1.0
+        )
+        try:
+            while not all(each.query.lastProgress and each.query.lastProgress["numInputRows"] for each in running):
+                for each in running:
+                    assert each.query.exception() is None, each.query.exception()
+                time.sleep(0.1)
+        finally:
+            for each in running:
+                each.query.stop()
