@@ -26,3 +26,8 @@ class InputError(ElastreamError):
 
 class EnvironmentProblem(ElastreamError):
     """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what `error` says, without the stack trace that Java adds; its class where it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

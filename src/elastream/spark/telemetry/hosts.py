@@ -43,7 +43,7 @@ class HostWatch:
             tuple(leases),
             {
                 Metric.CPU: [self._cpu_of(lease, known[name], use, now) for name, lease in leases.items()],
-                Metric.MEMORY: [NAN if known[name].memory is None else known[name].memory for name in leases],
+                Metric.MEMORY: [NAN if (used := known[name].memory) is None else used for name in leases],
                 Metric.TASKS: [float(count[name]) for name in leases],
                 Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
             },
