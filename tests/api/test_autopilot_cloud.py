@@ -1,17 +1,17 @@
 """Hosts of a cloud that Autopilot opens beside somebody else's session: they join its master, work, and go without harm."""
 
 import logging
-import time
 
 import pytest
 from pyspark.sql import functions as F
 
 from elastream import Autopilot, HostType, Local
 from elastream.model.action import LeaseHost, MoveTask
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from stranger import TINY, one_executor
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,11 @@ class OneMore(Policy):
 
     name = "one more"
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         if len(observation.leases) < 2:
-            return [LeaseHost(observation.host_name(0), "tiny", why="a test")]
-        tasks = [task for task in observation.tasks.tasks if task.index == 0]
-        return [MoveTask(task, observation.usable[-1], why="a test") for task in tasks if len(observation.usable) == 2]
-
-
-def wait_until(holds, limit=240.0):
-    until = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < until, f"not within {limit:g} s"
-        time.sleep(0.2)
+            return Plan((LeaseHost(observation.host_name(0), "tiny", why="a test"),))
+        tasks = [task for task in observation.tasks.tasks if task.index == 0 and len(observation.usable) == 2]
+        return Plan(tuple(MoveTask(task, observation.usable[-1], why="a test") for task in tasks))
 
 
 def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_on(spark, query, caplog):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conformance.in_process import InProcess
 from fastapi.testclient import TestClient
 
+from conformance.in_process import InProcess
 from elastream.clouds.pool import Membership, Pool, PoolClient
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem

@@ -18,7 +18,7 @@ from elastream.control.loop import Loop
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
-from elastream.model.errors import ElastreamError, first_line
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
@@ -170,8 +170,7 @@ class Autopilot:
                                  ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
-            said = f"{type(error).__name__}: {first_line(error)}"
-            log.error("autopilot stopped because of a fault: %s", said, exc_info=True)
+            log.error("autopilot stopped because of a fault: %s", in_one_line(error), exc_info=True)
             if self._plant is not None:
                 self._plant.close()
 
@@ -211,7 +210,7 @@ class Autopilot:
         try:
             cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
         except (ElastreamError, OSError) as error:
-            log.warning("hosts cannot be leased: %s", first_line(error))
+            log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None
         stack.callback(cluster.close)
         return cluster
@@ -244,7 +243,7 @@ class Autopilot:
             try:
                 found.append(PrometheusObserver(*self._metrics))
             except (ImportError, OSError, ValueError) as error:
-                log.warning("there are no metrics: %s", first_line(error))
+                log.warning("there are no metrics: %s", in_one_line(error))
         if self._folder is not None:
             found.append(Recorder(self._folder / FILE_NAME))
         return found

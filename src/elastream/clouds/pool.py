@@ -25,7 +25,7 @@ from elastream.clouds.local.local import Local
 from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState, Terms
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, first_line
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
 from elastream.planning.managers import messages
 from elastream.planning.managers.messages import Holding, View
 from elastream.planning.sharing.messages import Claim, PoolOffer
@@ -295,7 +295,7 @@ class Membership:
             except ElastreamError as error:
                 self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
             except Exception as error:
-                self._alarms.sound(THREAD, f"a claim failed: {type(error).__name__}: {first_line(error)}", error)
+                self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
             self._stopping.wait(BEAT)
 
     def beat(self) -> None:

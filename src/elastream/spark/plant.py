@@ -30,7 +30,7 @@ from elastream.model.action import (
 )
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.errors import ElastreamError, first_line
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
 from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
@@ -194,7 +194,7 @@ class SparkPlant(Generic[Q]):
         try:
             return self._apply(action)
         except (ElastreamError, PySparkException, Py4JError, OSError) as error:
-            return Outcome(action, Status.FAILED, first_line(error))
+            return Outcome(action, Status.FAILED, in_one_line(error))
         finally:
             self.mover.wake()
 

@@ -1,9 +1,9 @@
 """Actions on hosts, applied to hosts with nothing behind them."""
 
 import pytest
+
 from conformance.fake_provider import FakeProvider
 from conformance.fake_session import FakeSession
-
 from elastream.control.clock import FakeClock
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
 from elastream.model.cloud import HostState, HostType, Lease

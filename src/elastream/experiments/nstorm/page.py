@@ -16,16 +16,16 @@ from elastream.experiments.nstorm.experiment import (
     PAPER,
     QUICK,
     RESTART,
-    Case,
-    Run,
-    Setting,
+    NStormCase,
+    NStormRun,
+    Schedule,
     bars,
     degraded,
     run_cases,
     usual,
 )
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_nstorm"]
@@ -56,7 +56,7 @@ def run_nstorm(
     return outcome(runs, setting, about, time.monotonic() - began)
 
 
-def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], seconds: float) -> Outcome:
+def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Outcome:
     """All that the runs say."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
@@ -79,11 +79,11 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
             period=setting.period,
             hurry=setting.hurry,
         ),
-        "" if all(check.holds for check in checks) else _verdict(checks),
+        "" if not any(check.missed for check in checks) else _verdict(checks),
     )
 
 
-def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
+def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
     """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
     baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
@@ -106,7 +106,7 @@ def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
     )
 
 
-def movement_table(runs: Sequence[Run]) -> Table:
+def movement_table(runs: Sequence[NStormRun]) -> Table:
     """What moved, how soon it was there, and what it cost to say so (Fig. 11)."""
     rows = []
     for run in runs:
@@ -121,8 +121,7 @@ def movement_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
-    held = sum(check.holds for check in checks)
+def _page(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Online nonstop task management for Storm-based engines (N-Storm and OTD, Zhang et al.), section 5.2, run on "
@@ -132,7 +131,7 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
         ),
         Prose(_how(setting)),
         Prose(_shared(about["others"])),
-        Prose(f"{held} of {len(checks)} bars hold."),
+        Prose(f"{counted(checks)}."),
         check_table(checks, "Spark"),
         degradation_table(runs, setting),
         movement_table(runs),
@@ -142,7 +141,7 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
     return Page("N-Storm: task migration on a live query (Spark)", tuple(blocks))
 
 
-def _how(setting: Setting) -> str:
+def _how(setting: Schedule) -> str:
     each = setting.seconds * setting.rounds
     shorter = [f"{each:g} s a case instead of 600"] * (each < 600)
     shorter += [f"a re-deployment every {setting.period:g} s instead of 60"] * (setting.period < 60)
@@ -161,7 +160,7 @@ def _how(setting: Setting) -> str:
     )
 
 
-def _turns(setting: Setting) -> str:
+def _turns(setting: Schedule) -> str:
     if setting.rounds == 1:
         return f"Each case ran once, for {setting.seconds:g} s, in the order of the curves below."
     return (
@@ -185,11 +184,11 @@ def _shared(others: float) -> str:
 
 
 def _verdict(checks: Sequence[Check]) -> str:
-    missed = "; ".join(f"{check.name} is {check.value} ({check.bound})" for check in checks if not check.holds)
+    missed = "; ".join(f"{check.name} is {check.value} ({check.bound})" for check in checks if check.missed)
     return f"Missed: {missed}."
 
 
-def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str, Any]:
+def _figures(run: NStormRun, baseline: Sequence[float], setting: Schedule) -> dict[str, Any]:
     lost = degraded(run.throughput, baseline)
     return {
         "throughput by second": [round(value) for value in run.throughput],
@@ -203,7 +202,7 @@ def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str,
     }
 
 
-def _plot(run: Run, baseline: Sequence[float]) -> Plot:
+def _plot(run: NStormRun, baseline: Sequence[float]) -> Plot:
     seconds = [float(second) for second in range(len(run.throughput))]
     return Plot(
         f"{run.case.name} (Spark)",
@@ -216,9 +215,9 @@ def _plot(run: Run, baseline: Sequence[float]) -> Plot:
     )
 
 
-def _baseline(runs: Sequence[Run], setting: Setting) -> tuple[float, ...]:
-    return usual(next(run for run in runs if run.case == Case(None)), setting.rounds)
+def _baseline(runs: Sequence[NStormRun], setting: Schedule) -> tuple[float, ...]:
+    return usual(next(run for run in runs if run.case == NStormCase(None)), setting.rounds)
 
 
-def _paper_name(case: Case) -> str:
+def _paper_name(case: NStormCase) -> str:
     return f"{SCHEMES.get(case.scheme or '', '')}, {case.moves} task{'s' * (case.moves != 1)}"

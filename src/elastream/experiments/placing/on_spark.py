@@ -24,7 +24,7 @@ from elastream.clouds.local.network import Link
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Floats, Frame, Metric, Observation
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from elastream.planning.algorithms.exact import deviation
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
@@ -214,11 +214,13 @@ def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
     """
     _await_measured(plant)
     before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
+    memory = None
     while time.monotonic() < until and quiet < 2:
         seen = _over_a_round(plant)
-        actions = policy.plan(seen) if _measured(seen) else ()
-        refused += sum(not plant.apply(action).succeeded for action in actions)
-        quiet = 0 if actions else quiet + 1
+        plan = policy.plan(seen, memory) if _measured(seen) else Plan(memory=memory)
+        memory = plan.memory
+        refused += sum(not plant.apply(action).succeeded for action in plan.actions)
+        quiet = 0 if plan.actions else quiet + 1
         landing = time.monotonic() + LANDING
         while plant.placing.wanted() and time.monotonic() < landing:
             _looked(plant)

@@ -1,12 +1,12 @@
 """Opens a cloud beside a session that somebody else started: its hosts join the master that this session has already."""
 
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import Cloud, ExistingSession, Provider
 from elastream.model.alarms import Alarms
+from elastream.spark.jvm.gateway import java_context
 
 __all__ = ["join"]
 
@@ -16,7 +16,9 @@ def join(cloud: Cloud, spark: SparkSession, folder: Path, alarms: Alarms | None 
 
     Raises ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
     """
-    context: Any = spark.sparkContext._jsc
-    memory, slots = int(context.sc().executorMemory()), int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
+    memory, slots = (
+        int(java_context(spark).executorMemory()),
+        int(spark.sparkContext.getConf().get("spark.executor.cores") or 1),
+    )
     session = ExistingSession(str(spark.sparkContext.master), memory, slots)
     return cloud.open(folder, session=session, alarms=alarms)

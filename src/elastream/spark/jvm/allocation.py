@@ -3,9 +3,9 @@
 These are the calls that dynamic allocation itself uses, so they work on every cluster manager that has them.
 """
 
-from typing import Any
-
 from pyspark.sql import SparkSession
+
+from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 
 __all__ = ["UNLIMITED", "AllocationClient"]
 
@@ -21,13 +21,13 @@ class AllocationClient:
 
     def request(self, total: int) -> None:
         """Let Spark have `total` executors in all."""
-        jvm: Any = self._spark._jvm
-        self._context().requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
+        jvm = jvm_of(self._spark)
+        java_context(self._spark).requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
 
     def kill(self, executor: str) -> None:
         """Give one executor back, whatever still runs there. The total is left as it is: set it first."""
-        jvm: Any = self._spark._jvm
-        self._context().schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
+        jvm = jvm_of(self._spark)
+        java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
 
     def fence(self, executor: str) -> None:
         """Let the scheduler offer no further task to `executor`, which itself goes on serving what it wrote.
@@ -35,14 +35,10 @@ class AllocationClient:
         Spark marks it as being decommissioned; with `triggeredByExecutor` the executor is not told, so that it does not
         leave by itself while a batch still fetches from it.
         """
-        gateway: Any = self._spark.sparkContext._gateway
+        gateway = gateway_of(self._spark)
         jvm = gateway.jvm
         no_host = jvm.scala.Option.empty()
         info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", no_host)
         pairs = gateway.new_array(jvm.scala.Tuple2, 1)
         pairs[0] = jvm.scala.Tuple2(executor, info)
-        self._context().schedulerBackend().decommissionExecutors(pairs, False, True)
-
-    def _context(self) -> Any:
-        context: Any = self._spark.sparkContext._jsc
-        return context.sc()
+        java_context(self._spark).schedulerBackend().decommissionExecutors(pairs, False, True)

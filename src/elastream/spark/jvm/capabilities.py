@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from elastream.clouds.provider import lacks_as_provider
-from elastream.model.errors import EnvironmentProblem, first_line
+from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
 from elastream.spark.jvm.allocation import UNLIMITED
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -49,7 +49,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
-        return Capabilities(None, lacking=(f"nothing can be seen or done: {first_line(error)}",))
+        return Capabilities(None, lacking=(f"nothing can be seen or done: {in_one_line(error)}",))
     task_loads = None
     try:
         task_loads = TaskLoads(spark)
