@@ -10,6 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastream.clouds.provider import Cloud
+from elastream.model.plant import Policy
 from elastream.recording.observer import Observer
 
 __all__ = ["RunOptions", "current_options", "with_options"]
@@ -21,7 +23,7 @@ class RunOptions:
     folder that run directories are made in. record: a further copy of the recording. limit: seconds after which the run is
     ended although its load is not. observers: who is told of every observation and decision. before: called with the
     checked graph, the policy, the cloud and the target latency (seconds) just before anything is started; what it raises
-    ends the run there.
+    ends the run there. policy, cloud: replace the program's.
     """
 
     input: str | None = None
@@ -31,6 +33,8 @@ class RunOptions:
     limit: float | None = None
     observers: Sequence[Observer] = ()
     before: Callable[..., None] | None = None
+    policy: Policy | None = None
+    cloud: Cloud | None = None
 
 
 DEFAULTS = RunOptions()

@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("word", pa.string()), (COLUMN, pa.int64())])
 
 
 def source(spec: SourceSpec | None) -> Operator:
-    return Operator("lines", Kind.SOURCE, endpoint=spec)
+    return Operator("lines", Kind.SOURCE, reads=spec)
 
 
 def reader(folder: Path, load: ArrivalPattern, partitions: int = 2) -> ShapedReader:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
+from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
@@ -85,9 +85,9 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
 def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
     """The topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink."""
     for operator in graph.operators:
-        if isinstance(operator.endpoint, KafkaTopic):
-            topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
-            return KafkaTopic(topic, operator.endpoint.servers, {})
+        for known in (operator.reads, operator.writes):
+            if isinstance(known, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
     raise DataflowError(
         f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of "
         "the dataflow says where Kafka's servers are"
@@ -136,8 +136,8 @@ def start_writing(
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
         writers.append((group, _batch_writer(target, sink, key)))
     frame = flows[0].frame
-    by_batch = isinstance(sink, Collected) or (isinstance(target, Edge) and isinstance(sink, ParquetSink))
-    if len(flows) == 1 and not key and not by_batch:
+    native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
+    if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
@@ -154,10 +154,9 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
         if target.durable == "kafka":
             return _edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
-    if target.endpoint is None:
+    if target.writes is None:
         raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
-    sink: SinkSpec = target.endpoint
-    return sink
+    return target.writes
 
 
 def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
@@ -196,6 +195,8 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
+        case StreamWriter():
+            return sink.write
 
 
 def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:
