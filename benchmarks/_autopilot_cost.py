@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
-from elastream.model.action import Action
 from elastream.model.observation import Observation
+from elastream.model.plant import Plan
 from elastream.planning.policies.by_load import ByLoad
 
 __all__ = ["measure_cost"]
@@ -90,7 +90,7 @@ class Rereading:
         self.pilot: Autopilot | None = None
         self._plan = ByLoad()
 
-    def plan(self, observation: Observation) -> list[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """What `ByLoad` plans."""
         for query in self.pilot.plant.queries if self.pilot and self.pilot.plant else ():
             if query._tasks is not None:

@@ -12,8 +12,8 @@ from _common import Report, progress, wait_until
 from _stranger import HOST, STATES, ended, seconds_of, session_on_hosts, start_work
 
 from elastream import Autopilot
-from elastream.model.action import Action
 from elastream.model.observation import Metric, Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.exact import pack
 from elastream.planning.policies.by_load import ByLoad
 
@@ -35,7 +35,7 @@ class Rounds:
         self.weights: np.ndarray[Any, Any] = np.zeros(0)
         self._plan = ByLoad()
 
-    def plan(self, observation: Observation) -> list[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """What `ByLoad` plans."""
         busy = observation.tasks.column(Metric.BUSY_CORES)
         if len(busy) == STATES and not np.isnan(busy).any():

@@ -51,7 +51,7 @@ def measure_skew(report: Report, quick: bool) -> None:
             moved = 0
             for _ in range(6):
                 noisy = weights * random.normal(1.0, 0.02, len(weights)).clip(0.9, 1.1)
-                for action in ByLoad(worth=0.0).plan(observed_stages(("q/s",), place, noisy, hosts)):
+                for action in ByLoad(worth=0.0).plan(observed_stages(("q/s",), place, noisy, hosts)).actions:
                     assert isinstance(action, MoveTask)
                     place[action.task.index] = int(action.host[1:])
                     moved += 1

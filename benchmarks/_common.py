@@ -7,20 +7,25 @@ round by round, so that what slows one round down slows both sides of it. What i
 import argparse
 import html
 import json
+import math
 import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from elastream.experiments.outcome import Check
+from elastream.experiments import outcome
+from elastream.experiments.outcome import Check, as_json
 from elastream.spark.jvm.session import session_settings
+
+FILES = ("--json", "--html")
+"""Options that name a file."""
 
 
 @dataclass
@@ -33,12 +38,20 @@ class Report:
     environment: dict[str, Any] = field(default_factory=dict)
 
     def at_least(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` reaches `bar`."""
-        self.checks.append(Check(name, value, f">= {bar:g}", value >= bar, source))
+        """Check that `value` reaches `bar`: of what comes out the same whenever it is measured."""
+        self.checks.append(Check.at_least(name, value, bar, source))
 
     def at_most(self, name: str, value: float, bar: float, source: str) -> None:
-        """Check that `value` stays below `bar`."""
-        self.checks.append(Check(name, value, f"<= {bar:g}", value <= bar, source))
+        """Check that `value` does not exceed `bar`: of what comes out the same whenever it is measured."""
+        self.checks.append(Check.at_most(name, value, bar, source))
+
+    def median_at_least(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
+        """Check that the median of what `runs` are drawn from reaches `bar`; few runs leave it undecided."""
+        self.checks.append(Check.median_at_least(name, runs, bar, source))
+
+    def median_at_most(self, name: str, runs: Sequence[float], bar: float, source: str) -> None:
+        """Check that the median of what `runs` are drawn from does not exceed `bar`; few runs leave it undecided."""
+        self.checks.append(Check.median_at_most(name, runs, bar, source))
 
 
 @dataclass(frozen=True)
@@ -108,16 +121,7 @@ def environment(**more: object) -> dict[str, Any]:
     import pyarrow
     import pyspark
 
-    return {
-        "cores": os.cpu_count(),
-        "load": os.getloadavg(),
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-        "pyarrow": pyarrow.__version__,
-        **more,
-    }
+    return outcome.environment(pyspark=pyspark.__version__, pyarrow=pyarrow.__version__, **more)
 
 
 def local_session(name: str, folder: Path, extra: Mapping[str, str] | None = None, cores: int = 2) -> SparkSession:
@@ -153,30 +157,49 @@ def main(
 
     more: adds arguments of the benchmark's own.
     """
-    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser = argparse.ArgumentParser(prog=f"python benchmarks/{name}.py", description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write figures, checks and environment")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write them as one page")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it works, proves less")
     more(parser)
     arguments = parser.parse_args()
+    about = environment(command=" ".join(("python", f"benchmarks/{name}.py", *_without_files(sys.argv[1:]))))
     report = measure(arguments)
-    report.environment = {**environment(quick=arguments.quick), **report.environment}
+    report.environment = {**about, **report.environment}
+    found = as_json(report.figures, report.paper, report.checks, report.environment, line(report))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(asdict(report), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(_known(found), indent=1, allow_nan=False) + "\n")
     if arguments.html:
         arguments.html.parent.mkdir(parents=True, exist_ok=True)
         arguments.html.write_text(_page(name, description, report))
-    failed = [check for check in report.checks if not check.holds]
-    verdict = "ok" if not failed else "NOT REACHED: " + ", ".join(f"{c.name} {c.value:.3g} ({c.bound})" for c in failed)
-    print(f"{name}: {line(report)} - {verdict}")
-    sys.exit(1 if failed else 0)
+    told = [f"{c.verdict}: {c.name} {c.value:.3g} ({c.bound})" for c in report.checks if c.verdict != "held"]
+    print(f"{name}: {line(report)} - {', '.join(told) or 'every bar is held'}")
+    sys.exit(1 if any(check.missed for check in report.checks) else 0)
+
+
+def _known(value: Any) -> Any:
+    """`value` with null for what was not measured."""
+    if isinstance(value, Mapping):
+        return {key: _known(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _without_files(words: Sequence[str]) -> list[str]:
+    """The arguments that decide what is measured."""
+    kept = []
+    for before, word in pairwise(("", *words)):
+        if not word.startswith(FILES) and before not in FILES:
+            kept.append(word)
+    return kept
 
 
 def _page(name: str, description: str, report: Report) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(c.name)}</td><td>{c.value:.4g}</td><td>{html.escape(c.bound)}</td>"
-        f"<td>{'holds' if c.holds else 'does not hold'}</td><td>{html.escape(c.source)}</td></tr>"
+        f"<td>{c.verdict}</td><td>{html.escape(c.source)}</td></tr>"
         for c in report.checks
     )
     details = html.escape(json.dumps({"figures": report.figures, "environment": report.environment}, indent=2))

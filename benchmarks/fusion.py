@@ -132,7 +132,7 @@ def measure(arguments: argparse.Namespace) -> Report:
             )
             report.figures[str(rows)] = sides.figures("unions", "fused")
             report.figures[str(rows)]["fused records/s"] = rows / statistics.median(sides.b)
-            report.at_least(f"fused over unions, {rows:,} records a batch", sides.ratio, BAR, "the project's bar")
+            report.median_at_least(f"fused over unions, {rows:,} records a batch", sides.ratios, BAR, "the project's bar")
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from elastream.model.cloud import HostType
 from elastream.planning.managers.applications import ApplicationRules
 from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
 from elastream.planning.managers.infrastructure import InfrastructureRules
-from elastream.planning.managers.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
 
 SIZES = (10, 32, 100, 316, 1000)
 HOSTS, APPLICATIONS, OPERATORS = 100, 200, 10
@@ -57,7 +57,7 @@ class World:
         applications = Applications(self.applications, response, np.full(len(self.applications), 0.9))
         return Snapshot(self.time, self.regions, hosts, replicas, self.operators, applications)
 
-    def carry_out(self, seen: Snapshot, plan: Plan) -> None:
+    def carry_out(self, seen: Snapshot, plan: RoundPlan) -> None:
         """Do it: replicas first, then hosts."""
         grants, replicas = plan.grants, seen.replicas
         granted, proposals = grants.granted, grants.proposals

@@ -152,7 +152,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         metered = sum(row.rows_out for row in meter.drain() if row.operator == "split")
         assert metered == expected.total(), "the meter and the counts differ"
         report.figures = sides.figures("elastream lines/s", "plain lines/s")
-        report.at_least("throughput, Elastream over plain PySpark", sides.ratio, BAR, "the project's bar")
+        report.median_at_least("throughput, Elastream over plain PySpark", sides.ratios, BAR, "the project's bar")
     finally:
         spark.stop()
         shutil.rmtree(root, ignore_errors=True)

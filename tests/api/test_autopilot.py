@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from elastream import Autopilot, ElastreamError
 from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, TaskId
 from elastream.model.cloud import HostState, HostType
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from elastream.planning.policies.by_load import ByLoad
 from elastream.spark import attach as attached
 from elastream.spark.attach import AttachedPlant
@@ -78,12 +78,12 @@ class Swap(Policy):
 
     name = "swap"
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         hosts = observation.hosts.ids
         for task, row in zip(observation.tasks.tasks, observation.tasks.host.tolist(), strict=True):
             if task.index == 0:
                 self.first.setdefault(task, next(host for host in hosts if host != hosts[row]))
-        return [MoveTask(task, host, why="a test") for task, host in self.first.items()]
+        return Plan(tuple(MoveTask(task, host, why="a test") for task, host in self.first.items()))
 
 
 def settings_of(spark):
@@ -149,7 +149,7 @@ def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, 
         wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
         assert len(observation.tasks) == 0
-        assert ByLoad().plan(observation) == []
+        assert ByLoad().plan(observation).actions == ()
     finally:
         plant.close()
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from elastream import Autopilot
 from elastream.model.action import MoveTask, TaskId
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from stranger import two_executors
 
 PARTITIONS = 2
@@ -112,11 +112,11 @@ class Away(Policy):
 
     name = "away"
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         hosts = observation.usable
         for task, row in zip(observation.tasks.tasks, observation.tasks.host.tolist(), strict=True):
             self.wanted.setdefault(task, next(host for host in hosts if host != observation.hosts.ids[row]))
-        return [MoveTask(task, host, why="a test") for task, host in self.wanted.items()]
+        return Plan(tuple(MoveTask(task, host, why="a test") for task, host in self.wanted.items()))
 
 
 def wait_until(holds, limit=240.0, seen=lambda: ""):

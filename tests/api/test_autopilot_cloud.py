@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from elastream import Autopilot, HostType, Local
 from elastream.model.action import LeaseHost, MoveTask
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from stranger import TINY, one_executor
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,11 +35,11 @@ class OneMore(Policy):
 
     name = "one more"
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         if len(observation.leases) < 2:
-            return [LeaseHost(observation.host_name(0), "tiny", why="a test")]
-        tasks = [task for task in observation.tasks.tasks if task.index == 0]
-        return [MoveTask(task, observation.usable[-1], why="a test") for task in tasks if len(observation.usable) == 2]
+            return Plan((LeaseHost(observation.host_name(0), "tiny", why="a test"),))
+        tasks = [task for task in observation.tasks.tasks if task.index == 0 and len(observation.usable) == 2]
+        return Plan(tuple(MoveTask(task, observation.usable[-1], why="a test") for task in tasks))
 
 
 def wait_until(holds, limit=240.0):

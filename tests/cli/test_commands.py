@@ -17,7 +17,7 @@ from elastream import __version__
 from elastream.cli.app import COMMANDS, app
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.alarms import Alarm
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, play
@@ -233,7 +233,7 @@ def test_a_fault_of_ours_keeps_its_stack_trace() -> None:
         (["explain", "runs/word_count-1", "--round", "99"], "runs/word_count-1 has no round 99: it has 1 to 90"),
         (
             ["explain", "runs/word_count-1", "--at", "1s"],
-            "runs/word_count-1: nothing was decided by 1 s; the first round was at 2 s",
+            "runs/word_count-1: no planning round by 1 s; the first round was at 2 s",
         ),
         (["report", "elsewhere"], "there is no recording at elsewhere: No such file or directory"),
     ],
@@ -267,14 +267,14 @@ def test_explain_lists_what_was_done_and_why(recorded: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [["--round", "10"], ["--at", "20s"], ["--at", "21.5s"]])
-def test_explain_tells_a_round_from_seen_to_what_came_of_it(recorded: Path, which: list[str]) -> None:
+def test_explain_shows_a_round_from_metrics_to_measured_results(recorded: Path, which: list[str]) -> None:
     out = call("explain", recorded, *which).stdout
     for part in (
         "round 10 at 0:20 (20.0 s), policy threshold",
         "arrival rate: 83/s",
         "lease h2 (small), by infrastructure - utilisation 75% is above 70%",
         "lease h2 (small): accepted, the worker is starting",
-        "utilisation: 38% expected, 89% came",
+        "utilisation: 38% predicted, 89% measured",
     ):
         assert part in out
 
@@ -334,6 +334,16 @@ def test_explain_lists_alarms_and_shows_those_that_stood_at_a_round() -> None:
     assert all("alarms" not in call("explain", "runs/alarms-1", "--round", n).stdout for n in ("1", "4"))
 
 
+def test_explain_shows_the_traceback_of_what_raised_in_a_round() -> None:
+    recorder = Recorder(Path("runs/faults-1"))
+    recorder.started(example_header())
+    fault = Fault("policy mine", "policy mine failed: KeyError: 'x'", "Traceback:\n  in plan")
+    recorder.decided(Decision(1, 2.0, "mine", note=fault.said, faults=(fault,)))
+    told = call("explain", "runs/faults-1", "--round", "1").stdout
+    assert "nothing: policy mine failed: KeyError: 'x'" in told
+    assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
+
+
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
     assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
 
@@ -350,7 +360,7 @@ operators:
 def test_check_shows_a_document_s_operators_and_stages() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "flow.yaml: dataflow 'word_count' is in order: 3 operators, 1 stage, 1 query"
+    assert result.stdout.splitlines()[-1] == "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 query"
 
 
 def test_check_names_file_line_and_field_of_a_mistake() -> None:
@@ -373,14 +383,14 @@ def test_a_document_without_a_policy_cannot_be_run() -> None:
     result = call("run", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (
         2,
-        "elastream: flow.yaml: policy: is missing: a run needs one, such as 'policy: threshold'\n",
+        "elastream: flow.yaml: key 'policy' is missing: a run needs one, such as 'policy: threshold'\n",
     )
 
 
 def test_check_stops_a_program_where_it_would_run() -> None:
     result = call("check", program("raise AssertionError('it went on')"))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "job.py: dataflow 'word_count' is in order: 4 operators, 2 stages, 1 query"
+    assert result.stdout.splitlines()[-1] == "job.py: dataflow 'word_count' is valid: 4 operators, 2 stages, 1 query"
     assert not Path("runs").exists()
 
 
@@ -391,7 +401,7 @@ def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
         flow.source(text_files("x")).filter(bool).sink(collect("y"))
     """
     result = call("check", write("flow.py", text))
-    assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is in order: 3 operators, 1 stage, 1 query"
+    assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is valid: 3 operators, 1 stage, 1 query"
 
 
 def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:

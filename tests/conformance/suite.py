@@ -39,6 +39,7 @@ from elastream.model.promises import Given, PlantKind, Promise, Rows
 from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
+from one_run import OneRun
 from properties import examples
 
 PLACING: dict[str, Callable[[], Policy]] = {
@@ -327,9 +328,9 @@ def conformance_suite(case: PlantCase) -> type:
                 if "MoveTask" not in plant.context.capabilities:
                     pytest.skip("this plant moves no tasks")
                 self.prepared(plant, "MoveTask")
-                decides = PLACING[policy]()
+                decides = OneRun(PLACING[policy]())
                 for _ in range(3):
-                    for action in decides.plan(advance(plant, case.step)):
+                    for action in decides.plan(advance(plant, case.step)).actions:
                         outcome = plant.apply(action)
                         check_outcome(action, outcome)
                         assert outcome.succeeded, outcome

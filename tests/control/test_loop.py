@@ -16,15 +16,16 @@ from elastream.model.action import (
     SwitchAlternate,
     TaskId,
 )
-from elastream.model.decision import Proposal, Report
+from elastream.model.decision import Proposal
 from elastream.model.errors import EnvironmentProblem
+from elastream.model.plant import Plan
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
 from elastream.recording.summary import summarise
 
 
 class Scripted:
-    """A policy that plans what the script has for the round; an exception in it is raised."""
+    """A policy that plans what the script has for the round: actions, or a whole plan; an exception in it is raised."""
 
     name = "scripted"
 
@@ -33,33 +34,12 @@ class Scripted:
         self.always = always
         self.asked = []
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         self.asked.append(observation.time)
         plan = self.plans.pop(0) if self.plans else self.always
         if isinstance(plan, Exception):
             raise plan
-        return plan
-
-
-class Predicting(Scripted):
-    def predict(self, observation, actions):
-        return {"hosts_usable": 2.0, "rounds asked": float(len(self.asked))}
-
-
-class Telling(Scripted):
-    """A policy with managers inside it: each round it reports what its script has, an exception is raised."""
-
-    def __init__(self, *plans, reports):
-        super().__init__(*plans)
-        self.reports = list(reports)
-        self.told = []
-
-    def report(self, observation, actions):
-        self.told.append(tuple(actions))
-        report = self.reports.pop(0) if self.reports else Report()
-        if isinstance(report, Exception):
-            raise report
-        return report
+        return Plan(tuple(plan)) if isinstance(plan, list | tuple) else plan
 
 
 class Broken(FakePlant):
@@ -135,7 +115,7 @@ def test_an_interrupt_from_the_keyboard_ends_it_in_order():
 
     plant = Broken(observe=interrupted)
     ending, recording = run(plant, Scripted())
-    assert (ending.status, ending.reason) == ("stopped", "it was interrupted")
+    assert (ending.status, ending.reason) == ("stopped", "interrupted from the keyboard")
     assert plant.closed
     assert recording.ending == ending
 
@@ -155,11 +135,12 @@ def test_what_a_policy_plans_is_done_and_recorded_with_its_reason():
 
 def test_what_was_predicted_stands_beside_what_then_was():
     plant = FakePlant()
-    _, recording = run(plant, Predicting([LeaseHost("h2", "small")]), limit=10.0, period=5.0)
+    plan = Plan((LeaseHost("h2", "small"),), predicted={"hosts_usable": 2.0, "luck": 1})
+    _, recording = run(plant, Scripted(plan), limit=10.0, period=5.0)
     first, second, *_ = recording.decisions
-    assert first.predicted == {"hosts_usable": 2.0, "rounds asked": 1.0}
+    assert first.predicted == {"hosts_usable": 2.0, "luck": 1.0}
     assert first.actual["hosts_usable"] == 2.0
-    assert first.actual["rounds asked"] != first.actual["rounds asked"], "nobody measures that: unknown"
+    assert first.actual["luck"] != first.actual["luck"], "nobody measures that: unknown"
     assert second.round == 2
 
 
@@ -167,21 +148,40 @@ def test_what_managers_inside_a_policy_refused_is_recorded_with_their_names_and_
     plant = FakePlant()
     inner = Proposal(SetParallelism("source", 3), "operator manager of source", "application manager: no token is left")
     unsaid = Proposal(LeaseHost("h9", "small"), "region manager of east")
-    policy = Telling([LeaseHost("h2", "small")], reports=[Report((inner, unsaid), ("every host is full",))])
-    _, recording = run(plant, policy)
+    plan = Plan((LeaseHost("h2", "small"),), refused=(inner, unsaid), remarks=("every host is full",))
+    _, recording = run(plant, Scripted(plan))
     assert plant.applied == [LeaseHost("h2", "small")]
     first = recording.decisions[0]
-    assert policy.told[0] == (LeaseHost("h2", "small"),)
     assert first.proposals[1:] == (inner, Proposal(unsaid.action, unsaid.by, "it was not granted"))
     assert first.note == "every host is full"
     assert recording.decisions[1].note == ""
 
 
-def test_a_report_that_fails_is_noted_and_the_plan_is_done():
-    plant = FakePlant()
-    _, recording = run(plant, Telling([LeaseHost("h2", "small")], reports=[KeyError("lost")]))
-    assert plant.applied == [LeaseHost("h2", "small")]
-    assert "the report of scripted failed: KeyError" in notes(recording)
+class Counting:
+    """A policy that remembers in how many rounds it planned; it fails in some."""
+
+    name = "counting"
+
+    def __init__(self, fails=()):
+        self.fails = fails
+
+    def plan(self, observation, memory=None):
+        if observation.time in self.fails:
+            raise ValueError("no plan today")
+        count = (memory or 0) + 1
+        return Plan((), count, remarks=(f"round {count}",))
+
+
+def test_a_policy_is_given_what_it_remembered_and_keeps_it_through_a_failure():
+    _, recording = run(FakePlant(), Counting(fails=(2.0,)), limit=6.0)
+    assert [decision.note for decision in recording.decisions][0::2] == ["round 1", "round 2"]
+    assert "ValueError: no plan today" in recording.decisions[1].note
+
+
+def test_each_run_has_a_memory_of_its_own():
+    policy = Counting()
+    first, second = (run(FakePlant(), policy, limit=6.0)[1] for _ in range(2))
+    assert [d.note for d in first.decisions] == [d.note for d in second.decisions] == ["round 1", "round 2", "round 3"]
 
 
 def test_a_dry_run_records_what_it_would_have_done_and_does_nothing():
@@ -202,20 +202,77 @@ def test_a_policy_that_raises_changes_nothing_and_the_loop_goes_on():
     assert second.outcomes[0].succeeded
 
 
+LEASE = LeaseHost("h2", "small")
+
+
 @pytest.mark.parametrize(
-    "garbage", [None, 42, [LeaseHost("h2", "small"), "lease one more"], [SetParallelism("source", 2, on=["h1"])]], ids=str
+    ("returned", "sentence"),
+    [
+        (None, "plan() returned None; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))"),
+        (42, "plan() returned 42; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))"),
+        (Plan([LEASE]), f"actions is {[LEASE]!r}, not a tuple"),
+        (Plan((LEASE, "lease one more")), "actions holds 'lease one more', which is no action"),
+        (
+            Plan((SetParallelism("source", "3"),)),
+            "source', instances='3', on=(), without=(), why=''): field 'instances' is '3', not a whole number",
+        ),
+        (Plan((SetParallelism("source", True),)), "field 'instances' is True, not a whole number"),
+        (Plan((SetParallelism("source", 2, on=["h1"]),)), "field 'on' is ['h1'], not a tuple of texts"),
+        (Plan((MoveTask("count#1", "h1"),)), "field 'task' is 'count#1', not a TaskId of a text and a whole number"),
+        (Plan((DrainHost(7),)), "field 'host' is 7, not a text"),
+        (Plan((LEASE,), predicted={"hosts": "2"}), "predicted is {'hosts': '2'}; it maps names to numbers"),
+        (Plan((LEASE,), predicted=[2.0]), "predicted is [2.0]; it maps names to numbers"),
+        (Plan((LEASE,), remarks="full"), "remarks is 'full', not a tuple"),
+        (Plan((LEASE,), remarks=(7,)), "remarks holds 7; each is a sentence"),
+        (Plan((LEASE,), refused=(LEASE,)), "each is a Proposal"),
+    ],
 )
-def test_a_policy_that_returns_garbage_changes_nothing(garbage):
+def test_what_is_no_plan_is_one_sentence_with_policy_and_field_and_changes_nothing(returned, sentence):
     plant = FakePlant()
-    _, recording = run(plant, Scripted(garbage), limit=1.0)
+    _, recording = run(plant, Scripted(returned), limit=1.0)
     assert plant.applied == []
-    assert "nothing of it was applied" in recording.decisions[0].note
+    note = recording.decisions[0].note
+    assert note.startswith("policy scripted failed, none of its actions was tried: TypeError: ")
+    assert note.endswith(sentence)
+    assert "\n" not in note
 
 
-def test_a_policy_that_keeps_failing_is_said_loudly():
-    _, recording = run(FakePlant(), Scripted(*[RuntimeError("broken")] * 4), limit=10.0)
-    loud = ["NOBODY DECIDES" in decision.note for decision in recording.decisions]
-    assert loud == [False, False, True, True, False, False]
+def test_a_list_for_a_plan_is_told_apart_from_a_plan():
+    class Old(Scripted):
+        def plan(self, observation, memory=None):
+            return [LEASE]
+
+    _, recording = run(FakePlant(), Old(), limit=1.0)
+    assert "plan() returned [LeaseHost(host='h2'" in recording.decisions[0].note
+
+
+def test_a_policy_that_raises_leaves_its_traceback_in_the_log_and_in_the_decision_record(caplog):
+    _, recording = run(FakePlant(), Scripted(ValueError("no plan today")), limit=2.0)
+    (fault,) = recording.decisions[0].faults
+    assert (fault.source, fault.said) == (
+        "policy scripted",
+        "policy scripted failed, none of its actions was tried: ValueError: no plan today",
+    )
+    assert fault.traceback.startswith("Traceback")
+    assert "raise plan" in fault.traceback
+    assert "raise plan" in caplog.text
+    assert recording.decisions[0].note == fault.said
+
+
+def test_an_error_without_a_text_is_named_by_its_type():
+    _, recording = run(FakePlant(), Scripted(ValueError(), EnvironmentProblem("")), limit=4.0)
+    first, second = (decision.note for decision in recording.decisions[:2])
+    assert (first.endswith("tried: ValueError"), second.endswith("tried: EnvironmentProblem")) == (True, True)
+
+
+def test_a_policy_that_keeps_failing_sounds_an_alarm_until_it_recovers():
+    _, recording = run(FakePlant(), Scripted(*[RuntimeError("broken")] * 4), limit=12.0)
+    said = "policy scripted failed {} times in a row; no new actions"
+    loud = [decision.note.partition("broken; ")[2] for decision in recording.decisions]
+    assert loud == ["", "", said.format(3), said.format(4), "", ""]
+    ((alarm, cleared),) = recording.alarms
+    assert (alarm.source, alarm.said, alarm.since, cleared) == ("policy scripted", said.format(3), 4.0, 9.0)
+    assert "RuntimeError: broken" in alarm.traceback
 
 
 def test_an_action_under_way_is_not_asked_for_again_until_it_is_seen_in_force():
@@ -245,8 +302,8 @@ def test_leases_that_fail_under_ever_new_names_are_given_up_too():
     names = iter(range(2, 1000))
 
     class Persistent(Scripted):
-        def plan(self, observation):
-            return [LeaseHost(f"h{next(names)}", "small")]
+        def plan(self, observation, memory=None):
+            return Plan((LeaseHost(f"h{next(names)}", "small"),))
 
     run(plant, Persistent(), limit=100.0, period=1.0)
     assert len(plant.applied) == 5
@@ -257,6 +314,9 @@ def test_a_plant_that_raises_in_apply_has_failed_at_that_action_only():
     _, recording = run(plant, Scripted([LeaseHost("h2", "small"), SetParallelism("source", 2)]), limit=2.0)
     statuses = [(outcome.status, outcome.reason) for outcome in recording.decisions[0].outcomes]
     assert statuses == [(Status.FAILED, "RuntimeError: lost connection"), (Status.DONE, "")]
+    (fault,) = recording.decisions[0].faults
+    assert fault.said == "lease h2 (small) raised RuntimeError: lost connection"
+    assert "raise answer" in fault.traceback
 
 
 def test_an_accepted_action_that_never_comes_into_force_has_failed():
@@ -312,7 +372,7 @@ def test_a_journal_on_a_full_disk_ends_the_run_before_the_plant_is_touched():
     assert recording.ending == ending
 
 
-def test_an_observer_that_raises_is_told_no_more_and_the_run_goes_on():
+def test_an_observer_that_raises_receives_no_more_and_an_alarm_stands():
     class Grumpy(Collector):
         def observed(self, observation):
             raise ZeroDivisionError("not again")
@@ -320,7 +380,12 @@ def test_an_observer_that_raises_is_told_no_more_and_the_run_goes_on():
     collector, grumpy = Collector(), Grumpy()
     ending = Loop(FakePlant(time_limit=5.0), Scripted(), observers=[grumpy, collector]).run()
     assert ending.status == "finished"
-    assert "Grumpy is told no more, it failed: ZeroDivisionError: not again" in collector.recording.decisions[0].note
+    said = "Grumpy failed and receives no more events: ZeroDivisionError: not again"
+    first = collector.recording.decisions[0]
+    assert said in first.note
+    assert [(fault.source, fault.said) for fault in first.faults] == [("observer Grumpy", said)]
+    ((alarm, cleared),) = collector.recording.alarms
+    assert (alarm.said, cleared) == (said, None)
     assert grumpy.recording.ending is None
 
 
@@ -328,14 +393,14 @@ def test_a_plan_that_takes_long_skips_rounds_instead_of_queueing_them():
     plant = FakePlant()
 
     class Slow(Scripted):
-        def plan(self, observation):
+        def plan(self, observation, memory=None):
             if not self.asked:
                 plant.clock.advance(5.5)
-            return super().plan(observation)
+            return super().plan(observation, memory)
 
     policy = Slow()
-    _, recording = run(plant, policy, limit=12.0, monitor=1.0, period=2.0)
-    assert recording.times.tolist() == [0.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]
+    _, recording = run(plant, policy, limit=13.0, monitor=1.0, period=2.0)
+    assert recording.times.tolist() == [0.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
     assert policy.asked == [0.0, 6.0, 8.0, 10.0, 12.0]
     assert "2 planning rounds were skipped" in notes(recording)
     assert recording.decisions[0].seconds == 5.5
@@ -376,50 +441,10 @@ def test_facts_are_asked_for_once_the_plant_is_closed():
     assert ending.facts == {"batches": 3, "closed": 1}
 
 
-class Local:
-    """A local manager that always wants the same."""
-
-    def __init__(self, name, period, *wants):
-        self.name, self.period, self.wants, self.asked = name, period, wants, []
-
-    def propose(self, observation):
-        self.asked.append(observation.time)
-        return self.wants
-
-
-def test_local_proposers_are_asked_on_their_own_period_and_come_after_the_policy():
-    words = Local("words manager", 1.0, SetParallelism("source", 3), LeaseHost("h2", "small"))
-    _, recording = run(FakePlant(), Scripted([SetParallelism("source", 2)]), limit=4.0, period=4.0, proposers=[words])
-    assert words.asked == [0.0, 1.0, 2.0, 3.0, 4.0]
-    first = recording.decisions[0]
-    assert [(p.by, bool(p.refused)) for p in first.proposals] == [
-        ("scripted", False),
-        ("words manager", True),
-        ("words manager", False),
-    ]
-
-
-def test_a_manager_has_a_say_on_what_local_proposers_want():
-    class Strict(Scripted):
-        def review(self, observation, proposals):
-            return [type(p)(p.action, p.by, "not this region") for p in proposals]
-
-    plant = FakePlant()
-    _, recording = run(plant, Strict(), limit=1.0, proposers=[Local("region", 1.0, LeaseHost("h2", "small"))])
-    assert plant.applied == []
-    assert refusals(recording) == ["not this region"]
-
-
-def test_a_local_proposer_that_raises_is_noted_and_the_others_are_heard():
-    class Failing(Local):
-        def propose(self, observation):
-            raise KeyError("lost")
-
-    plant = FakePlant()
-    both = [Failing("bad", 1.0), Local("good", 1.0, DrainHost("h9"), LeaseHost("h2", "small"))]
-    _, recording = run(plant, Scripted(), limit=1.0, proposers=both)
-    assert plant.applied == [LeaseHost("h2", "small")]
-    assert "bad failed: KeyError" in notes(recording)
+def test_nothing_is_planned_once_the_limit_is_reached():
+    policy = Scripted()
+    run(FakePlant(), policy, limit=4.0, monitor=1.0, period=2.0)
+    assert policy.asked == [0.0, 2.0]
 
 
 def test_the_default_policy_follows_a_load_up_and_down_through_the_whole_loop():

@@ -264,9 +264,9 @@ MISTAKES = {
     "no name": ("dataflow: word_count\n", "", "flow.yaml:1: dataflow: is missing"),
     "a key twice": (
         "    cores: 0.25", "    cores: 0.25\n    cores: 0.5",
-        "flow.yaml:13: the key 'cores' stands twice",
+        "flow.yaml:13: the key 'cores' is given twice",
     ),
-    "an operator twice": ("  out:\n", "  words:\n", "flow.yaml:18: the key 'words' stands twice"),
+    "an operator twice": ("  out:\n", "  words:\n", "flow.yaml:18: the key 'words' is given twice"),
     "YAML that is none": (
         "    source:\n", "    source: {\n",
         "flow.yaml:7: this is not YAML: while parsing a flow mapping expected ',' or '}', but got ':'",
@@ -281,7 +281,7 @@ MISTAKES = {
     ),
     "an input twice": (
         "from: lines", "from: [lines, lines]",
-        "flow.yaml:8: operators.words.from.1: 'lines' stands twice",
+        "flow.yaml:8: operators.words.from.1: 'lines' is listed twice",
     ),
     "no input": (
         "    from: lines\n", "",
@@ -332,7 +332,7 @@ MISTAKES = {
     ),
     "a keyed operator without a key": (
         "    key_by: word\n", "",
-        "flow.yaml:13: operators.count: 'key_by' is missing: the columns that make the key",
+        "flow.yaml:13: operators.count: 'key_by' is missing: the columns of the key",
     ),
     "a source of two kinds": (
         "      text_files: books/", "      text_files: books/\n      kafka: books",
@@ -364,7 +364,7 @@ MISTAKES = {
     ),
     "two policies": (
         "policy:\n", "policy:\n  static:\n",
-        "flow.yaml:22: policy: 2 names stand here; one is needed, with its parameters below it",
+        "flow.yaml:22: policy: 2 names are given; exactly one is needed, with its parameters below it",
     ),
     "an unknown cloud": (
         "  local:", "  lokal:",
@@ -372,11 +372,11 @@ MISTAKES = {
     ),
     "a host type with no core": (
         "    cores: 0.5", "    cores: 0",
-        "flow.yaml:30: host_types.small: host type 'small' has no core (cores: 0)",
+        "flow.yaml:30: host_types.small: host type 'small' has no core (cores: 0); it must be above 0",
     ),
     "a negative price": (
         "price: 0.02", "price: -1",
-        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1)",
+        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1); it must be 0 or more",
     ),
     "a billing time unit of nothing": (
         "btu: 10 min", "btu: 0",

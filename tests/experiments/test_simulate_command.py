@@ -107,7 +107,7 @@ def test_an_operator_without_a_cost_is_named(tmp_path):
     program.write_text(PROGRAM.replace('[Alternate("full", str.upper, cost=0.05)]', "str.upper"), encoding="utf-8")
     found = invoke("simulate", program)
     assert found.exit_code == 2
-    assert "'answer' gives no cost" in " ".join(found.output.split())
+    assert "'answer' has no cost" in " ".join(found.output.split())
 
 
 def test_a_cost_may_stand_at_the_operator(document):
@@ -130,7 +130,7 @@ def test_a_recorded_run_is_replayed_and_its_drift_told(measured, tmp_path):
     found = invoke("simulate", "--calibrate", measured, "--html", page, "--json", figures)
     assert found.exit_code in (0, 1), found.output
     data = json.loads(figures.read_text(encoding="utf-8"))
-    assert found.exit_code == (0 if all(check["holds"] for check in data["checks"]) else 1)
+    assert found.exit_code == (0 if all(check["verdict"] == "held" for check in data["checks"]) else 1)
     assert set(data["figures"]["drift"]) == {"the recorded decisions", "threshold decides"}
     host_time = data["figures"]["drift"]["the recorded decisions"]["host time"]
     assert host_time["simulated"] == pytest.approx(host_time["measured"], rel=0.02)

@@ -11,6 +11,7 @@ from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, total_cost
+from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.observation import Metric, MicroBatch, Observation
 from elastream.planning.policies.threshold import Threshold
@@ -219,3 +220,15 @@ def test_a_recording_made_before_there_were_alarms_has_none(tmp_path):
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "alarms"}) + "\n" for line in lines))
     assert Recording.read(tmp_path).alarms == ()
+
+
+def test_a_decision_is_read_back_with_its_faults_and_one_made_before_there_were_any_has_none(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(example_header())
+    recorder.decided(Decision(1, 2.0, "mine", faults=(Fault("policy mine", "failed", "Traceback ..."),)))
+    file = tmp_path / "recording.jsonl"
+    (read,) = Recording.read(tmp_path).decisions
+    assert read.faults == (Fault("policy mine", "failed", "Traceback ..."),)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "faults"}) + "\n" for line in lines))
+    assert Recording.read(tmp_path).decisions[0].faults == ()

@@ -11,7 +11,7 @@ import pytest
 
 from elastream.model.action import LeaseHost, describe
 from elastream.model.alarms import Alarm
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Observation
 from elastream.model.wording import amount, duration_text
@@ -182,3 +182,14 @@ def test_alarms_have_a_table_with_their_tracebacks(page: str) -> None:
     (row,) = [row for row in Text(written).rows if "mover" in row]
     assert " ".join(row.split()).startswith("0:01 not cleared mover thread died <1> traceback Traceback KeyError")
     assert "<h2>Alarms" not in page, "a run without alarms has no table of them"
+
+
+def test_a_round_in_which_something_raised_shows_its_traceback() -> None:
+    recorder = Collector()
+    recorder.started(example_header())
+    fault = Fault("policy mine", "policy mine failed", "Traceback\n  <KeyError>")
+    recorder.decided(Decision(1, 2.0, "mine", note=fault.said, faults=(fault,)))
+    recorder.decided(Decision(2, 4.0, "mine", {}, (Proposal(LeaseHost("h2", "small"), "mine", "no"),), faults=(fault,)))
+    shown = [row for row in Text(render(recorder.recording)).rows if "fault: policy mine Traceback" in row]
+    assert [row.split()[:2] for row in shown] == [["0:02", "1"], ["0:04", "2"]]
+    assert all("<KeyError>" in row for row in shown)

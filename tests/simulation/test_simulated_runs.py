@@ -7,6 +7,7 @@ from simulation_cases import VM, machines, manufacturing, travelling
 from elastream.experiments.visp import experiment as visp
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.observation import Metric
+from elastream.model.plant import Plan
 from elastream.simulation import Settings, Travel, drive, make_plant
 
 STEPS = [2, 5, 8, 5] * 3
@@ -34,11 +35,11 @@ class Growing:
 
     name = "growing"
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         queues = np.nan_to_num(observation.operators.column(Metric.BACKLOG))
         name = observation.operators.ids[int(queues.argmax())]
         wanted = int(observation.operators.value(name, Metric.PARALLELISM)) + 1
-        return [LeaseHost(observation.host_name(), "vm"), SetParallelism(name, wanted)]
+        return Plan((LeaseHost(observation.host_name(), "vm"), SetParallelism(name, wanted)))
 
 
 @pytest.mark.parametrize("travel", Travel)
@@ -143,8 +144,8 @@ class Noting:
         self.policy = policy
         self.plans = []
 
-    def plan(self, observation):
-        self.plans.append(tuple(self.policy.plan(observation)))
+    def plan(self, observation, memory=None):
+        self.plans.append(self.policy.plan(observation, memory))
         return self.plans[-1]
 
 
@@ -156,5 +157,5 @@ class Repeating:
     def __init__(self, plans):
         self.plans = iter(plans)
 
-    def plan(self, observation):
+    def plan(self, observation, memory=None):
         return next(self.plans)

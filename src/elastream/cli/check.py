@@ -1,4 +1,4 @@
-"""`elastream check FILE`: reads a program or document and checks its dataflow, without running anything."""
+"""`elastream check FILE`: validates the dataflow of a program or document without running it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,4 +46,4 @@ def _show(file: Path, graph: "Graph") -> None:
             (len(layout.segments), "query", "queries"),
         )
     )
-    console.print(f"{file}: dataflow {graph.name!r} is in order: {counted}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{file}: dataflow {graph.name!r} is valid: {counted}", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`elastream experiment NAME`: a paper's evaluation run again, its figures beside the paper's, bars that hold or do not."""
+"""`elastream experiment NAME`: repeats a paper's evaluation and compares its figures with the paper's and with bars."""
 
 import inspect
 import json
@@ -21,54 +21,64 @@ if TYPE_CHECKING:
 __all__ = ["experiment", "print_table", "save"]
 
 NOT_HELD = 1
-"""Exit status where a check does not hold."""
+"""Exit status if a check does not hold."""
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's, and checks.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, those of the paper, and checks.")]
 
 
 Plant = Annotated[
     str | None,
-    typer.Option("--plant", metavar="PLANT", help="Where: simulated (the default where there is it), or spark (minutes)."),
+    typer.Option("--plant", metavar="PLANT", help="Plant: simulated (the default if available) or spark (minutes)."),
 ]
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df, nstorm, otd or elastic-allocator.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd or elastic-allocator.")],
     plant: Plant = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
     moves: Annotated[
-        str | None, typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks that a re-deployment moves, as 1,4,16.")
+        str | None,
+        typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks moved by a re-deployment, such as 1,4,16."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: how long each case runs.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: length of each case, seconds.")] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Run a paper's evaluation again, its tables beside the paper's; exit status 1 where a bar is missed."""
+    """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
     from rich.console import Console
+
+    from elastream.experiments.outcome import counted
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
     plant = plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
-        raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
+        raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
+    options = {"--plant": plant, "--moves": moves, "--seconds": seconds}
+    command = " ".join(
+        (
+            f"elastream experiment {name}",
+            *(f"{option} {value}" for option, value in options.items() if value is not None),
+            *(flag for flag, given in (("--quick", quick), ("--sensitivity", sensitivity)) if given),
+        )
+    )
     part = {"moves": _numbers(moves), "seconds": seconds}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
-        raise typer.BadParameter(f"{name} on the plant {plant!r} has no --{min(unknown)}")
+        raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
     console = Console()
-    with progress_bar(console) as tell:
-        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell, **part)
+    with progress_bar(console) as progress:
+        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=progress, **part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
     if outcome.verdict:
         console.print(outcome.verdict)
-    held = sum(check.holds for check in outcome.checks)
-    console.print(f"{held} of {len(outcome.checks)} bars hold ({plant}, {outcome.figures['seconds']:g} s)")
-    save(outcome, html, json_file, console)
+    console.print(f"{counted(outcome.checks)} ({plant}, {outcome.figures['seconds']:g} s)")
+    save(outcome, html, json_file, console, {"command": command})
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
 
@@ -79,7 +89,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         found = (0,)
     if found is not None and not all(1 <= number <= 16 for number in found):
-        raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, as 1,4,16, not {text!r}")
+        raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, such as 1,4,16, not {text!r}")
     return found
 
 
@@ -138,12 +148,12 @@ PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
     "elastic-allocator": {"simulated": _elastic_allocator, "spark": _elastic_allocator_spark},
     "nstorm": {"spark": _nstorm},
 }
-"""What runs each experiment, by plant; imported when used."""
+"""Experiment -> {plant: loader of its function}; imported when used."""
 
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the console; gives what to call with (what is done, runs done, runs in all)."""
+    """Show a progress bar; yields its update function (description, runs done, total runs)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -153,7 +163,7 @@ def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]
 
 
 def print_table(console: "Console", table: "Table") -> None:
-    """A table of the page, on the console."""
+    """Print a table of an experiment's page on the console."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -166,8 +176,17 @@ def print_table(console: "Console", table: "Table") -> None:
     console.print()
 
 
-def save(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
-    """Write the page and the figures where they are wanted."""
+def save(
+    outcome: "Outcome",
+    html: Path | None,
+    json_file: Path | None,
+    console: "Console",
+    about: Mapping[str, str] | None = None,
+) -> None:
+    """Write the page to `html` and the figures to `json_file`, if given. about: further facts of the environment.
+
+    Raises EnvironmentProblem if a file cannot be written.
+    """
     from elastream.experiments.page import write_page
 
     if html is not None:
@@ -175,7 +194,9 @@ def save(outcome: "Outcome", html: Path | None, json_file: Path | None, console:
     if json_file is not None:
         try:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(json.dumps(outcome.to_json(), indent=1, allow_nan=False), encoding="utf-8")
+            found = outcome.to_json()
+            found["environment"] |= about or {}
+            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise EnvironmentProblem(f"the figures {json_file} cannot be written: {error.strerror or error}") from error
         console.print(f"figures: {json_file}")

@@ -1,4 +1,4 @@
-"""Kinds of option that several commands have."""
+"""Arguments and parsers that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ __all__ = ["Recorded", "as_seconds", "named_by"]
 
 
 def as_seconds(text: str) -> float:
-    """Seconds of a duration as people write it; a usage error where it is none."""
+    """Parse a duration such as `90s` to seconds. Raises a usage error for other text."""
     try:
         return duration(text)
     except ElastreamError as error:
@@ -37,4 +37,4 @@ def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = No
 
 
 Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a recording.")]
-"""A run that was recorded."""
+"""Argument that names a recorded run."""

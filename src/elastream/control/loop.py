@@ -1,70 +1,48 @@
-"""The one loop: monitor, analyse, plan, execute, and write down why.
+"""The one loop: monitor, analyse, plan, execute, and record why. Live, simulated and compared runs go through it.
 
-What is decided is the policy's (and local proposers'), what may be tried is arbitration's, what is tried again is safety's;
-this only keeps time, keeps the order journal - plant - journal, and keeps going when one of them fails.
+The policy decides, arbitration and back-off say what may be tried, the plant does it; this module keeps the time and the
+order journal - plant - journal, keeps what the policy remembers, and goes on when one of them fails.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.journal import OUTCOMES, ActionState, Entry, Journal
 from elastream.control.progress import progress
-from elastream.control.safety import BackOff, check_plan
+from elastream.control.safety import BackOff, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
-from elastream.model.decision import Decision, Proposal, Report
-from elastream.model.errors import ElastreamError
+from elastream.model.alarms import Alarms
+from elastream.model.decision import Decision, Fault, Proposal
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import Observation
-from elastream.model.plant import Clock, Plant, Policy, Predictive, Reporting
+from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 
-__all__ = ["Loop", "Manager", "Proposer"]
+__all__ = ["Loop"]
+
+log = logging.getLogger(__name__)
 
 BLIND_LIMIT = 10
 """Failed observations in a row after which the run is ended as failed: nobody is steering any more."""
-LOUD = 3
-"""Failed plans in a row after which every further decision says how many there were."""
+ALARMING = 3
+"""Failed plans in a row from which on an alarm stands."""
 PATIENCE = 120.0
 """Seconds for an accepted action to come into force; a lease has three times the start-up time of its type if longer."""
 
 
-class Proposer(Protocol):
-    """A local manager, of one operator or one region: proposes on a period of its own, and decides nothing (E2DF)."""
-
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
-
-    @property
-    def period(self) -> float:
-        """Seconds between two proposals; its latest ones are put forward in each planning round."""
-        ...
-
-    def propose(self, observation: Observation) -> Sequence[Action]:
-        """Actions that it would like. Pure, as a policy is."""
-        ...
-
-
-@runtime_checkable
-class Manager(Protocol):
-    """A policy that also has a say on what local proposers put forward, before arbitration."""
-
-    def review(self, observation: Observation, proposals: Sequence[Proposal]) -> Sequence[Proposal]:
-        """The same proposals, `refused` filled in for those that it does not grant."""
-        ...
-
-
 class Loop:
-    """Runs `policy` against `plant` until the load is done, the limit is reached, or someone stops it.
+    """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped. observers: told of everything; one that raises is told no more. observe_only: everything is
-    decided and recorded, nothing is done. limit: seconds after which the run is stopped. proposers: local managers.
-    header: what observers are told at the start. facts: called when the plant is closed, for the ending's further figures.
+    still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
+    receives no more, and an alarm stands. observe_only: everything is decided and recorded, nothing is done. limit: seconds
+    after which the run is stopped. header: what observers receive at the start. facts: called when the plant is closed, for
+    the ending's further figures.
     """
 
     def __init__(
@@ -79,7 +57,6 @@ class Loop:
         observe_only: bool = False,
         clock: Clock | None = None,
         limit: float | None = None,
-        proposers: Sequence[Proposer] = (),
         header: Header | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
@@ -92,38 +69,39 @@ class Loop:
         self._observe_only = observe_only
         self._clock = plant.clock if clock is None else clock
         self._limit = math.inf if limit is None else limit
-        self._proposers = tuple(proposers)
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._facts = facts
         self._stopped = ""
         self._round = 0
         self._last: Decision | None = None
+        self._memory: Any = None
         self._notes: list[str] = []
+        self._faults: list[Fault] = []
+        self._alarms = Alarms(self._clock.now)
         self._blind = 0
         self._failed_plans = 0
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
         self._left_over = {entry.action: entry for entry in self._journal.unconcluded}
-        self._local: dict[str, tuple[Proposal, ...]] = {}
-        self._due = {proposer.name: -math.inf for proposer in self._proposers}
 
-    def stop(self, reason: str = "it was asked to stop") -> None:
+    def stop(self, reason: str = "stopped on request") -> None:
         """End the run within a monitoring period; safe in a signal handler and from another thread."""
         self._stopped = reason
 
     def run(self) -> Ending:
-        """Run to the end, close the plant, and say how it ended.
+        """Run to the end, close the plant, and return how it ended.
 
         An ElastreamError of the plant or the journal ends the run as failed with that sentence as its reason, an interrupt
         from the keyboard ends it as stopped. Anything else is a fault of ours: the plant is closed, and it is raised.
         """
         status, reason = "failed", ""
-        self._tell("started", self._header)
+        self._emit("started", self._header)
         try:
             status, reason = self._cycle()
         except KeyboardInterrupt:
-            status, reason = "stopped", "it was interrupted"
+            status, reason = "stopped", "interrupted from the keyboard"
         except ElastreamError as error:
+            log.error("run failed: %s", error, exc_info=error)
             reason = str(error)
         except BaseException:
             self._plant.close()
@@ -134,10 +112,11 @@ class Loop:
             self._plant.close()
             facts = dict(self._facts())
         except ElastreamError as error:
+            log.error("plant failed to close: %s", error, exc_info=error)
             status, reason = "failed", reason or str(error)
         self._journal.close()
         ending = Ending(status, ended, reason, tuple(self._plant.ledger), facts)
-        self._tell("ended", ending)
+        self._emit("ended", ending)
         return ending
 
     def _cycle(self) -> tuple[str, str]:
@@ -146,13 +125,13 @@ class Loop:
         end = start + self._limit
         while True:
             observation = self._observe()
+            over = self._plant.finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
-                self._ask_local(observation)
-                if self._clock.now() >= plan_at and not self._stopped:
+                if self._clock.now() >= plan_at and not over:
                     self._plan(observation)
                     plan_at = self._next(plan_at, self._period, "planning rounds")
-            if self._plant.finished or self._stopped or self._clock.now() >= end:
+            if over:
                 break
             monitor_at = self._next(monitor_at, self._monitor, "observations")
             self._clock.sleep_until(min(monitor_at, end))
@@ -176,12 +155,16 @@ class Loop:
             raise
         except Exception as error:
             self._blind += 1
-            self._notes.append(f"observation failed: {_said(error)}")
+            self._fault("plant", f"observation failed: {in_one_line(error)}", error)
             if self._blind >= BLIND_LIMIT:
-                raise ElastreamError(f"{self._blind} observations in a row failed, the last with {_said(error)}") from error
+                raise ElastreamError(
+                    f"{self._blind} observations in a row failed, the last with {in_one_line(error)}"
+                ) from error
             return None
         self._blind = 0
-        self._tell("observed", observation)
+        if standing := self._alarms.standing:
+            observation = replace(observation, alarms=(*observation.alarms, *standing))
+        self._emit("observed", observation)
         return observation
 
     def _follow(self, observation: Observation) -> None:
@@ -204,30 +187,14 @@ class Loop:
             return max(PATIENCE, 3 * self._plant.context.host_types[action.type].start)
         return PATIENCE
 
-    def _ask_local(self, observation: Observation) -> None:
-        for proposer in self._proposers:
-            if self._clock.now() < self._due[proposer.name]:
-                continue
-            self._due[proposer.name] = self._clock.now() + proposer.period
-            try:
-                actions = check_plan(proposer.propose(observation))
-            except Exception as error:
-                self._notes.append(f"{proposer.name} failed: {_said(error)}")
-                actions = ()
-            self._local[proposer.name] = tuple(Proposal(action, proposer.name) for action in actions)
-
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
         began = self._clock.now()
-        actions = self._ask_policy(observation)
-        predicted = self._predict(observation, actions)
-        report = self._report(observation, actions)
-        self._notes += report.remarks
-        proposals = [Proposal(action, self._policy.name) for action in actions]
-        proposals += [replace(p, refused=p.refused or "it was not granted") for p in report.proposals]
-        proposals += self._review(observation, [p for each in self._local.values() for p in each])
-        proposals += [Proposal(action, "journal") for action in self._left_over]
+        plan = self._ask(observation)
         took = self._clock.now() - began
+        proposals = [Proposal(action, self._policy.name) for action in plan.actions]
+        proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
+        proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
         if self._observe_only:
@@ -235,7 +202,6 @@ class Loop:
         outcomes = tuple(self._try(p) for p in decided if not p.refused)
         self._drop_left_over(decided)
         self._round += 1
-        self._local.clear()
         self._last = Decision(
             self._round,
             observation.time,
@@ -243,51 +209,33 @@ class Loop:
             seen(observation),
             decided,
             outcomes,
-            predicted,
+            {name: float(value) for name, value in plan.predicted.items()},
             seconds=took,
-            note="; ".join(self._notes),
+            note="; ".join([*self._notes, *plan.remarks]),
+            faults=tuple(self._faults),
         )
         self._notes.clear()
-        self._tell("decided", self._last)
+        self._faults.clear()
+        self._emit("decided", self._last)
 
-    def _ask_policy(self, observation: Observation) -> tuple[Action, ...]:
+    def _ask(self, observation: Observation) -> Plan:
+        """The policy's plan; one without actions where the policy fails, whose memory then stays as it was."""
+        source = f"policy {self._policy.name}"
         try:
-            actions = check_plan(self._policy.plan(observation))
+            plan = checked(self._policy.plan(observation, self._memory))
         except Exception as error:
             self._failed_plans += 1
-            self._notes.append(f"{self._policy.name} failed, nothing of it was applied: {_said(error)}")
-            if self._failed_plans >= LOUD:
-                self._notes.append(f"NOBODY DECIDES: {self._policy.name} has failed {self._failed_plans} times in a row")
-            return ()
-        self._failed_plans = 0
-        return actions
-
-    def _predict(self, observation: Observation, actions: Sequence[Action]) -> dict[str, float]:
-        if not isinstance(self._policy, Predictive):
-            return {}
-        try:
-            return {name: float(value) for name, value in self._policy.predict(observation, actions).items()}
-        except Exception as error:
-            self._notes.append(f"the prediction of {self._policy.name} failed: {_said(error)}")
-            return {}
-
-    def _report(self, observation: Observation, actions: Sequence[Action]) -> Report:
-        if not isinstance(self._policy, Reporting):
-            return Report()
-        try:
-            return self._policy.report(observation, actions)
-        except Exception as error:
-            self._notes.append(f"the report of {self._policy.name} failed: {_said(error)}")
-            return Report()
-
-    def _review(self, observation: Observation, proposals: list[Proposal]) -> list[Proposal]:
-        if not proposals or not isinstance(self._policy, Manager):
-            return proposals
-        try:
-            return list(self._policy.review(observation, proposals))
-        except Exception as error:
-            self._notes.append(f"{self._policy.name} failed to review what was proposed: {_said(error)}")
-            return [replace(p, refused="it was not reviewed") for p in proposals]
+            self._fault(source, f"{source} failed, none of its actions was tried: {in_one_line(error)}", error)
+            if self._failed_plans >= ALARMING:
+                self._notes.append(f"{source} failed {self._failed_plans} times in a row; no new actions")
+                # One text for as long as it stands: metrics have a series for each.
+                self._alarms.sound(source, f"{source} failed {ALARMING} times in a row; no new actions", error)
+            return Plan()
+        if self._failed_plans:
+            self._failed_plans = 0
+            self._alarms.clear(source)
+        self._memory = plan.memory
+        return plan
 
     def _try(self, proposal: Proposal) -> Outcome:
         """Journal, plant, journal. An action that the plant accepts overtakes earlier ones about the same thing."""
@@ -300,10 +248,9 @@ class Loop:
         entry = self._journal.step(entry, ActionState.TRIED, now)
         try:
             outcome = self._plant.apply(action)
-        except ElastreamError as error:
-            outcome = Outcome(action, Status.FAILED, str(error))
         except Exception as error:
-            outcome = Outcome(action, Status.FAILED, _said(error))
+            outcome = Outcome(action, Status.FAILED, in_one_line(error))
+            self._fault("plant", f"{describe(action)} raised {in_one_line(error)}", error, noted=False)
         now = self._clock.now()
         entry = self._journal.step(entry, OUTCOMES[outcome.status], now, outcome.reason)
         if outcome.succeeded:
@@ -333,18 +280,24 @@ class Loop:
         if self._last is not None and observation.time > self._last.time:
             now = seen(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
-            self._tell("decided", self._last.with_actual({**now, **missing}))
+            self._emit("decided", self._last.with_actual({**now, **missing}))
             self._last = None
 
-    def _tell(self, event: str, what: object) -> None:
+    def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
+        """Log what was caught, with its traceback, and keep it for the next decision record."""
+        log.error("%s", said, exc_info=error)
+        self._faults.append(Fault.of(source, said, error))
+        if noted:
+            self._notes.append(said)
+
+    def _emit(self, event: str, what: object) -> None:
         for observer in tuple(self._observers):
             try:
                 getattr(observer, event)(what)
             except Exception as error:
                 self._observers.remove(observer)
-                self._notes.append(f"{type(observer).__name__} is told no more, it failed: {_said(error)}")
-
-
-def _said(error: Exception) -> str:
-    text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, ElastreamError) else f"{type(error).__name__}: {text}"
+                name = type(observer).__name__
+                said = f"{name} failed and receives no more events: {in_one_line(error)}"
+                self._notes.append(said)
+                self._faults.append(Fault.of(f"observer {name}", said, error))
+                self._alarms.sound(f"observer {name}", said, error)  # logs it

@@ -1,15 +1,18 @@
-"""What keeps a controller from doing harm by trying: back-off for actions that keep failing, and a say on policies that do.
+"""Guards against harm by trying: back-off for actions that keep failing, and a check of what a policy returned.
 
-Arbitration looks at one plan; this looks at what earlier plans led to.
+Arbitration judges one plan by the observation; back-off judges it by what earlier plans led to.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Real
+from typing import Any, get_type_hints
 
-from elastream.model.action import KINDS, Action, LeaseHost
+from elastream.model.action import KINDS, Action, LeaseHost, TaskId
+from elastream.model.decision import Proposal
+from elastream.model.plant import Plan
 
-__all__ = ["BackOff", "check_plan"]
+__all__ = ["BackOff", "checked"]
 
 
 @dataclass(slots=True)
@@ -51,12 +54,66 @@ def _what(action: Action) -> Hashable:
     return ("lease", action.type, action.region) if isinstance(action, LeaseHost) else action
 
 
-def check_plan(plan: Any) -> tuple[Action, ...]:
-    """`plan` if it is a sequence of actions; raises TypeError with a sentence that says what it is instead."""
-    if not isinstance(plan, Sequence):
-        raise TypeError(f"the plan is no sequence of actions but {plan!r:.80}")
-    for item in plan:
-        if not isinstance(item, tuple(KINDS.values())):
-            raise TypeError(f"the plan holds something that is no action: {item!r:.80}")
-        hash(item)  # actions are values; one made with a list for a tuple would fail much later
-    return tuple(plan)
+def checked(plan: Any) -> Plan:
+    """`plan` if it is a `Plan` of well-formed parts; else raises TypeError with a sentence that names the field.
+
+    Actions are values of declared types: one made with a text for a number, or a list for a tuple, would fail much later,
+    in the journal or inside the plant.
+    """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan() returned {_shown(plan)}; it returns a Plan, such as Plan((LeaseHost('h2', 'small'),))")
+    for action in _tuple("actions", plan.actions):
+        _check_action(f"actions holds {_shown(action)}", action)
+    for name, value in plan.predicted.items() if isinstance(plan.predicted, Mapping) else [("predicted", plan.predicted)]:
+        if not isinstance(name, str) or not isinstance(value, Real):
+            raise TypeError(f"predicted is {_shown(plan.predicted)}; it maps names to numbers")
+    for remark in _tuple("remarks", plan.remarks):
+        if not isinstance(remark, str):
+            raise TypeError(f"remarks holds {_shown(remark)}; each is a sentence")
+    for proposal in _tuple("refused", plan.refused):
+        if not isinstance(proposal, Proposal):
+            raise TypeError(f"refused holds {_shown(proposal)}; each is a Proposal")
+        _check_action(f"refused holds {_shown(proposal.action)}", proposal.action)
+    return plan
+
+
+def _check_action(where: str, action: Any) -> None:
+    if type(action) not in _FIELDS:
+        raise TypeError(f"{where}, which is no action")
+    for name, fits, wanted in _FIELDS[type(action)]:
+        if not fits(value := getattr(action, name)):
+            raise TypeError(f"{where}: field {name!r} is {_shown(value)}, not {wanted}")
+
+
+def _tuple(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"{name} is {_shown(value)}, not a tuple")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_TYPES: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
+    str: (lambda value: isinstance(value, str), "a text"),
+    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    TaskId: (
+        lambda value: isinstance(value, TaskId) and isinstance(value.operator, str) and isinstance(value.index, int),
+        "a TaskId of a text and a whole number",
+    ),
+    tuple[str, ...]: (
+        lambda value: isinstance(value, tuple) and all(isinstance(each, str) for each in value),
+        "a tuple of texts",
+    ),
+    tuple[TaskId, ...]: (
+        lambda value: isinstance(value, tuple) and all(isinstance(each, TaskId) for each in value),
+        "a tuple of TaskIds",
+    ),
+}
+"""What a field of a declared type may hold."""
+_FIELDS: Mapping[Any, tuple[tuple[str, Callable[[Any], bool], str], ...]] = {
+    kind: tuple((name, *_TYPES[declared]) for name, declared in get_type_hints(kind).items()) for kind in KINDS.values()
+}
+"""Of each kind of action, its fields."""

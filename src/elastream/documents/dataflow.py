@@ -133,7 +133,7 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
         if keys.operators[edge.operator].sink is not None:
             raise file.error(place, f"{edge.operator!r} is a sink: nothing comes out of it")
         if edge.operator in seen:
-            raise file.error(place, f"{edge.operator!r} stands twice")
+            raise file.error(place, f"{edge.operator!r} is listed twice")
         seen.add(edge.operator)
 
 

@@ -129,12 +129,18 @@ def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tup
             arguments[name] = _built(imported(PARTS[name]), value, (*path, name), refusal)
         else:
             arguments[name] = _fitting(value, hints.get(name), (*path, name), refusal)
+    needed = [each.name for each in known.values() if each.default is each.empty and each.kind not in _VARIADIC]
+    if missing := [name for name in needed if name not in arguments]:
+        raise refusal(path, f"the parameter {missing[0]!r} is missing, which has no default")
     try:
         return factory(**arguments)
     except (ElastreamError, TypeError, ValueError) as error:
         # The parameter that the sentence names or quotes, if any, has the better line.
         named = next((name for name, value in parameters.items() if name in str(error) or repr(value) in str(error)), None)
         raise refusal((*path, named) if named else path, str(error)) from error
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _hints(factory: Callable[..., Any]) -> Mapping[str, Any]:

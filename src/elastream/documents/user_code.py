@@ -1,7 +1,7 @@
-"""Users' own code: functions and classes named in a document or a command, and what to say when such code fails.
+"""Loads user functions and classes named in a document or a command, and attributes errors to user code or this package.
 
-A user who made a typing error should read the file and the line of it in one sentence, not our stack; a fault of ours
-must keep its stack trace. Where the line runs is decided here, once, for documents and for the command line.
+An error in user code is reported in one sentence with file and line, without a stack trace; a fault of this package keeps
+its stack trace. Documents and the command line share this rule.
 """
 
 import difflib
@@ -23,11 +23,11 @@ _OURS = Path(elastream.__file__).parent
 
 
 class ProgramError(ElastreamError):
-    """A user's program cannot be read or fails by itself; the sentence names file and line."""
+    """A user's program cannot be loaded, or raises; the message names file and line."""
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`", did you mean 'cores'?"` where one of `known` is close to `name`, else what there is."""
+    """`", did you mean 'cores'?"` if one of `known` is close to `name`, else the list of `known`."""
     options = sorted(known)
     close = difflib.get_close_matches(name, options, n=1)
     if close:
@@ -36,10 +36,10 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def blame(error: BaseException, folder: Path) -> ProgramError | None:
-    """The one sentence for an error that code below `folder` caused by itself; None where ours was at work inside it.
+    """Describe an error raised by code below `folder`; None if frames of this package lie inside the innermost user frame.
 
-    Frames are read from the innermost: what the user's code called outside Elastream (the standard library, packages)
-    is the user's affair, and the line named is the innermost one of the user's own.
+    Code outside Elastream that the user's code called (standard library, packages) counts as the user's; the line named is
+    the innermost one of the user's own files.
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
         return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
@@ -51,9 +51,9 @@ def blame(error: BaseException, folder: Path) -> ProgramError | None:
 
 
 def placed(error: ElastreamError, folder: Path) -> ElastreamError:
-    """`error` with the line of the user's code before it, where that line wrote down what is wrong; else `error` itself.
+    """`error` prefixed with the line of the user's code that caused it, if any; else `error` itself.
 
-    What goes wrong inside `run(...)` has a place of its own, the line of the call would add nothing.
+    Errors inside `run(...)` name their own place and get no prefix.
     """
     inside, place = _innermost(error, folder)
     if place is None or any(frame.endswith("api/run.py") for frame in inside):
@@ -62,7 +62,7 @@ def placed(error: ElastreamError, folder: Path) -> ElastreamError:
 
 
 def _innermost(error: BaseException, folder: Path) -> tuple[list[str], str | None]:
-    """Our files that were at work inside the innermost line of the user's, and that line as `file:line`, if any."""
+    """(files of this package called inside the innermost user frame; that frame as `file:line`, or None)."""
     inside, root = [], folder.resolve()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
@@ -81,14 +81,14 @@ def _is_users(file: Path, root: Path) -> bool:
 
 
 def _short(file: str | Path) -> str:
-    """`file` relative to the working directory where it lies below it."""
+    """`file` relative to the working directory, if it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Let `import` find modules in `folder` first, as `python file.py` does for its own."""
+    """Put `folder` first on the import path, as `python file.py` does for the file's folder."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -159,6 +159,8 @@ class References:
         return self._files[path]
 
     def _module(self, place: str) -> dict[str, Any]:
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise ProgramError(f"{place!r} is no name of a module")
         with self.user_code():
             try:
                 return vars(importlib.import_module(place))

@@ -174,7 +174,7 @@ class Replayed:
     @property
     def verdict(self) -> str:
         """Which of the judged figures agree, and what is known of those that do not."""
-        missed = [check for check in self.checks if not check.holds]
+        missed = [check for check in self.checks if check.missed]
         if not missed:
             return f"Under {RECORDED}, {', '.join(JUDGED)} are all within {BOUND:.0%} of what was measured."
         names = [check.name.removeprefix("drift of ") for check in missed]

@@ -1,12 +1,13 @@
 """The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
 
+import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, describe, to_json
 
-__all__ = ["Decision", "Proposal", "Report"]
+__all__ = ["Decision", "Fault", "Proposal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,17 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a policy has to say beside its plan: what managers inside it proposed and others inside it refused, and remarks.
+class Fault:
+    """Something that raised and that the run survived. source: what raised. said: one sentence."""
 
-    proposals: each with `by` and `refused`; they are recorded and never acted on. remarks: a sentence each.
-    """
+    source: str
+    said: str
+    traceback: str = ""
 
-    proposals: tuple[Proposal, ...] = ()
-    remarks: tuple[str, ...] = ()
+    @classmethod
+    def of(cls, source: str, said: str, error: BaseException) -> "Fault":
+        """The fault with the traceback of `error`."""
+        return cls(source, said, "".join(traceback.format_exception(error)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Decision:
 
     seen: the few numbers that the decision rests on, by name; NaN where unknown. predicted, actual: the same kind of
     numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
-    saying: why nothing was done, what went wrong, what the policy remarks.
+    saying: why nothing was done, what went wrong, what the policy remarks. faults: what raised since the last round.
     """
 
     round: int
@@ -48,6 +52,7 @@ class Decision:
     actual: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     note: str = ""
+    faults: tuple[Fault, ...] = ()
 
     @property
     def done(self) -> tuple[Outcome, ...]:
@@ -85,4 +90,5 @@ class Decision:
             "actual": clean(self.actual),
             "seconds": self.seconds,
             "note": self.note,
+            "faults": [asdict(fault) for fault in self.faults],
         }

@@ -26,3 +26,11 @@ class InputError(ElastreamError):
 
 class EnvironmentProblem(ElastreamError):
     """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The first line of what `error` says, with its type unless a user can act on it; its type alone where it is silent."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, ElastreamError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

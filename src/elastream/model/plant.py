@@ -4,14 +4,15 @@ Spark and the simulator both implement `Plant`; `tests/conformance` holds them t
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from elastream.model.action import Action, Outcome
 from elastream.model.cloud import Lease
-from elastream.model.decision import Report
+from elastream.model.decision import Proposal
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Clock", "Plant", "Policy", "Predictive", "Reporting"]
+__all__ = ["Clock", "Plan", "Plant", "Policy"]
 
 
 class Clock(Protocol):
@@ -37,7 +38,11 @@ class Plant(Protocol):
 
     @property
     def context(self) -> Context:
-        """What does not change while the run lasts."""
+        """The dataflow, what can be leased, and what is wanted.
+
+        Where it may change while a run lasts (queries come and go), a changed context is another value, and each
+        observation carries the one that it was made under.
+        """
         ...
 
     @property
@@ -52,11 +57,11 @@ class Plant(Protocol):
 
     @property
     def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run in the order they were asked for, ended ones too: what the bill is made from."""
+        """Every lease of the run in the order of their requests, ended ones included: what the bill is made from."""
         ...
 
     def observe(self) -> Observation:
-        """What is known now. Cheap enough to call every second."""
+        """What is known now. Changes nothing, and is cheap enough to call every second."""
         ...
 
     def apply(self, action: Action) -> Outcome:
@@ -68,32 +73,35 @@ class Plant(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a policy answers.
+
+    actions: in the order in which they should be done. memory: given back to the policy in its next round; any value, of
+    which the policy must not change a part later. predicted: values by name that the policy expects at the next round.
+    remarks: sentences for people that no action says. refused: what one part of the policy proposed and another refused,
+    each with `by` and `refused`; recorded and never acted on.
+    """
+
+    actions: tuple[Action, ...] = ()
+    memory: Any = None
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    refused: tuple[Proposal, ...] = ()
+
+
 class Policy(Protocol):
-    """Decides. Pure: the same observation gives the same actions; no clock, no I/O, seeded randomness only."""
+    """Decides. A value that holds settings only: the same observation and memory give the same plan.
+
+    No clock, no I/O, seeded randomness only. One policy object may serve many runs at a time; what it must remember of one
+    run it returns as the plan's memory and is given again.
+    """
 
     @property
     def name(self) -> str:
         """What people call it."""
         ...
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
-        """Actions that this observation calls for, in the order in which they should be done."""
-        ...
-
-
-@runtime_checkable
-class Predictive(Protocol):
-    """A policy that can also say what it expects of its plan."""
-
-    def predict(self, observation: Observation, actions: Sequence[Action]) -> Mapping[str, float]:
-        """Expected values by name at the next round, for the decision record."""
-        ...
-
-
-@runtime_checkable
-class Reporting(Protocol):
-    """A policy that also tells what was refused inside it, and what a person should know though no action says it."""
-
-    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
-        """About the plan `actions` for this observation, for the decision record. Asked once a round, after `plan`."""
+    def plan(self, observation: Observation, memory: Any = None) -> Plan:
+        """The plan for this observation. memory: of this policy's last plan of the same run, None in the first round."""
         ...

@@ -8,7 +8,7 @@ from typing import Any
 from elastream.model.action import Outcome, Status, from_json
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Frame, Observation
 from elastream.recording.observer import Ending, Header, Json
 
@@ -148,4 +148,5 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         numbers("actual"),
         float(fields["seconds"]),
         fields["note"],
+        tuple(Fault(**each) for each in fields.get("faults", ())),
     )

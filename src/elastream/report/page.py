@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 
 from elastream.model.action import Outcome, describe
 from elastream.model.cloud import Lease
-from elastream.model.decision import Decision
+from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
@@ -58,6 +58,7 @@ class DecisionRow:
     refused: tuple[tuple[str, str, str], ...] = ()
     expected: tuple[tuple[str, str, str], ...] = ()
     note: str = ""
+    faults: tuple[Fault, ...] = ()
 
 
 def write_report(recording: Recording, path: Path | str) -> Path:
@@ -141,7 +142,10 @@ def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
         if quiet is not None:
             first, last = rounds[0], rounds[-1]
             times = _span(clock(first.time), clock(last.time))
-            yield DecisionRow(_span(str(first.round), str(last.round)), times, quiet=quiet or "nothing to do")
+            faults = tuple({fault.said: fault for each in rounds for fault in each.faults}.values())
+            yield DecisionRow(
+                _span(str(first.round), str(last.round)), times, quiet=quiet or "nothing to do", faults=faults
+            )
             continue
         for decision in rounds:
             yield DecisionRow(
@@ -155,6 +159,7 @@ def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
                     for name, value in decision.predicted.items()
                 ),
                 note=decision.note,
+                faults=decision.faults,
             )
 
 

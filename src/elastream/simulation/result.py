@@ -131,11 +131,13 @@ def drive(plant: "SimulatedPlant", policy: Policy, *, period: float, until: floa
 
     For experiments of many runs; `control.Loop` does the same with arbitration, journal and observers.
     """
-    outcomes = []
+    outcomes, memory = [], None
     rounds = round(until / period)
     for number in range(1, rounds + 1):
         plant.advance(number * period)
         if number < rounds:
-            outcomes += [plant.apply(action) for action in policy.plan(plant.observe())]
+            plan = policy.plan(plant.observe(), memory)
+            outcomes += [plant.apply(action) for action in plan.actions]
+            memory = plan.memory
     plant.advance(until)
     return outcomes

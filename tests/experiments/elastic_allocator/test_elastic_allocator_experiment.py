@@ -78,7 +78,7 @@ def test_only_top_k_is_moved():
     from elastream.experiments.elastic_allocator.experiment import policy_of
 
     plant.advance(10.0)
-    for action in policy_of(Case("elastic allocator", 600)).plan(plant.observe()):
+    for action in policy_of(Case("elastic allocator", 600)).plan(plant.observe()).actions:
         assert action.task.operator.startswith("top-k")
     assert len(before.tasks) == 30
 

@@ -34,7 +34,7 @@ def plan(
         fused=True,
         max_hosts=max_hosts,
     )
-    return list(policy.plan(observation))
+    return list(policy.plan(observation).actions)
 
 
 def test_a_fifth_is_given_up_with_the_host_and_the_rest_floats_on_the_others():
@@ -72,7 +72,7 @@ def test_an_idle_operator_that_floats_makes_room_before_a_host_is_leased():
             "b": {Metric.PARALLELISM: 3.0, Metric.DURATION: 0.5, Metric.BACKLOG: 0.0},
         },
     )
-    assert list(Btu().plan(observation)) == [SetParallelism("b", 2), SetParallelism("a", 2, on=("h1",))]
+    assert list(Btu().plan(observation).actions) == [SetParallelism("b", 2), SetParallelism("a", 2, on=("h1",))]
 
 
 def test_an_operator_that_floats_is_given_one_number_in_a_plan():

@@ -22,7 +22,7 @@ IDLE = {Metric.DURATION: 0.5, Metric.BACKLOG: 0.0}
 
 
 def plan(*args, policy=None, **kwargs):
-    return list((policy or Btu()).plan(observe(*args, **kwargs)))
+    return list((policy or Btu()).plan(observe(*args, **kwargs)).actions)
 
 
 def test_nothing_is_done_while_all_is_in_time():

@@ -14,18 +14,18 @@ from planning.algorithms.test_placement import observe
 
 def test_where_no_host_can_be_leased_only_tasks_are_moved():
     observation = observe([0] * 8, [1, 1], busy=[0.1] * 8)
-    plan = ByLoad().plan(observation)
+    plan = ByLoad().plan(observation).actions
     assert len(plan) == 4
     assert all(isinstance(action, MoveTask) for action in plan)
 
 
 @pytest.mark.parametrize("busy", [None, [math.nan] * 8])
 def test_what_is_not_known_moves_nothing(busy):
-    assert ByLoad().plan(observe([0] * 8, [1, 1], busy)) == []
+    assert ByLoad().plan(observe([0] * 8, [1, 1], busy)).actions == ()
 
 
 def test_what_is_idle_is_left_where_it_is():
-    assert ByLoad().plan(observe([0] * 8, [1, 1], busy=[0.001] * 8)) == []
+    assert ByLoad().plan(observe([0] * 8, [1, 1], busy=[0.001] * 8)).actions == ()
 
 
 def test_hosts_follow_the_load_as_under_threshold():

@@ -21,6 +21,7 @@ from elastream.model.observation import Context, Frame, Metric, Observation, Tas
 from elastream.model.stages import lay_out
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.policies.e2df import E2df
+from one_run import OneRun
 
 SMALL = HostType("small", cores=1.0, slots=1)
 GRAPH = Graph(
@@ -84,125 +85,125 @@ def observed(
 
 def test_an_overloaded_replica_gets_a_companion_on_an_idle_host_and_the_host_is_made_good() -> None:
     seen = observed({"h1": 0.9, "h2": 0.2, "h3": 0.0}, [("split", "h1", 0.9), ("count", "h2", 0.2)])
-    plan = E2df(spare=1, initial=2).plan(seen)
+    plan = E2df(spare=1, initial=2).plan(seen).actions
     assert SetParallelism("split", 2, on=("h3",)) in plan
     later = observed(
         {"h1": 0.5, "h2": 0.2, "h3": 0.5}, [("split", "h1", 0.5), ("split", "h3", 0.5), ("count", "h2", 0.2)], time=60.0
     )
-    assert E2df(spare=1, initial=2).plan(later) == (LeaseHost("h4", "small"),)
+    assert E2df(spare=1, initial=2).plan(later).actions == (LeaseHost("h4", "small"),)
 
 
 def test_the_replica_that_goes_is_named() -> None:
     seen = observed({"h1": 0.1, "h2": 0.1}, [("split", "h1", 0.1), ("split", "h2", 0.1)])
-    (action,) = E2df(infrastructure=False).plan(seen)
+    (action,) = E2df(infrastructure=False).plan(seen).actions
     assert action in (SetParallelism("split", 1, without=(TaskId("split", k),)) for k in range(2))
 
 
 def test_asked_twice_about_one_moment_it_says_the_same() -> None:
     policy = E2df(spare=3, initial=1)
     seen = observed({"h1": 0.9}, [("split", "h1", 0.9)])
-    assert policy.plan(seen) == policy.plan(seen) != ()
+    assert policy.plan(seen).actions == policy.plan(seen).actions != ()
 
 
 def test_between_rounds_it_says_nothing_and_hosts_have_their_own_slower_period() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     full = [("split", "h1", 0.5)]
-    assert policy.plan(observed({"h1": 0.5}, full, time=5.0)) == (LeaseHost("h2", "small"),)
+    assert policy.plan(observed({"h1": 0.5}, full, time=5.0)).actions == (LeaseHost("h2", "small"),)
     busy = [("split", "h1", 0.5), ("count", "h2", 0.5)]
-    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=20.0)) == ()
-    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=35.0)) == ()
-    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=65.0)) == (LeaseHost("h3", "small"),)
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=20.0)).actions == ()
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=35.0)).actions == ()
+    assert policy.plan(observed({"h1": 0.5, "h2": 0.5}, busy, time=65.0)).actions == (LeaseHost("h3", "small"),)
 
 
 def test_an_empty_host_beyond_the_spare_ones_is_released() -> None:
     seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
-    assert E2df(spare=1, initial=1).plan(seen) == (ReleaseHost("h3"),)
+    assert E2df(spare=1, initial=1).plan(seen).actions == (ReleaseHost("h3"),)
 
 
 def test_without_the_infrastructure_level_hosts_stay() -> None:
     seen = observed({"h1": 0.5, "h2": 0.0, "h3": 0.0}, [("split", "h1", 0.5)])
-    assert E2df(spare=1, initial=1, infrastructure=False).plan(seen) == ()
+    assert E2df(spare=1, initial=1, infrastructure=False).plan(seen).actions == ()
 
 
 BIG = HostType("big", cores=2.0, slots=2)
 
 
 def test_a_host_hardly_used_is_left_drained_and_released_round_by_round() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
-    assert policy.plan(observed(hosts, tasks, kind=BIG)) == ()  # its application is asked
-    moved, drained = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+    assert policy.plan(observed(hosts, tasks, kind=BIG)).actions == ()  # its application is asked
+    moved, drained = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0)).actions
     assert (moved.task, drained) == (TaskId("count", 0), DrainHost("h2"))
     assert moved.host in ("h1", "h3")
     left = [("split", "h1", 0.6), ("count", moved.host, 0.1), ("count", "h3", 0.6)]
     now = observed(hosts, left, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
-    assert policy.plan(now) == (ReleaseHost("h2"),)
+    assert policy.plan(now).actions == (ReleaseHost("h2"),)
 
 
 def test_a_drain_that_is_not_over_in_time_is_cancelled() -> None:
-    policy = E2df(spare=1, initial=1, patience=60.0)
+    policy = OneRun(E2df(spare=1, initial=1, patience=60.0))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
     policy.plan(observed(hosts, tasks, kind=BIG))
     policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
     busy = {"h1": 0.3, "h2": 0.5, "h3": 0.3}  # the move came to nothing
     stuck = observed(busy, tasks, kind=BIG, time=60.0, states={"h2": HostState.DRAINING})
-    assert CancelDrain("h2") in policy.plan(stuck)
+    assert CancelDrain("h2") in policy.plan(stuck).actions
 
 
 def test_a_critical_application_keeps_its_hosts() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
     for time in (0.0, 30.0, 60.0, 90.0):
-        assert policy.plan(observed(hosts, tasks, kind=BIG, time=time, latency=1.1)) == ()
+        assert policy.plan(observed(hosts, tasks, kind=BIG, time=time, latency=1.1)).actions == ()
 
 
 def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     full = {"h1": 0.5, "h2": 0.0}
-    assert policy.plan(observed(full, [("split", "h1", 0.5)])) == ()
+    assert policy.plan(observed(full, [("split", "h1", 0.5)])).actions == ()
     stray = {"h1": 0.5, "h2": 0.0, "h9": 0.0}
-    assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0))
+    assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0)).actions
 
 
 def test_no_more_hosts_are_asked_for_than_the_plant_allows_those_shutting_down_included() -> None:
     states = {"h2": HostState.RELEASING}
     seen = observed({"h1": 0.5, "h2": 0.0}, [("split", "h1", 0.5)], states=states, max_hosts=3)
-    leases = [a for a in E2df(spare=5, initial=1).plan(seen) if isinstance(a, LeaseHost)]
+    leases = [a for a in E2df(spare=5, initial=1).plan(seen).actions if isinstance(a, LeaseHost)]
     assert len(leases) == 1
 
 
 def test_a_token_bucket_limits_what_one_round_does() -> None:
     hosts = {f"h{k}": 0.9 if k < 3 else 0.0 for k in range(1, 9)}
     seen = observed(hosts, [("split", "h1", 0.9), ("count", "h2", 0.9)])
-    assert len(E2df(infrastructure=False).plan(seen)) == 2
-    assert len(E2df(infrastructure=False, tokens=1).plan(seen)) == 1
+    assert len(E2df(infrastructure=False).plan(seen).actions) == 2
+    assert len(E2df(infrastructure=False, tokens=1).plan(seen).actions) == 1
 
 
 def test_replicas_are_first_spread_over_the_first_hosts() -> None:
     hosts = {"h1": 0.5, "h2": 0.0, "h3": 0.0}
     seen = observed(hosts, [("split", "h1", 0.5), ("count", "h1", 0.5)], kind=BIG)
-    assert E2df(initial=2, infrastructure=False).plan(seen) == (MoveTask(TaskId("count", 0), "h2"),)
+    assert E2df(initial=2, infrastructure=False).plan(seen).actions == (MoveTask(TaskId("count", 0), "h2"),)
 
 
 def test_replicas_on_more_than_the_first_hosts_are_first_brought_together() -> None:
-    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5))
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 2, "h2": 2, "h3": 2}, 0.5)).actions
     assert [(type(action), action.host) for action in plan] == [(MoveTask, "h1")] * 4
 
 
 def test_the_first_placement_waits_for_its_hosts_and_asks_for_them() -> None:
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5), ("count", "h1", 0.4)], kind=BIG)
-    plan = E2df(spare=0, initial=4).plan(seen)
+    plan = E2df(spare=0, initial=4).plan(seen).actions
     assert [type(action) for action in plan] == [LeaseHost]  # two free slots, until the first placement, mean one host
 
 
 # -- what managers refuse each other ---------------------------------------------------------------------------------------
 
 
-def refusals(policy: E2df, seen: Observation) -> list[tuple[str, str, str]]:
-    return [(describe(p.action), p.by, p.refused) for p in policy.report(seen, policy.plan(seen)).proposals]
+def refusals(policy: E2df | OneRun, seen: Observation) -> list[tuple[str, str, str]]:
+    return [(describe(p.action), p.by, p.refused) for p in policy.plan(seen).refused]
 
 
 def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_and_reason() -> None:
@@ -238,21 +239,21 @@ def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object]
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], kind=dear)
     policy = E2df(spare=1, initial=1, **given)
     assert refusals(policy, seen) == [("lease h2 (small)", "region manager of local", f"infrastructure manager: {reason}")]
-    assert policy.plan(seen) == ()
+    assert policy.plan(seen).actions == ()
 
 
 def test_an_application_that_will_not_leave_a_host_is_reported() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
     seen = observed(hosts, tasks, kind=BIG, latency=1.1)
     late = "application manager of wc: its response time is over its target"
     assert refusals(policy, seen) == [("drain h2", "region manager of local", late)]
-    assert policy.report(observed(hosts, tasks, kind=BIG, time=5.0), ()).proposals == (), "told once, in its round"
+    assert refusals(policy, observed(hosts, tasks, kind=BIG, time=5.0)) == [], "once, in its round"
 
 
 def test_a_host_that_was_not_left_in_time_is_reported() -> None:
-    policy = E2df(spare=1, initial=1, patience=60.0)
+    policy = OneRun(E2df(spare=1, initial=1, patience=60.0))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
     for time in (0.0, 30.0):
@@ -265,30 +266,29 @@ def test_a_host_that_was_not_left_in_time_is_reported() -> None:
 
 def test_an_operator_without_a_host_to_grow_to_is_remarked() -> None:
     full = observed({"h1": 0.9}, [("split", "h1", 0.9)])
-    policy = E2df(infrastructure=False)
-    assert policy.report(full, policy.plan(full)).remarks == (
+    assert E2df(infrastructure=False).plan(full).remarks == (
         "split would have a replica more, and no host of its region has a free slot",
     )
 
 
 def test_a_host_to_be_left_without_room_elsewhere_is_remarked() -> None:
-    policy = E2df(spare=1, initial=1)
+    policy = OneRun(E2df(spare=1, initial=1))
     hosts = {"h1": 0.3, "h2": 0.05, "h3": 0.3}
     tasks = [("split", "h1", 0.6), ("count", "h2", 0.1), ("count", "h3", 0.6)]
     policy.plan(observed(hosts, tasks, kind=BIG))
     full = observed(hosts, [*tasks, ("split", "h1", 0.6), ("count", "h3", 0.6)], kind=BIG, time=30.0)
     plan = policy.plan(full)
-    assert not any(isinstance(action, MoveTask) for action in plan)
-    assert policy.report(full, plan).remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
+    assert not any(isinstance(action, MoveTask) for action in plan.actions)
+    assert plan.remarks == ("h2 is to be left, and there is no room elsewhere for what it holds",)
 
 
 def test_a_region_hardly_used_on_average_is_consolidated_where_that_is_wanted() -> None:
     hosts = {"h1": 0.2, "h2": 0.15, "h3": 0.2}
     tasks = [("split", "h1", 0.4), ("count", "h2", 0.3), ("count", "h3", 0.4)]
     for below, moved in ((None, 0), (0.25, 1)):
-        policy = E2df(spare=1, initial=1, consolidate_below=below)
+        policy = OneRun(E2df(spare=1, initial=1, consolidate_below=below))
         policy.plan(observed(hosts, tasks, kind=BIG))
-        plan = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0))
+        plan = policy.plan(observed(hosts, tasks, kind=BIG, time=30.0)).actions
         assert sum(isinstance(action, MoveTask) for action in plan) == moved
 
 
@@ -311,13 +311,13 @@ def test_all_that_a_host_holds_of_an_operator_is_one_replica() -> None:
 
 
 def test_a_scale_out_moves_an_even_share_of_the_tasks_to_the_new_host() -> None:
-    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 8, "h2": 0}, 0.9))
+    plan = E2df(infrastructure=False, initial=1).plan(spark_like({"h1": 8, "h2": 0}, 0.9)).actions
     assert [action.host for action in plan] == ["h2"] * 4
     assert len({action.task for action in plan}) == 4
 
 
 def test_a_scale_in_moves_all_tasks_of_the_replica_to_the_others() -> None:
-    plan = E2df(infrastructure=False, initial=2).plan(spark_like({"h1": 4, "h2": 4}, 0.2))
+    plan = E2df(infrastructure=False, initial=2).plan(spark_like({"h1": 4, "h2": 4}, 0.2)).actions
     assert len({action.host for action in plan}) == 1
     assert len({action.task for action in plan}) == 4
 
@@ -326,13 +326,13 @@ def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
     hosts = {"h1": 0.9, "h2": 0.9, "h3": 0.0}
     seen = observed(hosts, [], scalable=FIXED, busy={"lines": 1.0, "split": 0.8}, parallelism={"lines": 2})
     assert snapshot_of(seen).replicas.utilisation.tolist() == pytest.approx([0.9, 0.9])
-    assert E2df(infrastructure=False).plan(seen) == (SetParallelism("lines", 3),)
+    assert E2df(infrastructure=False).plan(seen).actions == (SetParallelism("lines", 3),)
 
 
 @pytest.mark.parametrize(("now", "plan"), [(2, ()), (3, (SetParallelism("lines", 2),))])
 def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
     seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
-    assert E2df(infrastructure=False).plan(seen) == plan
+    assert E2df(infrastructure=False).plan(seen).actions == plan
 
 
 def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:
@@ -344,5 +344,5 @@ def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_toget
 
 def test_what_is_not_known_makes_no_plan() -> None:
     seen = observed({"h1": math.nan, "h2": math.nan}, [("split", "h1", math.nan), ("split", "h2", math.nan)])
-    assert E2df(infrastructure=False, initial=2).plan(seen) == ()
+    assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
     assert np.isnan(snapshot_of(seen).applications.response).all()

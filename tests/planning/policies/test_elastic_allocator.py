@@ -34,22 +34,22 @@ def test_a_need_is_what_was_seen_times_what_is_held_up():
 
 
 def test_the_policy_spreads_what_lies_on_one_host():
-    actions = ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3]))
+    actions = ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, 0.3])).actions
     assert actions in ((MoveTask(TaskId("a", 0), "h2"),), (MoveTask(TaskId("a", 1), "h2"),))
 
 
 def test_the_policy_moves_only_the_operators_it_is_for():
     observation = seen([0, 0, 0], [0.9, 0.0], busy=[0.3, 0.3, 0.3], operator=[1, 1, 2])
-    assert ElasticAllocator(operators=["b"]).plan(observation) == (MoveTask(TaskId("b", 0), "h2"),)
+    assert ElasticAllocator(operators=["b"]).plan(observation).actions == (MoveTask(TaskId("b", 0), "h2"),)
 
 
 def test_the_policy_leaves_what_is_even_where_it_is():
-    assert not ElasticAllocator().plan(seen([0, 1], [0.3, 0.3], busy=[0.3, 0.3]))
+    assert not ElasticAllocator().plan(seen([0, 1], [0.3, 0.3], busy=[0.3, 0.3])).actions
 
 
 def test_while_needs_are_unknown_nothing_is_moved():
-    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0]))
-    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, math.nan]))
+    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0])).actions
+    assert not ElasticAllocator().plan(seen([0, 0], [0.6, 0.0], busy=[0.3, math.nan])).actions
 
 
 def test_an_objective_that_there_is_not_is_refused():
@@ -65,7 +65,7 @@ def test_tasks_are_moved_only_to_hosts_that_take_them(data):
     busy = data.draw(st.lists(st.sampled_from([0.0, 0.3, 0.9]), min_size=tasks, max_size=tasks))
     states = data.draw(st.lists(st.sampled_from([HostState.RUNNING, HostState.DRAINING]), min_size=hosts, max_size=hosts))
     observation = seen(place, [0.5] * hosts, busy=busy, states=states, types=[HOST] * hosts)
-    for action in ElasticAllocator().plan(observation):
+    for action in ElasticAllocator().plan(observation).actions:
         assert action.host in observation.usable
         row = observation.tasks.rows[str(action.task)]
         assert observation.hosts.ids[observation.tasks.host[row]] in observation.usable

@@ -9,7 +9,7 @@ from elastream.planning.policies.queue_threshold import QueueThreshold
 
 
 def plan(*args, **kwargs):
-    return list(QueueThreshold().plan(observe(*args, **kwargs)))
+    return list(QueueThreshold().plan(observe(*args, **kwargs)).actions)
 
 
 def waiting(items):

@@ -89,71 +89,71 @@ def kinds(plan):
 
 
 def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
-    plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0))
+    plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0)).actions
     # 280/s x 0.01 core-seconds at 70 % of a core a host: four hosts, one is there.
-    assert plan == [LeaseHost("h2", "small"), LeaseHost("h3", "small"), LeaseHost("h4", "small")]
+    assert plan == (LeaseHost("h2", "small"), LeaseHost("h3", "small"), LeaseHost("h4", "small"))
 
 
 def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
     coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4)]
-    assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)) == []
+    assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
 def test_no_more_hosts_are_leased_than_allowed():
-    assert kinds(Threshold().plan(observe([host("h1")], 900.0, max_hosts=3))) == [LeaseHost, LeaseHost]
+    assert kinds(Threshold().plan(observe([host("h1")], 900.0, max_hosts=3)).actions) == [LeaseHost, LeaseHost]
 
 
 def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start():
     # 70/s fill one host; 540 records, 140 of them within the target latency: 400 x 0.01 / 4 s is one core more.
-    plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0))
+    plan = Threshold().plan(observe([host("h1")], 70.0, processed=70.0, backlog=540.0)).actions
     assert kinds(plan) == [LeaseHost, LeaseHost]
     assert "backlog" in plan[0].why
 
 
 def test_backlog_that_nobody_is_late_for_calls_for_nothing():
-    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)) == []
+    assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)).actions == ()
 
 
 def test_late_and_falling_behind_leases_a_host_whatever_the_meter_says():
-    plan = Threshold().plan(observe([host("h1")], 30.0, processed=25.0, before=25.0, p99=9.0))
+    plan = Threshold().plan(observe([host("h1")], 30.0, processed=25.0, before=25.0, p99=9.0)).actions
     assert kinds(plan) == [LeaseHost]
     assert "late" in plan[0].why
 
 
 def test_late_hosts_are_waited_for_after_one_has_just_come():
     leases = [host("h1"), host("h2", since=990.0, changed=995.0)]
-    assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)))
+    assert LeaseHost not in kinds(Threshold().plan(observe(leases, 30.0, processed=25.0, before=25.0, p99=9.0)).actions)
 
 
 def test_fewer_hosts_than_the_minimum_are_filled_up_though_nothing_is_known():
     observation = replace(observe([host("h1")], math.nan, min_hosts=3), history=())
-    assert kinds(Threshold().plan(observation)) == [LeaseHost, LeaseHost]
+    assert kinds(Threshold().plan(observation).actions) == [LeaseHost, LeaseHost]
 
 
 def test_spare_hosts_are_kept_above_need():
-    assert kinds(Threshold(spare=2).plan(observe([host("h1")], 60.0))) == [LeaseHost, LeaseHost]
-    assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)) == []
+    assert kinds(Threshold(spare=2).plan(observe([host("h1")], 60.0)).actions) == [LeaseHost, LeaseHost]
+    assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)).actions == ()
 
 
 def test_one_host_at_a_time_is_drained_that_with_fewest_tasks():
-    plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2)))
-    assert plan == [DrainHost("h2")]
+    plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
+    assert plan == (DrainHost("h2"),)
 
 
 def test_a_host_is_kept_while_the_load_was_high_a_moment_ago():
     observation = observe([host("h1"), host("h2")], 20.0)
-    assert kinds(Threshold().plan(observation)) == [DrainHost]
+    assert kinds(Threshold().plan(observation).actions) == [DrainHost]
     high = Sample(992.0, frame(90.0))
     history = tuple(sorted([*observation.history, high], key=lambda sample: sample.time))
-    assert Threshold().plan(replace(observation, history=history)) == []
+    assert Threshold().plan(replace(observation, history=history)).actions == ()
 
 
 def test_a_host_is_kept_while_the_history_is_too_short_to_tell():
-    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, seen_for=5)) == []
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, seen_for=5)).actions == ()
 
 
 def test_a_host_is_kept_while_the_hosts_are_busier_than_the_meter_says():
-    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, cpu=0.6)) == []
+    assert Threshold().plan(observe([host("h1"), host("h2")], 20.0, cpu=0.6)).actions == ()
 
 
 @pytest.mark.parametrize(
@@ -167,26 +167,26 @@ def test_a_host_is_kept_while_the_hosts_are_busier_than_the_meter_says():
 )
 def test_no_host_is_drained_while(leases):
     tasks = tuple(range(len(leases)))
-    assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)))
+    assert DrainHost not in kinds(Threshold().plan(observe(leases, 1.0, tasks=tasks)).actions)
 
 
 def test_a_drained_host_is_released_once_it_holds_no_task():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
-    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 1))) == []
-    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 0))) == [ReleaseHost("h2")]
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 1))).actions == ()
+    assert Threshold().plan(observe(leases, 20.0, tasks=(0, 0))).actions == (ReleaseHost("h2"),)
 
 
 def test_a_drain_is_cancelled_before_a_host_is_leased_when_the_load_returns():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
-    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))) == [CancelDrain("h2"), LeaseHost("h3", "small")]
+    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))).actions == (CancelDrain("h2"), LeaseHost("h3", "small"))
 
 
 def test_with_nothing_arriving_hosts_go_although_the_last_latency_was_bad():
-    assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 0.0, before=0.0, p99=60.0))) == [DrainHost]
+    assert kinds(Threshold().plan(observe([host("h1"), host("h2")], 0.0, before=0.0, p99=60.0)).actions) == [DrainHost]
 
 
 def test_tasks_are_moved_onto_a_host_that_has_come():
-    plan = Threshold().plan(observe([host("h1"), host("h2", changed=999.0)], 60.0, tasks=(0, 0, 0, 0)))
+    plan = Threshold().plan(observe([host("h1"), host("h2", changed=999.0)], 60.0, tasks=(0, 0, 0, 0))).actions
     assert kinds(plan) == [MoveTask, MoveTask]
     assert {action.host for action in plan} == {"h2"}
 
@@ -194,17 +194,17 @@ def test_tasks_are_moved_onto_a_host_that_has_come():
 def test_a_source_stage_gets_as_many_instances_as_the_load_fills_slots_and_loses_them_with_the_hosts():
     three = [host("h1"), host("h2"), host("h3", changed=999.0)]
     # 130/s x 0.01 core-seconds at 70 % of a core a slot: two slots.
-    assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1))
-    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1))
-    assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3))
+    assert SetParallelism("source", 2) in Threshold().plan(observe(three, 130.0, parallelism=1)).actions
+    assert SetParallelism("source", 3) in Threshold().plan(observe(three, 500.0, parallelism=1)).actions
+    assert SetParallelism("source", 1) in Threshold().plan(observe([host("h1")], 10.0, parallelism=3)).actions
 
 
 def test_a_source_stage_keeps_the_slots_of_a_host_that_is_being_drained():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
     observation = observe(leases, 90.0, parallelism=2, tasks=(0, 1))
-    assert SetParallelism not in kinds(Threshold().plan(observation))
+    assert SetParallelism not in kinds(Threshold().plan(observation).actions)
     gone = replace(observation, leases={"h1": leases[0]})
-    assert SetParallelism("source", 1) in Threshold().plan(gone)
+    assert SetParallelism("source", 1) in Threshold().plan(gone).actions
 
 
 def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_load():
@@ -219,7 +219,7 @@ def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_lo
     columns = {metric: seen(19.0).column(metric) for metric in seen(19.0).metrics}
     columns[Metric.ARRIVAL_RATE] = [200.0 if n == "source" else 19.0 for n in seen(19.0).ids]
     now = Frame(seen(19.0).ids, columns)
-    plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history))
+    plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history)).actions
     # 0.5 + 200 x 0.01 cores at 70 %: four hosts, one is there. In proportion it would have been twelve.
     assert kinds(plan) == [LeaseHost] * 3
 
@@ -228,11 +228,11 @@ def test_a_stage_whose_instances_have_places_gets_those_that_its_utilisation_cal
     names = tuple(GRAPH.by_name)
     placed = TaskFrame([names.index("source")], [0], [0], names)
     observation = replace(observe([host("h1")], 280.0, parallelism=1), tasks=placed)
-    assert SetParallelism("source", 4) in Threshold().plan(observation)
+    assert SetParallelism("source", 4) in Threshold().plan(observation).actions
 
 
 def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
-    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1))
+    plan = Threshold().plan(observe([host("h1")], 280.0, parallelism=1)).actions
     assert SetParallelism not in kinds(plan)
 
 
@@ -241,7 +241,7 @@ def test_nothing_known_nothing_done():
     observation = replace(
         observe([host("h1"), host("h2")], parallelism=2), operators=unknown, application=Frame(), history=()
     )
-    assert Threshold().plan(observation) == []
+    assert Threshold().plan(observation).actions == ()
 
 
 def test_thresholds_that_would_swing_are_refused():
@@ -261,7 +261,7 @@ def drive(plant, policy, seconds):
         observation = plant.observe()
         counts.append(len(observation.usable))
         if second % 2 == 0:
-            for action in policy.plan(observation):
+            for action in policy.plan(observation).actions:
                 plant.apply(action)
     return counts
 
@@ -291,8 +291,8 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
     leases = [host(f"h{n}", state) for n, state in enumerate(states, start=1)]
     placed = [n for n, state in enumerate(states) if state in (HostState.RUNNING, HostState.DRAINING)]
     observation = observe(leases, rate, before=before, backlog=backlog, tasks=placed, max_hosts=8)
-    plan = Threshold(spare=spare).plan(observation)
-    assert plan == Threshold(spare=spare).plan(observation)
+    plan = Threshold(spare=spare).plan(observation).actions
+    assert plan == Threshold(spare=spare).plan(observation).actions
     assert len(leases) + kinds(plan).count(LeaseHost) <= 8
     grows = any(kind in (LeaseHost, CancelDrain) for kind in kinds(plan))
     assert not (grows and DrainHost in kinds(plan))

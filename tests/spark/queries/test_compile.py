@@ -432,15 +432,15 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
     ),
     "a key that is not there": (
         lambda flow: numbered(flow, 1).key_by("m").count().sink(collect("x")),
-        r"operator 'count' is keyed by 'm', which its records do not have \(they have: n\)",
+        r"operator 'count' is keyed by 'm', a column that its records do not have \(they have: n\)",
     ),
     "a wrong aggregate": (
         lambda flow: numbered(flow, 1).key_by("n").aggregate({"x": "sun(n)"}).sink(collect("x")),
-        "the aggregates of operator 'aggregate' are wrong: .*sun",
+        "the aggregates of operator 'aggregate' are invalid: .*sun",
     ),
     "a wrong column expression": (
         lambda flow: numbered(flow, 1).select({"x": "m + 1"}).sink(collect("x")),
-        "the column expressions of 'select' are wrong: .*`m`",
+        "the column expressions of 'select' are invalid: .*`m`",
     ),
     "a wrong schema": (
         lambda flow: numbered(flow, 1).map(str, returns="word strang").sink(collect("x")),
@@ -452,7 +452,7 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
     ),
     "a kafka edge without servers": (
         lambda flow: numbered(flow, 1).durable("kafka").map(str, returns="word string").sink(collect("x")),
-        "durable as kafka, but no source or sink of the dataflow says where",
+        "durable as kafka, but the dataflow has no Kafka source or sink",
     ),
 }
 

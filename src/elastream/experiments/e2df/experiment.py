@@ -237,7 +237,7 @@ def run_case(case: Case) -> Run:
     seconds = case.assumptions.seconds
     rounds = round(seconds / APPLICATION_PERIOD)
     series: list[tuple[float, ...]] = []
-    refused = 0
+    refused, memory = 0, None
     for number in range(1, rounds + 1):
         plant.advance(number * APPLICATION_PERIOD)
         seen = plant.observe()
@@ -248,7 +248,8 @@ def run_case(case: Case) -> Run:
             (seen.time / 60, arriving, math.nan if latency is None else 1e3 * latency, replicas, len(seen.leases))
         )
         if number < rounds:
-            refused += sum(not plant.apply(action).succeeded for action in policy.plan(seen))
+            plan = policy.plan(seen, memory)
+            refused, memory = refused + sum(not plant.apply(action).succeeded for action in plan.actions), plan.memory
     result = plant.result()
     columns = np.array(series)
     source = result.operators["source"]

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_e2df_spark"]
@@ -79,7 +79,6 @@ def _ratios(runs: Mapping[str, SparkScenario]) -> Table:
 
 
 def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
-    held = sum(check.holds for check in checks)
     blocks: list[Block] = [
         Prose(
             "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
@@ -87,7 +86,7 @@ def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
             f"{runs['static'].confinement}. Figures are measured; latency is from a sentence being due to its counts being "
             "committed, and hosts are counted from being asked for to being gone, their start included."
         ),
-        Prose(f"{held} of {len(checks)} bars hold."),
+        Prose(f"{counted(checks)}."),
         check_table(checks, "Spark"),
         _comparison(runs),
         _ratios(runs),

@@ -193,7 +193,7 @@ def make(case: Case) -> SimulatedPlant:
         ),
     )
     for query in QUERIES:
-        for action in Even(operators_of(query)).plan(plant.observe()):
+        for action in Even(operators_of(query)).plan(plant.observe()).actions:
             plant.apply(action)
     return plant
 
@@ -217,7 +217,7 @@ def run_case(case: Case) -> Run:
     monitor = plant.settings.monitor
     rows: list[tuple[float, ...]] = []
     passed: list[float] = []
-    refused, gap, proven = 0, math.nan, False
+    refused, gap, proven, memory = 0, math.nan, False, None
     for number in range(1, round(case.seconds / monitor) + 1):
         plant.advance(number * monitor)
         seen = plant.observe()
@@ -229,7 +229,8 @@ def run_case(case: Case) -> Run:
         if seen.time >= PERIOD:
             if case.exact and math.isnan(gap):
                 gap, proven = against_exact(seen)
-            refused += sum(not plant.apply(action).succeeded for action in policy.plan(seen))
+            plan = policy.plan(seen, memory)
+            refused, memory = refused + sum(not plant.apply(action).succeeded for action in plan.actions), plan.memory
     table = np.array(rows)
     measured = table[:, 0] > DECIDED
     means = [*table[measured, 2:].mean(axis=0).tolist(), float(np.mean(np.array(passed)[measured]))]

@@ -19,7 +19,6 @@ from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operat
 from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.exact import pack
-from elastream.planning.policies.otd import Case as LoadCase
 from elastream.planning.policies.otd import Otd
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
@@ -290,7 +289,7 @@ def run_case(case: Case) -> Run:
     plant, policy = make(case), policy_of(case)
     rows: list[tuple[float, ...]] = []
     delays: list[float] = []
-    warnings = refused = 0
+    warnings, refused, memory = 0, 0, None
     for number in range(1, round(SECONDS / PERIOD) + 1):
         plant.advance(number * PERIOD)
         seen = plant.observe()
@@ -299,8 +298,9 @@ def run_case(case: Case) -> Run:
         rows.append((seen.time, cpu, between_nodes(seen), rate, float(plant.migrations)))
         delays.append(seen.latency(Metric.LATENCY).value or math.nan)
         if policy is not None:
-            refused += sum(not plant.apply(action).succeeded for action in policy.plan(seen))
-            warnings += policy.decide(seen).case is LoadCase.SHORTAGE
+            plan = policy.plan(seen, memory)
+            refused += sum(not plant.apply(action).succeeded for action in plan.actions)
+            warnings, memory = warnings + bool(plan.remarks), plan.memory
     table = np.array(rows)
     later = table[:, 0] > SETTLED
     # A row stands for the period that ends with it.

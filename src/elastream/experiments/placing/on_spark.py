@@ -26,7 +26,7 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition, Floats, Frame, Metric, Observation
-from elastream.model.plant import Policy
+from elastream.model.plant import Plan, Policy
 from elastream.model.stages import Layout, Segment
 from elastream.planning.algorithms.exact import deviation
 from elastream.recording.directory import RunDirectory
@@ -250,11 +250,13 @@ def settle(plant: SparkPlant, policy: Policy, seconds: float) -> Moves:
     """
     _await_measured(plant)
     before, until, quiet, refused = len(plant.placing.landed), time.monotonic() + seconds, 0, 0
+    memory = None
     while time.monotonic() < until and quiet < 2:
         seen = _over_a_round(plant)
-        actions = policy.plan(seen) if _measured(seen) else ()
-        refused += sum(not plant.apply(action).succeeded for action in actions)
-        quiet = 0 if actions else quiet + 1
+        plan = policy.plan(seen, memory) if _measured(seen) else Plan(memory=memory)
+        memory = plan.memory
+        refused += sum(not plant.apply(action).succeeded for action in plan.actions)
+        quiet = 0 if plan.actions else quiet + 1
         landing = time.monotonic() + LANDING
         while plant.placing.wanted() and time.monotonic() < landing:
             _looked(plant)

@@ -20,7 +20,7 @@ from elastream.planning.managers.messages import Holding, RegionOrder, RegionRep
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import Region, RegionRules, Survey
 
-__all__ = ["Hierarchy", "Plan", "Rules", "begin", "planning_round"]
+__all__ = ["Hierarchy", "RoundPlan", "Rules", "begin", "planning_round"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Hierarchy:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """What is to be done. grants: on operators' proposals. shifts: replicas that leave a host that is to be left.
 
     lease: (host, type). release: hosts that nobody holds any more. leaving: hosts that applications are asked to leave.
@@ -104,7 +104,7 @@ def begin(
 
 def planning_round(
     rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
-) -> tuple[Hierarchy, Plan]:
+) -> tuple[Hierarchy, RoundPlan]:
     """Operators propose, applications grant; with `hosts_too`, regions report and the infrastructure manager decides.
 
     types: what can be leased; the smallest of a region is what it adds.
@@ -116,9 +116,11 @@ def planning_round(
     shifts = _shifts(state, snapshot, grants, owner, withheld)
     state = replace(state, applications=_remember(state, snapshot, grants, shifts, tokens))
     if not hosts_too:
-        return state, Plan(grants, shifts, leaving=_leaving(state))
+        return state, RoundPlan(grants, shifts, leaving=_leaving(state))
     state, told = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
-    plan = Plan(grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept))
+    plan = RoundPlan(
+        grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept)
+    )
     return state, plan
 
 

@@ -1,29 +1,29 @@
-"""What managers refused each other in a round, as a report for people: by manager and reason."""
+"""What managers refused each other in a round, for people: by manager and reason."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, SetParallelism
-from elastream.model.decision import Proposal, Report
+from elastream.model.decision import Proposal
+from elastream.model.plant import Plan
 from elastream.planning.managers.applications import Refusal
 from elastream.planning.managers.columns import Snapshot
-from elastream.planning.managers.rounds import Plan
+from elastream.planning.managers.rounds import RoundPlan
 
 __all__ = ["told"]
 
 
-def told(snapshot: Snapshot, plan: Plan, kinds: Mapping[str, str], name: str) -> Report:
-    """Proposals of operator and region managers that were refused, and operators and hosts that are stuck.
+def told(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> Plan:
+    """A plan without actions: refused proposals of operator and region managers, remarks on stuck operators and hosts.
 
     kinds: type that each region adds. name: of the next host, which a refused one would have had.
     """
-    return Report(
-        (*_refused_replicas(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name)), _stuck(snapshot, plan)
-    )
+    refused = (*_refused_replicas(snapshot, plan), *_refused_hosts(snapshot, plan, kinds, name))
+    return Plan(remarks=_stuck(snapshot, plan), refused=refused)
 
 
-def _refused_replicas(snapshot: Snapshot, plan: Plan) -> list[Proposal]:
+def _refused_replicas(snapshot: Snapshot, plan: RoundPlan) -> list[Proposal]:
     """What operator managers proposed and the application manager refused."""
     proposals, refusals = plan.grants.proposals, plan.grants.refusals
     found = []
@@ -36,7 +36,7 @@ def _refused_replicas(snapshot: Snapshot, plan: Plan) -> list[Proposal]:
     return found
 
 
-def _refused_hosts(snapshot: Snapshot, plan: Plan, kinds: Mapping[str, str], name: str) -> list[Proposal]:
+def _refused_hosts(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str], name: str) -> list[Proposal]:
     """What region managers proposed and the infrastructure manager, or for it an application manager, refused."""
     found = [
         Proposal(LeaseHost(name, kinds[region], region), f"region manager of {region}", f"infrastructure manager: {why}")
@@ -52,7 +52,7 @@ def _refused_hosts(snapshot: Snapshot, plan: Plan, kinds: Mapping[str, str], nam
     return found
 
 
-def _stuck(snapshot: Snapshot, plan: Plan) -> tuple[str, ...]:
+def _stuck(snapshot: Snapshot, plan: RoundPlan) -> tuple[str, ...]:
     """Operators that would have a replica more, and hosts that are to be left, where there is no room for it."""
     operators = [snapshot.operators.names[row] for row in plan.grants.proposals.stuck.tolist()]
     remarks = [f"{name} would have a replica more, and no host of its region has a free slot" for name in operators]

@@ -7,6 +7,7 @@ import numpy as np
 
 from elastream.model.action import Action, MoveTask
 from elastream.model.observation import Integers, Observation
+from elastream.model.plant import Plan
 from elastream.planning.policies.elastic_allocator import movable
 from elastream.planning.policies.static import missing_hosts
 
@@ -28,18 +29,18 @@ class Even:
         """What people call it."""
         return "even"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Moves of what is not where its turn puts it."""
         rows = movable(observation, self.operators)
         turns = np.arange(rows.size) % max(1, len(observation.usable))
-        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "its turn")]
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "its turn")))
 
 
 @dataclass(frozen=True)
 class Random:
     """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again.
 
-    hosts: likewise.
+    hosts: how many to hold leased; 0: those that are there.
     """
 
     seed: int = 0
@@ -51,11 +52,11 @@ class Random:
         """What people call it."""
         return "random"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Moves of what is not where it was drawn to be."""
         rows = movable(observation, self.operators)
         drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
-        return [*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "by chance")]
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "by chance")))
 
 
 def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from elastream.model.action import Action, CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
+from elastream.model.action import CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = [
@@ -163,7 +164,7 @@ class Btu:
         """What people call it."""
         return "btu"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Actions for this round.
 
         Upscaling comes first, for the service level is the paper's first requirement. A host that is given an instance in
@@ -178,7 +179,7 @@ class Btu:
         for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
             if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
-        return draft.plan
+        return Plan(tuple(draft.plan))
 
     def is_late(self, observation: Observation, draft: Draft, unit: Unit) -> bool:
         """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""

@@ -4,11 +4,11 @@ Nothing of such a query can be switched or widened. What is left is where its st
 are to lie on.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from elastream.model.action import Action, DrainHost
+from elastream.model.action import Action, DrainHost, MoveTask
 from elastream.model.observation import Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.placement import balance_by_load
 from elastream.planning.policies.threshold import Threshold
 
@@ -32,15 +32,14 @@ class ByLoad:
     def name(self) -> str:
         return "by load"
 
-    def plan(self, observation: Observation) -> list[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Hosts, then moves; no moves in a round that drains a host, which moves what it holds."""
-        hosts: list[Action] = []
-        if observation.context.host_types:
-            hosts, _ = self.hosts.scale(observation)
-        if any(isinstance(action, DrainHost) for action in hosts):
-            return hosts
-        return [*hosts, *balance_by_load(observation, gain=self.gain, worth=self.worth)]
+        if not observation.context.host_types:
+            return Plan(tuple(self._moves(observation)))
+        hosts, _ = self.hosts.scale(observation)
+        drains = any(isinstance(action, DrainHost) for action in hosts)
+        actions: list[Action] = hosts if drains else [*hosts, *self._moves(observation)]
+        return Plan(tuple(actions), predicted=self.hosts.predict(observation, actions))
 
-    def predict(self, observation: Observation, actions: Sequence[Action]) -> Mapping[str, float]:
-        """As `Threshold` does."""
-        return self.hosts.predict(observation, actions) if observation.context.host_types else {}
+    def _moves(self, observation: Observation) -> list[MoveTask]:
+        return balance_by_load(observation, gain=self.gain, worth=self.worth)

@@ -6,7 +6,7 @@ is when each of them plans, and what it may not do.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,25 +20,38 @@ from elastream.model.action import (
     ReleaseHost,
 )
 from elastream.model.cloud import HostState
-from elastream.model.decision import Report
 from elastream.model.observation import Context, Observation
+from elastream.model.plant import Plan
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
-from elastream.planning.managers.rounds import Hierarchy, Plan, Rules, begin, planning_round
+from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
 from elastream.planning.managers.seats import Seats
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.managers.telling import told
 
-__all__ = ["E2df"]
+__all__ = ["E2df", "E2dfMemory"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class E2dfMemory:
+    """What `E2df` remembers of a run. state: of all managers. spread: whether the first placement is done.
+
+    due, hosts_due: times of the next rounds of the application and of the infrastructure level.
+    """
+
+    state: Hierarchy | None = None
+    spread: bool = False
+    due: float = -math.inf
+    hosts_due: float = -math.inf
+
+
+@dataclass(frozen=True)
 class E2df:
     """The policy.
 
@@ -53,7 +66,7 @@ class E2df:
     region can have, where it is bounded. consolidate_below: mean utilisation of a region's hosts at or below which its
     least used one is to be left too; None: never. seed: of the replica that goes. Defaults are the paper's, section 5.
 
-    What managers remember is one value, replaced once a round; asked again about the same moment, it answers the same.
+    What its managers remember of a run is one value, `E2dfMemory`.
     """
 
     scale_out: float = 0.7
@@ -74,45 +87,33 @@ class E2df:
     capacity: Mapping[str, int] = field(default_factory=dict)
     consolidate_below: float | None = None
     seed: int = 0
-    _state: Hierarchy | None = field(default=None, init=False, repr=False, compare=False)
-    _spread: bool = field(default=False, init=False, repr=False, compare=False)
-    _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
-    _hosts_due: float = field(default=-math.inf, init=False, repr=False, compare=False)
-    _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
-    _said: Report = field(default_factory=Report, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         """What people call it."""
         return "e2df"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
-        """Actions for this round; none between two rounds of the application level."""
-        now = observation.time
-        if now == self._last[0]:
-            return self._last[1]
-        actions: tuple[Action, ...] = ()
-        self._said = Report()
-        if now >= self._due - TICK:
-            self._due = _next(self._due, self.period, now)
-            hosts_too = self.infrastructure and now >= self._hosts_due - TICK
-            if hosts_too:
-                self._hosts_due = _next(self._hosts_due, self.infrastructure_period, now)
-            actions = tuple(self._round(observation, hosts_too))
-        self._last = (now, actions)
-        return actions
+    def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
+        """The plan of this round; no actions between two rounds of the application level."""
+        memory, now = memory or E2dfMemory(), observation.time
+        if now < memory.due - TICK:
+            return Plan(memory=memory)
+        hosts_too = self.infrastructure and now >= memory.hosts_due - TICK
+        hosts_due = _next(memory.hosts_due, self.infrastructure_period, now) if hosts_too else memory.hosts_due
+        memory = replace(memory, due=_next(memory.due, self.period, now), hosts_due=hosts_due)
+        if not memory.spread and self._may_place(observation):
+            memory = replace(memory, spread=True)
+            if moves := self._first_placement(observation):
+                return Plan(tuple(moves), memory)
+        return self._round(observation, memory, hosts_too)
 
-    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
-        """What its managers refused each other in the round about `observation`, and operators and hosts that are stuck."""
-        return self._said if observation.time == self._last[0] else Report()
-
-    def rules(self, observation: Observation) -> Rules:
-        """The rules of its managers under what the plant allows."""
+    def rules(self, observation: Observation, spread: bool) -> Rules:
+        """The rules of its managers under what the plant allows. spread: whether the first placement is done."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
         # Until the first placement, R_init hosts must be there, whatever is spare.
-        spare = self.spare if self._spread else max(self.spare, self.initial - len(observation.tasks))
+        spare = self.spare if spread else max(self.spare, self.initial - len(observation.tasks))
         return Rules(
             OperatorRules(self.scale_out, self.scale_in, self.seed),
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
@@ -137,34 +138,33 @@ class E2df:
             for region, kind in smallest(context.host_types.values()).items()
         }
 
-    def _round(self, observation: Observation, hosts_too: bool) -> list[Action]:
-        if moves := self._first_placement(observation):
-            return moves
-        snapshot, rules = snapshot_of(observation), self.rules(observation)
-        if self._state is None or not self.infrastructure:
+    def _round(self, observation: Observation, memory: E2dfMemory, hosts_too: bool) -> Plan:
+        snapshot, rules, state = snapshot_of(observation), self.rules(observation, memory.spread), memory.state
+        if state is None or not self.infrastructure:
             # Where hosts do not follow, the application may use whatever is there.
-            self._state = self._begin(observation, snapshot, rules, self._state)
+            state = self._begin(observation, snapshot, rules, state)
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
         types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
-        self._state, plan = planning_round(rules, self._state, snapshot, types, hosts_too=hosts_too)
+        state, plan = planning_round(rules, state, snapshot, types, hosts_too=hosts_too)
         actions = self._scalings(observation, snapshot, plan)
         if self.infrastructure:
-            actions += self._host_actions(observation, snapshot, plan, self._state, hosts_too)
+            actions += self._host_actions(observation, snapshot, plan, state, hosts_too)
         kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
-        name = f"h{self._state.infrastructure.next_number}"
-        self._said = told(snapshot, plan, kinds, name)
-        return actions
+        said = told(snapshot, plan, kinds, f"h{state.infrastructure.next_number}")
+        return replace(said, actions=tuple(actions), memory=replace(memory, state=state))
+
+    def _may_place(self, observation: Observation) -> bool:
+        """Whether the first R_init hosts run, or hosts do not follow."""
+        wanted = min(self.initial, observation.context.max_hosts)
+        return not self.infrastructure or len(observation.usable) >= wanted
 
     def _first_placement(self, observation: Observation) -> list[Action]:
-        """Moves that put all replicas on the first R_init hosts, once these run; none where these have their share.
+        """Moves that put all replicas on the first R_init hosts; none where these have their share.
 
         A fixed number of tasks may lie on more hosts, each holding a replica; they are brought together.
         """
         hosts = observation.usable[: self.initial]
-        if self._spread or (self.infrastructure and len(hosts) < min(self.initial, observation.context.max_hosts)):
-            return []
-        self._spread = True
         tasks, names = observation.tasks, observation.hosts.ids
         at = {task: names[row] for task, row in zip(tasks.tasks, tasks.host.tolist(), strict=True) if row >= 0}
         wanted = initial_placement([str(task) for task in at], hosts)
@@ -189,7 +189,7 @@ class E2df:
         kept = replace(before.applications[0], hosts=begun.applications[0].hosts)
         return replace(begun, applications=(kept,))
 
-    def _scalings(self, observation: Observation, snapshot: Snapshot, plan: Plan) -> list[Action]:
+    def _scalings(self, observation: Observation, snapshot: Snapshot, plan: RoundPlan) -> list[Action]:
         """Replicas more, fewer and elsewhere."""
         actions: list[Action] = []
         proposals, seats = plan.grants.proposals, Seats(observation, snapshot)
@@ -210,7 +210,7 @@ class E2df:
         return seats.within_slots(actions)
 
     def _host_actions(
-        self, observation: Observation, snapshot: Snapshot, plan: Plan, state: Hierarchy, hosts_too: bool
+        self, observation: Observation, snapshot: Snapshot, plan: RoundPlan, state: Hierarchy, hosts_too: bool
     ) -> list[Action]:
         """Drains begun and cancelled; where the infrastructure level had its round, releases and leases."""
         leases = {host: observation.leases[host] for host in snapshot.hosts.names}

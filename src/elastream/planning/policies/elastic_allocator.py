@@ -4,17 +4,17 @@ From "Elastic Allocator: an adaptive task scheduler for streaming query in the c
 of bandwidth (section IV), and the policy around its greedy matching, which is in `matching`.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from elastream.model.action import Action, MoveTask
+from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.exact import deviation
 from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, utilisation
 from elastream.planning.algorithms.measures import host_capacity
@@ -51,13 +51,15 @@ def link_use(place: ArrayLike, use: ArrayLike, initial: ArrayLike) -> Floats:
     return before + np.bincount(np.asarray(place), np.asarray(use, dtype=np.float64), before.size)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ElasticAllocator:
     """The policy: every `period` seconds tasks of `operators` are allocated beside all others.
 
     operators: names; all where none is given. objective: `utilisation` or `deviation`. most: part of a host that may be
     used. worth: by what fraction the deviation must fall for tasks to be moved again once they are placed. trials: the time
     limit. hosts: how many to hold leased; 0: those that are there. Nothing is moved while what tasks need is unknown.
+
+    Its memory is the time of the next round.
     """
 
     operators: Sequence[str] = ()
@@ -67,8 +69,6 @@ class ElasticAllocator:
     worth: float = 0.05
     trials: int = 100_000_000
     hosts: int = 0
-    _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
-    _last: tuple[float, tuple[Action, ...]] = field(default=(-math.inf, ()), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.objective not in tuple(Objective):
@@ -79,19 +79,14 @@ class ElasticAllocator:
         """What people call it."""
         return "elastic_allocator"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
-        """Moves that this round's allocation asks for; none between two rounds."""
-        now = observation.time
-        if now == self._last[0]:
-            return self._last[1]
-        actions: tuple[Action, ...] = ()
-        if now >= self._due - TICK:
-            self._due = now + self.period
-            actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
-        self._last = (now, actions)
-        return actions
+    def plan(self, observation: Observation, memory: float | None = None) -> Plan:
+        """Moves that this round's allocation calls for; none between two rounds."""
+        if memory is not None and observation.time < memory - TICK:
+            return Plan(memory=memory)
+        actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
+        return Plan(actions, observation.time + self.period)
 
-    def _allocate(self, observation: Observation) -> list[Action]:
+    def _allocate(self, observation: Observation) -> list[MoveTask]:
         tasks = observation.tasks
         usable = np.array(
             [row for row, host in enumerate(observation.hosts.ids) if _takes(observation, host)], dtype=np.int64

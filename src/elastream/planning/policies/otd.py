@@ -6,19 +6,19 @@ node a host or, where hosts of a region share a machine or a rack, a region. How
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elastream.model.action import Action, MoveTask, TaskId
+from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
-from elastream.model.decision import Report
 from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.policies.static import missing_hosts
 
@@ -26,6 +26,7 @@ __all__ = [
     "Case",
     "LoadClass",
     "Otd",
+    "OtdMemory",
     "Pair",
     "Rules",
     "Workers",
@@ -254,15 +255,36 @@ def _bring_together(
     return Pair(Case.COMMUNICATION, int(pulls.task[best]), int(goal[best]), float(change[best]))
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class OtdMemory:
+    """What `Otd` remembers of a run. due: time of its next round. asked: the move of its last one.
+
+    vain: (task, host) of moves that did not come about since the placement last changed.
+    """
+
+    due: float = -math.inf
+    asked: MoveTask | None = None
+    vain: frozenset[tuple[TaskId, str]] = frozenset()
+
+    def after(self, observation: Observation) -> frozenset[tuple[TaskId, str]]:
+        """Moves in vain, that of the last round included; none where that one came about."""
+        if self.asked is None:
+            return self.vain
+        tasks = observation.tasks
+        row = tasks.rows.get(str(self.asked.task))
+        at = int(tasks.host[row]) if row is not None else -1
+        moved = at >= 0 and observation.hosts.ids[at] == self.asked.host
+        return frozenset() if moved else self.vain | {(self.asked.task, self.asked.host)}
+
+
+@dataclass(frozen=True)
 class Otd:
     """The policy: every `period` seconds at most one `MoveTask`, and a remark where resources are short.
 
     high, low, long_queue, threshold, relief: see `Rules`. node: what traffic within costs nothing, a host or a region.
     hosts: how many to hold leased; 0: those that are there.
 
-    What it remembers is the last round, so that asked again about the same moment it answers the same, and which pairs it
-    asked for in vain since the placement last changed, so that it does not insist.
+    A move that did not come about is not planned again until the placement has changed; see `OtdMemory`.
     """
 
     high: float = 0.9
@@ -273,11 +295,6 @@ class Otd:
     period: float = 5.0
     node: Literal["host", "region"] = "host"
     hosts: int = 0
-    _due: float = field(default=-math.inf, init=False, repr=False, compare=False)
-    _last: tuple[float, Pair, tuple[Action, ...]] = field(
-        default=(-math.inf, Pair(Case.NONE), ()), init=False, repr=False, compare=False
-    )
-    _vain: frozenset[tuple[TaskId, str]] = field(default=frozenset(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.node not in ("host", "region"):
@@ -294,46 +311,32 @@ class Otd:
         """When loads are high or low, and what is worth a move."""
         return Rules(self.high, self.low, self.long_queue, self.threshold, self.relief)
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
-        """The best move of this round, if any; none between two rounds."""
-        now = observation.time
-        if now == self._last[0]:
-            return self._last[2]
-        pair, actions = Pair(Case.NONE), list[Action]()
-        if now >= self._due - TICK:
-            self._due = now + self.period
-            self._note_vain(observation)
-            pair = self.decide(observation)
-            actions += missing_hosts(observation, self.hosts)
-            if pair.task >= 0:
-                actions.append(self._move(observation, pair))
-        self._last = (now, pair, tuple(actions))
-        return self._last[2]
+    def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
+        """The best move of this round, if any; none between two rounds.
 
-    def report(self, observation: Observation, actions: Sequence[Action]) -> Report:
-        """Case 2 is no action but a warning: workers are overloaded, and there is none that could take over."""
-        pair = self._last[1] if self._last[0] == observation.time else self.decide(observation)
-        return Report(remarks=(shortage(observation, self.rules),)) if pair.case is Case.SHORTAGE else Report()
+        Case 2 is no action but a remark: workers are overloaded, and there is none that could take over.
+        """
+        memory = memory or OtdMemory()
+        if observation.time < memory.due - TICK:
+            return Plan(memory=memory)
+        vain = memory.after(observation)
+        pair = self.decide(observation, vain)
+        move = self._move(observation, pair) if pair.task >= 0 else None
+        return Plan(
+            (*missing_hosts(observation, self.hosts), *((move,) if move else ())),
+            OtdMemory(observation.time + self.period, move, vain),
+            remarks=(shortage(observation, self.rules),) if pair.case is Case.SHORTAGE else (),
+        )
 
-    def decide(self, observation: Observation) -> Pair:
-        """Case and best pair for this observation: rows of its tasks and hosts."""
+    def decide(self, observation: Observation, vain: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
+        """Case and best pair for this observation: rows of its tasks and hosts. vain: pairs that are not to be tried."""
         tasks, rows = observation.tasks, observation.hosts.rows
-        vain = frozenset(
-            (tasks.rows[str(task)], rows[host]) for task, host in self._vain if str(task) in tasks.rows and host in rows
+        without = frozenset(
+            (tasks.rows[str(task)], rows[host]) for task, host in vain if str(task) in tasks.rows and host in rows
         )
         busy = tasks.column(Metric.BUSY_CORES)
         load = tasks.column(Metric.UTILISATION) if np.isnan(busy).all() else busy
-        return otd_round(workers_of(observation, self.node), tasks.host, load, observation.exchange, self.rules, vain)
-
-    def _note_vain(self, observation: Observation) -> None:
-        """What the last round asked for and did not come about is not asked for again until something has moved."""
-        tasks, asked = observation.tasks, self._last[2]
-        for action in asked:
-            if isinstance(action, MoveTask):
-                row = tasks.rows.get(str(action.task))
-                at = int(tasks.host[row]) if row is not None else -1
-                moved = at >= 0 and observation.hosts.ids[at] == action.host
-                self._vain = frozenset() if moved else self._vain | {(action.task, action.host)}
+        return otd_round(workers_of(observation, self.node), tasks.host, load, observation.exchange, self.rules, without)
 
     def _move(self, observation: Observation, pair: Pair) -> MoveTask:
         if pair.case is Case.BALANCE:

@@ -4,12 +4,12 @@ From "Cost-efficient enactment of stream processing topologies" (Hochreiner et a
 instances are put and which one goes, the paper leaves open; the choices here pack hosts, which favours the baseline.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastream.model.action import Action, ReleaseHost
+from elastream.model.action import ReleaseHost
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric, Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = ["QueueThreshold"]
@@ -35,7 +35,7 @@ class QueueThreshold:
         """What people call it."""
         return "queue_threshold"
 
-    def plan(self, observation: Observation) -> Sequence[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Actions for this round. An unknown queue is above and below nothing."""
         draft = Draft(observation)
         queues = {unit.name: draft.value(unit, Metric.BACKLOG) for unit in draft.scalable}
@@ -47,7 +47,7 @@ class QueueThreshold:
             for _ in range((queue > self.upper) + (queue > self.second_upper)):
                 self._scale_up(draft, unit, f"{queue:.0f} waiting")
         self._release_empty(draft)
-        return draft.plan
+        return Plan(tuple(draft.plan))
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)

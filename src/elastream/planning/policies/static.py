@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.observation import Observation
+from elastream.model.plant import Plan
 from elastream.planning.algorithms.placement import balance
 
 __all__ = ["Static", "missing_hosts"]
@@ -26,15 +27,15 @@ class Static:
     def name(self) -> str:
         return "static"
 
-    def plan(self, observation: Observation) -> list[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Lease what is missing, set what differs, and spread tasks once no host is coming."""
-        plan = missing_hosts(observation, self.hosts, self.host_type)
-        plan += [
+        actions = missing_hosts(observation, self.hosts, self.host_type)
+        actions += [
             SetParallelism(operator, instances, why="fixed")
             for operator, instances in self.parallelism.items()
             if observation.composition.parallelism.get(operator) != instances
         ]
-        return plan if observation.coming else [*plan, *balance(observation)]
+        return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]))
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:

@@ -17,6 +17,7 @@ from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, Re
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Frame, Metric, Observation
+from elastream.model.plant import Plan
 from elastream.model.units import format_duration
 from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum, tasks_on
 from elastream.planning.algorithms.placement import balance
@@ -98,11 +99,12 @@ class Threshold:
     def name(self) -> str:
         return "threshold"
 
-    def plan(self, observation: Observation) -> list[Action]:
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Hosts, then parallelism, then moves."""
         hosts, parallelism = self.scale(observation)
         moves = [] if any(isinstance(action, DrainHost) for action in hosts) else balance(observation)
-        return [*hosts, *parallelism, *moves]
+        actions = (*hosts, *parallelism, *moves)
+        return Plan(actions, predicted=self.predict(observation, actions))
 
     def scale(self, observation: Observation) -> tuple[list[Action], list[Action]]:
         """The part of the plan that is about hosts, and that about parallelism: where tasks lie is left to others."""
