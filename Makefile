@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing test test-all check unit docs clean
+.PHONY: setup demo demo-manufacturing test test-all check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -41,6 +41,14 @@ unit: setup
 
 docs: setup
 	$(BIN)/mkdocs build --strict
+
+figures: setup
+	$(BIN)/python scripts/figures.py
+
+# Hours, one figure after the other; FIGURES="overhead release" measures these. A missed bar ends no other measurement.
+measure: setup
+	$(BIN)/python scripts/figures.py --commands $(FIGURES) | while read -r command; do \
+		echo "$$command"; env PATH="$(CURDIR)/$(BIN):$$PATH" $$command </dev/null || true; done
 
 clean:
 	rm -rf $(VENV) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

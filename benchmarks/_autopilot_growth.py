@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
-from elastream.clouds.local.local import LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
 
 __all__ = ["measure_growth"]
@@ -60,7 +60,7 @@ def measure_growth(report: Report, quick: bool) -> None:
         ended(query, 4)
         before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES), hosts=1)
         for number in range(2, GROWN + 1):
-            cluster.lease(f"h{number}", HOST)
+            cluster.spawn(f"h{number}", HOST)
             wait_until(lambda number=number: executors(spark) >= number, 120)
         for number in range(2, GROWN + 1):
             cluster.confine(f"h{number}", HOST.cores)  # a host starts without a quota

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.wire import Wire
+from elastream.clouds.provider import HostStatus, Phase
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError
 from elastream.model.observation import Frame, Metric
@@ -128,7 +129,7 @@ class TestRegions:
             served.communicate()
 
     def test_what_is_measured_between_hosts_is_what_was_asked_for(self, network):
-        watch = LinkWatch(Pinged(network))
+        watch = LinkWatch(lambda host: status_of(network, host))
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs
@@ -177,15 +178,12 @@ def _opened_udp(network: Network, index: int) -> socket.socket:
     return opened_in(Path("/run/netns", network.namespace(index)), socket.SOCK_DGRAM)
 
 
-class Pinged:
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    def namespace(self, host: str) -> Path:
-        return Path("/run/netns", self.network.namespace(int(host[1:])))
-
-    def address(self, host: str) -> str:
-        return self.network.address(int(host[1:]))
+def status_of(network: Network, host: str) -> HostStatus:
+    """A host in a network namespace of its own."""
+    number = int(host[1:])
+    return HostStatus(
+        "x", Phase.UP, address=network.address(number), namespace=Path("/run/netns", network.namespace(number))
+    )
 
 
 class TestWire:

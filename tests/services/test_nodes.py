@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from elastream.clouds.provider import HostStatus
+from elastream.clouds.provider import HostStatus, Measured, Phase
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, InputError
 from elastream.planning.managers.applications import Application, ApplicationRules
@@ -69,20 +69,27 @@ class Cloud:
         self.fate = ""
 
     def hosts(self):
-        return [
-            HostStatus(host, "small", up, self.cpu.get(host, math.nan), self.replicas.get(host, 0))
+        return {
+            host: HostStatus("small", Phase.UP if up else Phase.STARTING)
             for host, up in self.leased.items()
             if host not in self.dead
-        ]
+        }
 
-    def lease(self, host, kind):
+    def measure(self):
+        return {
+            host: Measured(cpu=self.cpu.get(host, math.nan), replicas=self.replicas.get(host, 0)) for host in self.leased
+        }
+
+    def lease(self, hosts):
+        (host,) = hosts
         self._perhaps("before")
         assert host not in self.ever, f"{host} is leased twice"
         self.leased[host] = False
         self.ever.append(host)
         self._perhaps("after")
 
-    def release(self, host):
+    def release(self, hosts):
+        (host,) = hosts
         self._perhaps("before")
         self.may_go(host)
         self.leased.pop(host, None)
@@ -405,17 +412,19 @@ class Failing(Cloud):
         super().__init__()
         self.failed: set[str] = set()
 
-    def lease(self, host, kind):
+    def lease(self, hosts):
+        (host,) = hosts
         if host not in self.failed:
             self.failed.add(host)
             raise CloudError("the quota is used up")
-        super().lease(host, kind)
+        super().lease(hosts)
 
-    def release(self, host):
+    def release(self, hosts):
+        (host,) = hosts
         if f"-{host}" not in self.failed:
             self.failed.add(f"-{host}")
             raise CloudError("no route to the provider")
-        super().release(host)
+        super().release(hosts)
 
 
 def test_what_fails_is_told_and_tried_again():
@@ -476,9 +485,9 @@ class IdempotentCloud(Cloud):
         super().__init__()
         self.leased, self.ever = cloud.leased, cloud.ever
 
-    def lease(self, host, kind):
-        if host not in self.leased:
-            super().lease(host, kind)
+    def lease(self, hosts):
+        if not hosts.keys() <= self.leased.keys():
+            super().lease(hosts)
 
 
 def test_an_infrastructure_manager_that_lost_its_journal_says_so_and_gives_no_orders():

@@ -7,14 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from elastream.clouds.pool import Membership, Pool, PoolLink
+from conformance.in_process import InProcess
+from elastream.clouds.pool import Membership, Pool, PoolClient
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import PoolOffer
@@ -44,33 +44,19 @@ class Time:
     now = 1000.0
 
 
-class Transport(httpx.BaseTransport):
-    """Hands requests to the service without a network; cut off, it loses them."""
-
-    def __init__(self, service: TestClient) -> None:
-        self.service, self.cut = service, False
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if self.cut:
-            raise httpx.ConnectError("cut off", request=request)
-        answer = self.service.request(
-            request.method, request.url.path, content=request.read(), headers=dict(request.headers)
-        )
-        return httpx.Response(answer.status_code, content=answer.content)
-
-
 class StandIn:
     """An application: hosts that live and die as it is told, on the machines of its membership."""
 
     def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
-        self.transport = Transport(world.service)
-        link = PoolLink(Pool("http://pool", name, priority, minimum, world.token), self.transport)
+        self.transport = InProcess(world.service)
+        link = PoolClient(Pool("http://pool", name, priority, minimum, world.token), self.transport)
         self.member = Membership(link)
-        self.member._running = lambda: self.running
+        self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
         self.running: set[str] = set()
         self.waiting: dict[str, HostType] = {}
         self.lost: list[str] = []
+        self.kept: set[str] = set()
 
     def wants(self, *hosts: str) -> None:
         """Hosts that wait for a machine."""
@@ -78,11 +64,21 @@ class StandIn:
 
     def beat(self) -> None:
         """One claim, and what follows from its answer: hosts that were recalled go at once."""
-        for host in self.member.granted(self.waiting):
-            self.member.place(host, SMALL, lambda host=host: self.running.add(host))
-            del self.waiting[host]
+        self.place()
         self.member.beat()
-        self.running -= set(self.member.wanted_back())
+        self.running -= set(self.member.recalled()) - self.kept
+
+    def place(self) -> list[str]:
+        """Start hosts for which there is a machine."""
+        placed = self.member.place(self.waiting, lambda host, kind: self.running.add(host))
+        for host in placed:
+            del self.waiting[host]
+        return placed
+
+    def keep(self, *hosts: str) -> None:
+        """Leave these not, though they are recalled."""
+        self.kept = set(hosts)
+        self.member.report(hosts, critical=False)
 
     def evicted(self, host: str) -> None:
         self.lost.append(host)
@@ -140,7 +136,7 @@ def world(tmp_path) -> Iterator[World]:
 def test_a_host_waits_until_the_pool_has_granted_a_machine_for_it(world):
     app = world.join("a")
     app.wants("h1")
-    assert app.member.granted(app.waiting) == []
+    assert app.place() == []
     world.beats()
     assert app.running == {"h1"}
 
@@ -148,16 +144,15 @@ def test_a_host_waits_until_the_pool_has_granted_a_machine_for_it(world):
 def test_a_machine_is_not_used_any_more_once_it_is_being_given_back(world):
     app = world.join("a")
     app.wants("h1")
-    app.member.granted(app.waiting)
+    app.place()
     app.member.beat()
-    assert app.member.granted(app.waiting) == ["h1"]
     app.wants()
-    app.member.granted(app.waiting)
+    app.place()
     app.transport.cut = True
     with pytest.raises(EnvironmentProblem):
         app.member.beat()
     app.wants("h2")
-    assert app.member.granted(app.waiting) == [], "it was said to be given back, and the pool may have heard that"
+    assert app.place() == [], "it was said to be given back, and the pool may have heard that"
 
 
 def test_machines_go_from_one_application_to_another_and_no_machine_ever_has_two(world):
@@ -183,13 +178,12 @@ def test_a_host_that_cannot_be_spared_is_kept_and_the_pool_hears_so(world):
     b.wants("h1")
     world.time.now += 1.0
     for app in (a, b):
-        app.member.granted(app.waiting)
+        app.place()
         app.member.beat()
     world.node.round()
     a.member.beat()
-    (wanted,) = a.member.wanted_back()
-    a.member.keep(wanted)
-    assert not a.member.wanted_back()
+    (wanted,) = a.member.recalled()
+    a.keep(wanted)
     a.member.beat()
     a.member.beat()
     assert wanted in a.running
@@ -273,7 +267,7 @@ def test_the_bill_is_shared_and_every_member_hears_its_part(world):
     world.beats(2)
     world.time.now += 25.0
     a.beat()
-    assert a.member.cost() == pytest.approx(2.0)
+    assert a.member.owed() == pytest.approx(2.0)
     assert world.node.bill() == pytest.approx({"a": 2.0})
 
 
@@ -299,28 +293,28 @@ class TestRefusals:
 
     def test_somebody_elses_key(self, world):
         a, b = world.join("a"), world.join("b")
-        a.member._link._place = b.member._link._place
+        a.member._client._place = b.member._client._place
         with pytest.raises(ElastreamError, match="'b'"):
-            a.member._link.leave()
+            a.member._client.leave()
         assert "b" in world.node.state.members
 
     def test_what_is_no_claim(self, world):
         a = world.join("a")
-        answer = world.service.put("/applications/a", json={"holding": 3}, headers={"key": a.member._link._key})
+        answer = world.service.put("/applications/a", json={"holding": 3}, headers={"key": a.member._client._key})
         assert answer.status_code == 422
         assert "says nothing to a pool" in answer.json()["error"]
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))
         with pytest.raises(EnvironmentProblem, match="what answers at http://x is no pool"):
-            PoolLink(Pool("http://x", "a"), transport).offer()
+            PoolClient(Pool("http://x", "a"), transport).offer()
 
     def test_nobody_answers(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
         with pytest.raises(EnvironmentProblem, match=f"there is no pool at {url}"):
-            PoolLink(Pool(url, "a")).offer()
+            PoolClient(Pool(url, "a")).offer()
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
@@ -398,13 +392,12 @@ class TestCommand:
 
     def test_a_pool_that_is_killed_and_started_again_goes_on(self, serving):
         process, url = serving()
-        member = Membership(PoolLink(Pool(url, "a")))
+        member = Membership(PoolClient(Pool(url, "a")))
         running: set[str] = set()
-        member._running = lambda: running
-        member.granted({"h1": SMALL})
+        member._occupied = lambda: running
+        assert member.place({"h1": SMALL}, lambda host, kind: running.add(host)) == []
         member.beat()
-        assert member.granted({"h1": SMALL}) == ["h1"]
-        member.place("h1", SMALL, lambda: running.add("h1"))
+        assert member.place({"h1": SMALL}, lambda host, kind: running.add(host)) == ["h1"]
         process.send_signal(signal.SIGKILL)
         process.wait()
         with pytest.raises(EnvironmentProblem):
@@ -426,8 +419,8 @@ class TestCommand:
 
     def test_sigterm_ends_it_in_order_with_the_bill(self, serving):
         process, url = serving()
-        member = Membership(PoolLink(Pool(url, "a")))
-        member.granted({"h1": replace(SMALL, name="small")})
+        member = Membership(PoolClient(Pool(url, "a")))
+        member.place({"h1": SMALL}, lambda host, kind: None)
         member.beat()
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=20)
@@ -445,7 +438,7 @@ class TestCommand:
         with (tmp_path / "pool.yaml").open("a") as file:
             file.write("token_file: token\nsilence: 5min\n")  # the member here says nothing while a slow machine gets going
         _, url = serving()
-        member = Membership(PoolLink(Pool(url, "a", token=RIGHT)))
+        member = Membership(PoolClient(Pool(url, "a", token=RIGHT)))
         program = tmp_path / "job.py"
         program.write_text(PROGRAM.format(pool=(url, application), token=token))
         done = subprocess.run([COMMAND, "run", program, "--no-live"], capture_output=True, text=True, cwd=tmp_path)

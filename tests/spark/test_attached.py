@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from conformance.fake_provider import SMALL, FakeProvider
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
 from elastream.spark.attach import AttachedPlant
-from elastream.spark.hosts import seats
+from elastream.spark.jvm.allocation import AllocationClient
 
 
 class Driver:
@@ -18,9 +19,11 @@ class Driver:
 
     def __init__(self):
         self.cost, self._spent = 0.0, 0.0
+        self.first = [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"]]
+        self.more = []
 
     def ask(self, method, *_):
-        return [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"]] if method == "executors" else []
+        return [*self.first, *self.more] if method == "executors" else []
 
     def cpu_seconds(self):
         self._spent += self.cost
@@ -48,39 +51,22 @@ def plant(spark, driver):
     found.close()
 
 
-class Owner:
-    """A provider whose hosts belong to somebody who wants `back` back."""
-
-    def __init__(self):
-        self.back, self.kept = set(), []
-
-    @property
-    def landlord(self):
-        return self
-
-    def room(self, waiting, starting):
-        return ()
-
-    def wanted_back(self):
-        return self.back - set(self.kept)
-
-    def keep(self, host):
-        self.kept.append(host)
-
-    def cost(self):
-        return 12.0
-
-
 def test_who_owns_the_hosts_has_them_back_but_for_the_one_that_does_the_work(spark, driver, monkeypatch):
-    monkeypatch.setattr(seats, "fence", lambda spark, executor: None)
-    owner = Owner()
+    monkeypatch.setattr(AllocationClient, "fence", lambda client, executor: None)
+    owner = FakeProvider(owes=12.0)
     plant = AttachedPlant(spark, driver, None, provider=owner)
     assert plant.observe().application.value("queries", Metric.COST) == 12.0
-    owner.back = {"h1", "h2"}
+    for name in ("h3", "h4"):
+        driver.more.append([name, f"at {name}:7", "1", "0", "0"])
+        plant._hosts.lease(name, SMALL)
+    del driver.first[:]
     plant._observe(plant.clock.now())
-    states = {lease.host: lease.state for lease in plant.ledger}
+    owner.recalled = {"h3", "h4"}
+    for _ in range(2):
+        plant._observe(plant.clock.now())
+    states = {lease.host: lease.state for lease in plant.ledger if lease.active}
     assert sorted(states.values()) == [HostState.RELEASING, HostState.RUNNING]
-    assert owner.kept == [host for host, state in states.items() if state is HostState.RUNNING]
+    assert owner.reports[-1].kept == {host for host, state in states.items() if state is HostState.RUNNING}
     plant.close()
 
 

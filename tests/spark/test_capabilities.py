@@ -7,7 +7,7 @@ import pytest
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark import capabilities
 from elastream.spark.capabilities import probe
-from elastream.spark.hosts.seats import UNLIMITED
+from elastream.spark.jvm.allocation import UNLIMITED
 
 
 def session(master="spark://h:7077", allocates=True, **settings):
@@ -77,7 +77,7 @@ def test_tasks_that_wait_are_not(wait):
 def test_a_provider_that_is_none_is_named_and_not_used():
     can = probe(session(), provider="somewhere")
     assert not can.leases
-    assert can.lacking[0].startswith("hosts cannot be leased: str does not have")
+    assert can.lacking[0].startswith("hosts cannot be leased: str is no provider of hosts: it has no 'terms', 'lease'")
 
 
 def test_without_a_way_to_ask_the_driver_nothing_else_is_tried(monkeypatch):

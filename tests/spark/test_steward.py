@@ -16,7 +16,16 @@ SMALL = HostType("small", cores=0.5)
 @dataclass
 class Hosts:
     leases: dict[str, Lease]
+    back: set[str]
     released: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def recalled(self) -> set[str]:
+        return self.back - {*self.kept, *self.released}
+
+    def keep(self, host: str) -> None:
+        self.kept.append(host)
 
     @property
     def usable(self) -> tuple[str, ...]:
@@ -45,45 +54,32 @@ class Placing:
         self.moves[task] = host
 
 
-@dataclass
-class Landlord:
-    back: set[str]
-    kept: list[str] = field(default_factory=list)
-
-    def wanted_back(self) -> set[str]:
-        return self.back - set(self.kept)
-
-    def keep(self, host: str) -> None:
-        self.kept.append(host)
-
-
-def stewarded(back: set[str], **states: HostState) -> tuple[Any, Hosts, Placing, Landlord]:
-    hosts = Hosts({name: Lease(name, SMALL, 0.0, state) for name, state in states.items()})
+def stewarded(back: set[str], **states: HostState) -> tuple[Any, Hosts, Placing]:
+    hosts = Hosts({name: Lease(name, SMALL, 0.0, state) for name, state in states.items()}, back)
     placing = Placing({TaskId("count", 0): Location("at h1", "0"), TaskId("count", 1): Location("at h2", "1")})
-    landlord = Landlord(back)
-    steward: Any = Steward((), hosts, placing, lambda: 0.0, landlord)  # type: ignore[arg-type]
-    return steward, hosts, placing, landlord
+    steward: Any = Steward((), hosts, placing, lambda: 0.0)  # type: ignore[arg-type]
+    return steward, hosts, placing
 
 
 def test_a_host_that_is_wanted_back_gives_its_tasks_to_the_others_and_goes_whatever_the_policy():
-    steward, hosts, placing, landlord = stewarded({"h2"}, h1=HostState.RUNNING, h2=HostState.RUNNING)
+    steward, hosts, placing = stewarded({"h2"}, h1=HostState.RUNNING, h2=HostState.RUNNING)
     steward._give_back()
     assert hosts.released == ["h2"]
     assert placing.moves == {TaskId("count", 1): "h1"}
     steward._give_back()
     assert hosts.released == ["h2"], "it is on its way already"
-    assert not landlord.kept
+    assert not hosts.kept
 
 
 @pytest.mark.parametrize("other", [HostState.STARTING, HostState.RELEASING])
 def test_the_only_host_that_takes_tasks_is_kept(other):
-    steward, hosts, _, landlord = stewarded({"h1"}, h1=HostState.RUNNING, h2=other)
+    steward, hosts, _ = stewarded({"h1"}, h1=HostState.RUNNING, h2=other)
     steward._give_back()
-    assert landlord.kept == ["h1"]
+    assert hosts.kept == ["h1"]
     assert not hosts.released
 
 
 def test_a_host_that_still_starts_is_given_back_too():
-    steward, hosts, _, _ = stewarded({"h2"}, h1=HostState.RUNNING, h2=HostState.STARTING)
+    steward, hosts, _ = stewarded({"h2"}, h1=HostState.RUNNING, h2=HostState.STARTING)
     steward._give_back()
     assert hosts.released == ["h2"]

@@ -10,11 +10,9 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from elastream.clouds.local.local import Local
-from elastream.clouds.pool import Pool
-from elastream.clouds.provider import Provider
+from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.model.action import Action, Outcome, Status, describe
@@ -75,7 +73,7 @@ class Autopilot:
         target_latency: float | str | None = None,
         max_hosts: int | None = None,
         min_hosts: int = 1,
-        cloud: Local | Pool | Provider | None = None,
+        cloud: Cloud | Provider | None = None,
         host_type: HostType | None = None,
         period: float | str = "5s",
         observe_only: bool = False,
@@ -177,35 +175,35 @@ class Autopilot:
                 self._plant.close()
 
     def _attach(self, stack: ExitStack) -> AttachedPlant | None:
-        cloud = self._cloud if isinstance(self._cloud, Local | Pool) else None
-        running = None if isinstance(self._cloud, Local | Pool) else self._cloud
+        cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
+        running = None if cloud is not None else self._cloud
         can = probe(self._spark, running)
         for sentence in can.lacking:
             log.warning("%s", sentence)
         if can.driver is None:
             return None
         asks = can.asks and self._max_hosts is not None and self._cloud is None
-        provider = running if can.leases and self._max_hosts is not None else None
+        provider = cast(Provider, running) if can.leases and self._max_hosts is not None else None
         if cloud is not None:
-            provider = self._joined(cloud, stack)
-        local = getattr(provider, "local", None)
+            provider = self._joined(cast(Cloud, cloud), stack)
+        terms = None if provider is None else provider.terms
         return AttachedPlant(
             self._spark,
             can.driver,
             can.task_loads,
             chosen=self._ids,
             target_latency=self._target,
-            max_hosts=int(getattr(local, "max_hosts", 0) if self._max_hosts is None else self._max_hosts),
+            max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
             min_hosts=self._min_hosts,
             asks=asks,
             provider=provider,
-            kinds=[self._type] if self._type else getattr(local, "types", None) or [_executor(can.slots or 1)],
+            kinds=[self._type] if self._type else terms.types if terms else [_executor(can.slots or 1)],
             gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
             hands_off=self._observe_only,
         )
 
-    def _joined(self, cloud: Local | Pool, stack: ExitStack) -> Provider | None:
+    def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
         """The hosts behind the cloud, opened here and closed with `stack`; None, said once, where they cannot be."""
         folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
         try:

@@ -1,17 +1,18 @@
-"""Hosts from a pool that this application shares with others: which machines it may use it is told, over HTTP.
+"""Hosts on machines of a pool that several applications share; the pool grants and recalls them over HTTP.
 
-`Pool` is the value users write, `PooledCluster` the processes behind it. A host is a worker process of this application's
-own cluster, as with `Local`; it is started once the pool has granted a machine for it, and while it lives this process
-holds the machine's lock, which the kernel gives to one process at a time: so none has two users, whoever may count as dead.
-The pool may be gone for a while: what was granted stays granted. Who may have what
-`elastream.planning.sharing.pooling` decides.
+`Pool` is the value users write, `PoolHosts` its provider. A host is a worker process of this application's own cluster, as
+with `Local`; it starts once the pool has granted a machine for it. While it lives, this process holds the machine's lock,
+which the kernel gives to one process at a time: so no machine has two users, whoever may count as dead. While the pool does
+not answer, what was granted stays granted. `elastream.planning.sharing` decides who may have what.
 """
 
 import contextlib
+import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,22 @@ from urllib.parse import quote
 
 import httpx
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.hosts import LocalHosts
+from elastream.clouds.local.local import Local
+from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState, Terms
+from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
 from elastream.planning.managers import messages
 from elastream.planning.managers.messages import Holding, View
 from elastream.planning.sharing.messages import Claim, PoolOffer
 
-__all__ = ["Membership", "Pool", "PoolLink", "PooledCluster", "Struck"]
+__all__ = ["Membership", "MembershipLost", "Pool", "PoolClient", "PoolHosts"]
+
+log = logging.getLogger(__name__)
+
+THREAD = "pool membership"
+"""The thread that claims, and what its alarms are called."""
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool takes an application for dead after many times that."""
@@ -36,8 +45,8 @@ TOKEN = "ELASTREAM_POOL_TOKEN"
 """Environment variable that holds the pool's token where none is given: programs are shown around, tokens are not."""
 
 
-class Struck(CloudError):
-    """The pool knows this application no more: it was silent for too long, or the pool has lost its journal."""
+class MembershipLost(CloudError):
+    """The pool no longer counts this application as a member: it was silent for too long, or the pool lost its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +79,38 @@ class Pool:
     @property
     def types(self) -> tuple[HostType, ...]:
         """The host types that the pool has; asks it. Raises ElastreamError where it does not answer."""
-        with PoolLink(self) as link:
-            return link.offer().kinds
+        with PoolClient(self) as client:
+            return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """How many machines the pool has; asks it, likewise."""
-        with PoolLink(self) as link:
-            return sum(link.offer().machines.values())
+        """How many machines the pool has; asks it. Raises ElastreamError where it does not answer."""
+        with PoolClient(self) as client:
+            return sum(client.offer().machines.values())
 
-    def cluster(self, folder: Path, ports: range | None = None) -> "PooledCluster":
-        """The processes behind it, not started yet; the application is a member from now on. Raises ElastreamError."""
-        return PooledCluster(self, folder, ports)
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> "PoolHosts":
+        """Join the pool and start the cluster, as `Local.open` does; the application is a member until it is closed."""
+        membership = Membership(PoolClient(self), alarms)
+        try:
+            local = local_of(membership.offer, self.minimum).open(folder, ports=ports, session=session)
+        except BaseException:
+            membership.close()
+            raise
+        return PoolHosts(membership, local)
 
 
-class PoolLink:
+class PoolClient:
     """This application's end of the conversation with its pool. transport: another than the network, for tests.
 
-    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, Struck where
-    it knows this application no more.
+    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
+    MembershipLost where this application is no member any more.
     """
 
     def __init__(self, pool: Pool, transport: httpx.BaseTransport | None = None) -> None:
@@ -135,7 +157,7 @@ class PoolLink:
         """Close the connection."""
         self._client.close()
 
-    def __enter__(self) -> "PoolLink":
+    def __enter__(self) -> "PoolClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,7 +176,7 @@ class PoolLink:
         except (ValueError, KeyError, TypeError):
             raise self._no_pool(response.status_code) from None
         if response.status_code == 410:
-            raise Struck(f"the pool at {url}: {refusal}")
+            raise MembershipLost(f"the pool at {url}: {refusal}")
         if response.status_code >= 500:
             raise EnvironmentProblem(f"the pool at {url} fails: {refusal}")
         if refusal:
@@ -172,17 +194,18 @@ class PoolLink:
 
 
 class Membership:
-    """What this application holds of its pool and wants of it; the landlord of its hosts. Thread-safe.
+    """What this application holds of its pool and requests from it. Thread-safe.
 
-    running: names of hosts whose processes are not all gone. evict: ends a host at once, because its machine is another's.
+    Raises ElastreamError where the pool does not take the application. alarms: where a pool that does not answer shows.
     """
 
-    def __init__(self, link: PoolLink) -> None:
-        self._link = link
-        self.offer = link.join()
+    def __init__(self, client: PoolClient, alarms: Alarms | None = None) -> None:
+        self._client = client
+        self._alarms = alarms or Alarms(time.monotonic)
+        self.offer = client.join()
         self._kind_of = self.offer.kind_of_machine
         self._lock = threading.RLock()
-        self._view = View(link.pool.application, 0, ())
+        self._view = View(client.pool.application, 0, ())
         self._owed = 0.0
         self._number = 0
         self._bound: dict[str, str] = {}  # machine by host
@@ -191,72 +214,60 @@ class Membership:
         self._refused: set[str] = set()
         self._critical = False
         self._stopping = threading.Event()
-        self._running: Callable[[], Collection[str]] = lambda: ()
+        self._occupied: Callable[[], Collection[str]] = lambda: ()
         self._evict: Callable[[str], None] = lambda host: None
-        self._thread = threading.Thread(target=self._beat, name="pool member", daemon=True)
+        self._thread = AlarmedThread(self._alarms, THREAD, self._beat)
 
-    def start(self, running: Callable[[], Collection[str]], evict: Callable[[str], None]) -> None:
-        """Begin to talk to the pool."""
-        self._running, self._evict = running, evict
+    def start(self, occupied: Callable[[], Collection[str]], evict: Callable[[str], None]) -> None:
+        """Begin to send claims. occupied: hosts whose machines are in use; evict: ends one whose machine is another's."""
+        self._occupied, self._evict = occupied, evict
         self._thread.start()
 
-    def close(self) -> None:
-        """Give everything back and leave; the pool notices by itself where it cannot be told."""
+    def stop(self) -> None:
+        """Send no further claim."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * ANSWER_WITHIN)
+
+    def close(self) -> None:
+        """Give everything back and leave; the pool notices by itself where it cannot be reached."""
+        self.stop()
         for lock in self._locks.values():
             lock.close()
-        with contextlib.suppress(ElastreamError):
-            self._link.leave()
-        self._link.close()
+        try:
+            self._client.leave()
+        except ElastreamError as error:
+            log.warning("%s did not leave its pool, which will count it as gone: %s", self._view.application, error)
+        self._client.close()
 
-    # The landlord of the steward.
-
-    def wanted_back(self) -> Collection[str]:
-        """Hosts on machines that the pool gives to somebody else."""
+    def recalled(self) -> Collection[str]:
+        """Hosts on machines that the pool gives to another application."""
         with self._lock:
-            leave = set(self._view.leave) - self._refused
-            return {host for host, machine in self._bound.items() if machine in leave}
+            return {host for host, machine in self._bound.items() if machine in self._view.leave}
 
-    def keep(self, host: str) -> None:
-        """The host's machine will not be left: it is told so with the next claim."""
+    def report(self, kept: Collection[str], critical: bool) -> None:
+        """Note for the next claim which recalled hosts will not be left, and whether the service level is missed."""
         with self._lock:
-            self._refused.add(self._bound[host])
+            self._refused = {self._bound[host] for host in kept if host in self._bound}
+            self._critical = critical
 
-    def critical(self, now: bool) -> None:
-        """Whether the service level is missed."""
-        self._critical = now
-
-    def cost(self) -> float:
-        """Money owed to the pool so far, as it said last."""
+    def owed(self) -> float:
+        """Money owed to the pool, as it said last."""
         return self._owed
 
-    # What the cluster asks.
-
-    def granted(self, waiting: Mapping[str, HostType]) -> list[str]:
-        """Hosts of those that wait - these and no others - for which there is a machine now."""
+    def place(self, waiting: Mapping[str, HostType], start: Callable[[str, HostType], None]) -> list[str]:
+        """Start those of `waiting`, by `start`, for which there is a machine; the next claim asks for the others only."""
         with self._lock:
-            self._waiting = dict(waiting)
-            free = self._free()
-            found = []
-            for host, type in waiting.items():
-                machine = next((each for each in free if self._kind_of[each] == type.name and self._locked(each)), None)
+            free, placed = self._free(), []
+            for host, kind in waiting.items():
+                machine = next((each for each in free if self._kind_of[each] == kind.name and self._locked(each)), None)
                 if machine is not None:
+                    start(host, kind)
                     free.remove(machine)
-                    found.append(host)
-            return found
-
-    def place(self, host: str, type: HostType, spawn: Callable[[], None]) -> None:
-        """Put the host on a machine that was granted, and spawn it there; raises CloudError where there is none."""
-        with self._lock:
-            of_kind = (each for each in self._free() if self._kind_of[each] == type.name)
-            machine = next((each for each in of_kind if self._locked(each)), None)
-            if machine is None:
-                raise CloudError(f"the pool {self.offer.name!r} has granted no machine for {host!r}")
-            spawn()
-            self._bound[host] = machine
-            self._waiting.pop(host, None)
+                    self._bound[host] = machine
+                    placed.append(host)
+            self._waiting = {host: kind for host, kind in waiting.items() if host not in placed}
+            return placed
 
     def _free(self) -> list[str]:
         """Machines that may be used, and are not."""
@@ -276,38 +287,39 @@ class Membership:
             self._locks[machine] = lock
         return True
 
-    # Talking to the pool.
-
     def _beat(self) -> None:
         while not self._stopping.is_set():
-            with contextlib.suppress(ElastreamError):  # cut off: what was granted stays granted
+            try:
                 self.beat()
+                self._alarms.clear(THREAD)
+            except ElastreamError as error:
+                self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
+            except Exception as error:
+                self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
             self._stopping.wait(BEAT)
 
     def beat(self) -> None:
-        """Say what is held and wanted, and take in the answer; raises ElastreamError where there is none."""
+        """Send one claim and take in its answer; raises ElastreamError where there is none."""
         claim = self._claim()
         try:
-            view, owed = self._link.claim(claim)
-        except Struck:
+            view, owed = self._client.claim(claim)
+        except MembershipLost:
             # As a new member it has back what nobody took meanwhile, and learns what it has lost.
-            self._link.join()
+            self._client.join()
             with self._lock:
                 held = claim.holding.hosts
                 self._view = View(self._view.application, 0, held)
-                self._refused.clear()
-            view, owed = self._link.claim(self._claim())
+            view, owed = self._client.claim(self._claim())
         with self._lock:
             self._view, self._owed = view, owed
-            self._refused &= set(view.leave)
             lost = [host for host, machine in self._bound.items() if machine not in view.hosts]
         for host in lost:
             self._evict(host)
 
     def _claim(self) -> Claim:
         with self._lock:
-            running = self._running()
-            for host in [host for host in self._bound if host not in running]:
+            occupied = self._occupied()
+            for host in [host for host in self._bound if host not in occupied]:
                 self._locks.pop(self._bound.pop(host)).close()
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
@@ -323,44 +335,85 @@ class Membership:
             # What is given back must not be used while the answer is on its way.
             self._view = replace(self._view, hosts=held)
             self._number += 1
-            refused = tuple(sorted(self._refused))
+            refused = tuple(sorted(self._refused & set(self._view.leave)))
             holding = Holding(self._view.application, self._number, self._view.term, held, refused)
             return Claim(holding, tuple(asks), self._critical)
 
 
-class PooledCluster(LocalCluster):
-    """The processes of one application of a pool: a cluster of its own, whose hosts stand on machines of the pool."""
+class PoolHosts:
+    """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it."""
 
-    def __init__(self, pool: Pool, folder: Path, ports: range | None = None) -> None:
-        self._member = Membership(PoolLink(pool))
-        self.landlord = self._member
-        try:
-            super().__init__(local_of(self._member.offer, pool.minimum), folder, ports)
-        except BaseException:
-            self._member.close()
-            raise
+    def __init__(self, membership: Membership, local: LocalHosts) -> None:
+        self._membership, self.local = membership, local
+        self._lock = threading.RLock()
+        self._waiting: dict[str, HostType] = {}
+        self._evicted: set[str] = set()
+        self._closed = False
+        membership.start(local.occupied, self._evict)
 
-    def start(self, master: str | None = None) -> str:
-        """As `LocalCluster.start` does; the pool is talked to from now on."""
-        url = super().start(master)
-        self._member.start(self._running, self.kill)
-        return url
+    @property
+    def terms(self) -> Terms:
+        """What the pool has to offer."""
+        return self.local.terms
 
-    def room(self, waiting: Mapping[str, HostType], starting: int) -> Sequence[str]:
-        """The hosts that the pool has granted a machine for and that can be started now."""
-        granted = self._member.granted(waiting)
-        return super().room({host: waiting[host] for host in granted}, starting)
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Start `hosts` once the pool has granted machines for them."""
+        with self._lock:
+            self.local.check(hosts)
+            known = self.local.hosts()
+            self._waiting |= {name: kind for name, kind in hosts.items() if name not in known}
+            self._place()
 
-    def lease(self, host: str, type: HostType | None = None) -> None:
-        """Start a host on a machine that was granted; raises CloudError where none was."""
-        kind = type or self.local.types[0]
-        if host not in self._hosts:
-            self._member.place(host, kind, lambda: super(PooledCluster, self).lease(host, kind))
+    def release(self, hosts: Collection[str]) -> None:
+        """End `hosts`; their machines go back to the pool with the next claim."""
+        with self._lock:
+            for name in hosts:
+                self._waiting.pop(name, None)
+                self._evicted.discard(name)
+            self.local.release(hosts)
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        """Every host; starts those for which the pool has granted a machine."""
+        with self._lock:
+            self._place()
+            recalled = self._membership.recalled()
+            found = {name: replace(host, recalled=name in recalled) for name, host in self.local.hosts().items()}
+            for name in self._evicted & set(found):
+                if found[name].phase is Phase.GONE:
+                    found[name] = replace(found[name], reason="the pool gave its machine to another application")
+            waits = f"it waits until the pool {self._membership.offer.name!r} grants a machine"
+            return found | {name: HostStatus(kind.name, Phase.REQUESTED, waits) for name, kind in self._waiting.items()}
+
+    def measure(self) -> Mapping[str, Measured]:
+        """CPU time and memory, as the processes of this machine have it."""
+        return self.local.measure()
+
+    def report(self, state: RunState) -> None:
+        """Hold settled hosts to their type; tell the pool what is kept, and whether the service level is missed."""
+        self.local.report(state)
+        self._membership.report(state.kept, state.critical)
+
+    def owed(self) -> float | None:
+        """This application's part of the pool's bill, as the pool said last."""
+        return self._membership.owed()
 
     def close(self) -> None:
         """End everything, then leave the pool; may be called twice."""
-        super().close()
-        self._member.close()
+        if not self._closed:
+            self._closed = True
+            self._membership.stop()
+            self.local.close()
+            self._membership.close()
+
+    def _place(self) -> None:
+        for name in self._membership.place(self._waiting, lambda host, kind: self.local.lease({host: kind})):
+            del self._waiting[name]
+
+    def _evict(self, host: str) -> None:
+        """End a host at once, because its machine is another application's. Called by the membership's thread."""
+        self._evicted.add(host)
+        with contextlib.suppress(CloudError):  # released, and its last process ended meanwhile
+            self.local.cluster.kill(host)
 
 
 def local_of(offer: PoolOffer, minimum: int = 1) -> Local:

@@ -2,7 +2,7 @@
 
 What they decide is `elastream.planning.managers`'s. Here is what a process adds: state is on disk before anyone hears of
 it and before anything is done about it, so that a manager which is killed at any point goes on as if its last message had
-been lost. Transport is left to others (`elastream.services.managers`); hosts come from a `HostProvider`. Times are seconds
+been lost. Transport is left to others (`elastream.services.managers`); hosts come from a `Provider`. Times are seconds
 since the epoch: they must go on through a restart.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.clouds.provider import HostProvider, HostStatus
+from elastream.clouds.provider import HostStatus, Measured, Phase, Provider
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError, InputError
 from elastream.planning.managers import applications, infrastructure, regions
@@ -110,9 +110,7 @@ class RegionNode:
     types: what it may lease; the one of least slots is what it asks for. Without orders it goes on with what it has.
     """
 
-    def __init__(
-        self, name: str, rules: RegionRules, types: Iterable[HostType], provider: HostProvider, log: StateLog
-    ) -> None:
+    def __init__(self, name: str, rules: RegionRules, types: Iterable[HostType], provider: Provider, log: StateLog) -> None:
         self.rules = rules
         self.types = {kind.name: kind for kind in types}
         self.provider = provider
@@ -123,7 +121,11 @@ class RegionNode:
     def report(self, now: float) -> RegionReport:
         """The next report. Its number is on disk before it is said."""
         mine = self.state.region
-        there = {host.name: host for host in self.provider.hosts() if host.name in mine.hosts}
+        there = {
+            name: host
+            for name, host in self.provider.hosts().items()
+            if name in mine.hosts and (host.there or host.phase is Phase.REQUESTED)
+        }
         snapshot = self._snapshot(now, there)
         found = regions.survey(
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
@@ -134,7 +136,7 @@ class RegionNode:
             self.rules,
             mine,
             now,
-            {name: host.up for name, host in there.items()},
+            {name: host.phase is Phase.UP for name, host in there.items()},
             add=(smallest.name,) * math.ceil(int(found.lacking[0]) / smallest.slots),
             release=tuple(names[row] for row in np.flatnonzero(found.release).tolist()),
             drain=tuple(names[row] for row in np.flatnonzero(found.drain).tolist()),
@@ -183,7 +185,7 @@ class RegionNode:
                 continue
             self._become(replace(self.state, lease=_without(self.state.lease, host), trying=host))
             try:
-                self.provider.lease(host, kind)
+                self.provider.lease({host: kind})
             except ElastreamError as error:
                 problems.append(f"{host} cannot be leased: {error}")
                 self._become(replace(self.state, lease=(*self.state.lease, host), trying=""))
@@ -191,7 +193,7 @@ class RegionNode:
                 self._become(replace(self.state, trying=""))
         for host in self.state.release:
             try:
-                self.provider.release(host)
+                self.provider.release([host])
             except ElastreamError as error:
                 problems.append(f"{host} cannot be released: {error}")
             else:
@@ -201,7 +203,7 @@ class RegionNode:
     def strays(self) -> tuple[str, ...]:
         """Hosts that are leased and on no order. They are left alone: that nobody uses them is not known here."""
         known = {*self.state.region.hosts, *self.state.release}
-        return tuple(host.name for host in self.provider.hosts() if host.name not in known)
+        return tuple(host for host in self.provider.hosts() if host not in known)
 
     def _become(self, state: RegionState) -> None:
         self._log.commit(_region_tables(state))
@@ -210,9 +212,12 @@ class RegionNode:
     def _snapshot(self, now: float, there: Mapping[str, HostStatus]) -> Snapshot:
         """What the survey looks at: the hosts on the order, those that are not leased yet as coming."""
         names = tuple(self.state.region.hosts)
-        hosts = [there.get(name) or HostStatus(name, self.state.kinds.get(name, ""), up=False) for name in names]
+        coming = (HostStatus(self.state.kinds.get(name, ""), Phase.REQUESTED) for name in names)
+        hosts = [there.get(name, later) for name, later in zip(names, coming, strict=True)]
         slots = [self.types[host.type].slots if host.type in self.types else 0 for host in hosts]
-        on = np.repeat(np.arange(len(hosts)), [host.replicas for host in hosts]).astype(np.int64)
+        measured = self.provider.measure()
+        used = [measured.get(name, Measured()) for name in names]
+        on = np.repeat(np.arange(len(hosts)), [each.replicas for each in used]).astype(np.int64)
         zeros = np.zeros(len(on), dtype=np.int64)
         return Snapshot(
             now,
@@ -221,8 +226,8 @@ class RegionNode:
                 names,
                 np.zeros(len(names), dtype=np.int64),
                 np.array(slots, dtype=np.int64),
-                np.array([host.cpu for host in hosts], dtype=np.float64),
-                np.array([host.up for host in hosts], dtype=np.bool_),
+                np.array([each.cpu for each in used], dtype=np.float64),
+                np.array([host.phase is Phase.UP for host in hosts], dtype=np.bool_),
             ),
             Replicas(zeros, zeros, on, np.full(len(on), math.nan)),
             Operators(("",), np.zeros(1, dtype=np.int64), identities([""])),

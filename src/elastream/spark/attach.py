@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import Landlord, Provider
+from elastream.clouds.provider import Provider, Terms
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -30,8 +30,8 @@ from elastream.model.action import (
     Status,
     TaskId,
 )
-from elastream.model.cloud import HostState, HostType, Lease, total_cost
-from elastream.model.errors import ElastreamError
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import (
     UNMEASURED,
     Composition,
@@ -45,12 +45,16 @@ from elastream.model.observation import (
 from elastream.spark.attached_moves import FEW, Moves
 from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
-from elastream.spark.hosts.seats import UNLIMITED, Seats
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.jvm.allocation import UNLIMITED, AllocationClient
 from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import Executors
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.watched import WatchedBatch, WatchedQueries, WatchedQuery
 from elastream.spark.queries.watched_frames import application_frame, layout_of, operator_frame, task_frame
+from elastream.spark.telemetry.rounds import Rounds
 from elastream.spark.telemetry.tasks import TaskLoads
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -61,6 +65,8 @@ HISTORY = 120
 COST = 0.05
 """Cores that looking may use: after a look that took a second of CPU, here and in the JVM, the next comes twenty seconds
 later at the earliest. And after one that the driver took long to answer, at the earliest as long again."""
+ASKING = 90.0
+"""Seconds for which the cluster manager is asked for an executor; a cold one takes about 15."""
 RESTART = 15.0
 """Seconds that a query which has ended is waited for: the user may start it again from its checkpoint."""
 LEAVING = 0.5
@@ -98,20 +104,24 @@ class AttachedPlant:
     ) -> None:
         self._spark, self._driver, self._traffic = spark, driver, traffic
         self._clock = RunClock()
-        self._seats = Seats(spark, driver, self._clock.now, provider=provider, allowed=allowed)
+        client, executors = AllocationClient(spark), Executors(driver)
+        self._session = SessionExecutors(client, executors, Terms(tuple(kinds), max_hosts, patience=ASKING), allowed)
+        self._hosts = Hosts(
+            executors, provider or self._session, self._clock.now, fence=client.fence, session=self._session
+        )
+        self._rounds = Rounds()
         self._placing = Placing({}, self._clock.now, VolatilePlan(), limits=FEW)
         self._queries = WatchedQueries(spark, driver, task_loads, self._placing, chosen, traffic)
-        self._moves = Moves(self._placing, self._queries, self._seats, self._clock.now)
+        self._moves = Moves(self._placing, self._queries, self._hosts, self._clock.now)
         self._hands_off, self._gives_back = hands_off, gives_back
         self.kept: tuple[str, ...] = ()
         scales = asks or provider is not None
-        self._landlord: Landlord | None = getattr(provider, "landlord", None)
         self._target_latency, self._max_hosts, self._min_hosts = target_latency, max_hosts, min_hosts
         self._kinds = {kind.name: kind for kind in kinds} if scales else {}
         self._capabilities = frozenset(
             {"MoveTask", "DrainHost", "CancelDrain", "RenewHost", *(("LeaseHost", "ReleaseHost") if scales else ())}
         )
-        self._host_actions = HostActions(self._seats, self._kinds, max_hosts, self._moves.empty)
+        self._host_actions = HostActions(self._hosts, self._kinds, max_hosts, self._moves.empty)
         self._history: list[Sample] = []
         self._last: Observation | None = None
         self._not_before = 0.0
@@ -139,7 +149,7 @@ class AttachedPlant:
     @property
     def ledger(self) -> Sequence[Lease]:
         """Every host seen so far."""
-        return tuple(self._seats.leases.values())
+        return tuple(self._hosts.leases.values())
 
     @property
     def placing(self) -> Placing:
@@ -162,7 +172,7 @@ class AttachedPlant:
 
     def describe(self, host: str) -> str:
         """A host as people know it."""
-        return self._seats.describe(host)
+        return self._hosts.describe(host)
 
     @property
     def finished(self) -> bool:
@@ -201,7 +211,7 @@ class AttachedPlant:
         try:
             return self._apply(action)
         except (Py4JError, PySparkException, OSError, ElastreamError) as error:
-            return Outcome(action, Status.FAILED, str(error).splitlines()[0])
+            return Outcome(action, Status.FAILED, in_one_line(error))
 
     def close(self) -> None:
         """Stop watching. Queries, session and executors are left as they are, except hosts that are given back."""
@@ -215,17 +225,17 @@ class AttachedPlant:
         self._moves.close()
         if not self._session_gone and not self._stopped():
             try:
-                self._seats.unbind()
+                self._session.close()
             except (Py4JError, PySparkException, OSError):
                 self._session_gone = True
-        self._seats.close()
+        self._hosts.close()
 
     def _give_back(self) -> None:
         """Release the provider's hosts that others can do the work of, and wait until they are gone."""
         until = time.monotonic() + self._gives_back
-        refused = {host for host in self._seats.provided if not self._host_actions.apply(ReleaseHost(host)).succeeded}
+        refused = {host for host in self._hosts.leased if not self._host_actions.apply(ReleaseHost(host)).succeeded}
         self.kept = tuple(sorted(refused))
-        while set(self._seats.provided) - refused and time.monotonic() < until and not self._session_gone:
+        while set(self._hosts.leased) - refused and time.monotonic() < until and not self._session_gone:
             self._observe(self._clock.now())
             time.sleep(LEAVING)
 
@@ -237,7 +247,7 @@ class AttachedPlant:
                 return self._moves.apply(action)
             case ReleaseHost() if "ReleaseHost" not in self._capabilities:
                 return Outcome(action, Status.REFUSED, "executors cannot be given back here")
-            case CancelDrain(host) if self._seats.leaving(host):
+            case CancelDrain(host) if self._hosts.leaving(host):
                 return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
             case LeaseHost() | RenewHost() | DrainHost() | CancelDrain() | ReleaseHost():
                 return self._host_actions.apply(action)
@@ -257,7 +267,7 @@ class AttachedPlant:
             self._session_gone = True
             return self._empty(now)
         wall = time.time()
-        self._seats.look()
+        self._hosts.look()
         self._queries.find(now)
         live = self._queries.live
         fresh = [(query, batch) for query in live for batch in query.look()]
@@ -268,15 +278,16 @@ class AttachedPlant:
     def _step_hosts(self, live: Sequence[WatchedQuery], held: Mapping[TaskId, str]) -> None:
         if self._hands_off:
             return
-        for host in self._landlord.wanted_back() if self._landlord else ():
+        for host in self._hosts.recalled:
             # Who owns the hosts has the last word, except where nothing else could do the work.
-            if self._landlord and not self._host_actions.apply(ReleaseHost(host)).succeeded:
-                self._landlord.keep(host)
+            if not self._host_actions.apply(ReleaseHost(host)).succeeded:
+                self._hosts.keep(host)
         occupied = set(held.values())
-        for name, lease in self._seats.leases.items():
+        for name, lease in self._hosts.leases.items():
             if lease.state in (HostState.DRAINING, HostState.RELEASING) and name in occupied:
                 self._moves.empty(name)
-        self._seats.step({query.id: query.newest for query in live}, lambda host: host in occupied)
+        self._rounds.look({query.id: query.newest for query in live}, frozenset())
+        self._hosts.step(batch=self._rounds.count, idle=not live, holds=lambda host: host in occupied)
 
     def _described(
         self,
@@ -287,19 +298,18 @@ class AttachedPlant:
         fresh: Iterable[tuple[WatchedQuery, WatchedBatch]],
     ) -> Observation:
         context = self.context
-        leases = {name: lease for name, lease in self._seats.leases.items() if lease.active}
+        leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
         working = [n for n, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
-        use = [self._seats.use(name) if name in working else NAN for name in leases]
-        cores = sum(leases[name].type.cores * self._seats.use(name) for name in working)
+        use = [self._hosts.use(name) if name in working else NAN for name in leases]
+        cores = sum(leases[name].type.cores * self._hosts.use(name) for name in working)
         loads = {name: query.loads(stage, wall) for query in live for stage, name in query.placed()}
         self._moves.weigh(loads)
         operators = operator_frame(context.graph, live, loads, wall, cores)
         count = Counter(held.values())
         tasks = task_frame(context.graph, held, tuple(leases), loads)
-        cost = self._landlord.cost() if self._landlord else total_cost(self.ledger, now)
-        application = application_frame(context.graph, live, wall, cost)
-        if self._landlord and self._target_latency is not None:
-            self._landlord.critical(application.value(context.graph.name, Metric.LATENCY_P99) > self._target_latency)
+        application = application_frame(context.graph, live, wall, self._hosts.cost(now))
+        if self._target_latency is not None:
+            self._hosts.critical(application.value(context.graph.name, Metric.LATENCY_P99) > self._target_latency)
         observation = Observation(
             time=now,
             context=context,
@@ -307,12 +317,12 @@ class AttachedPlant:
             application=application,
             hosts=Frame(tuple(leases), {Metric.CPU: use, Metric.TASKS: [count[name] for name in leases]}),
             tasks=tasks,
-            links=Frame() if self._traffic is None else self._traffic.links(self._seats.host_of(), working),
+            links=Frame() if self._traffic is None else self._traffic.links(self._hosts.host_of(), working),
             exchange=UNMEASURED if self._traffic is None else self._traffic.exchange(tasks.tasks, wall),
             leases=leases,
             composition=Composition(),
             history=tuple(self._history),
-            next_host=self._seats.next_number,
+            next_host=self._hosts.next_number,
             batches=tuple(
                 MicroBatch(query.name, batch.start - wall + now, batch.seconds, float(batch.rows)) for query, batch in fresh
             ),

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from elastream.model.action import MoveTask, Outcome, Status, TaskId
 from elastream.model.cloud import HostState
-from elastream.spark.hosts.seats import Seats
+from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.placement.placing import Limits, Placing
 from elastream.spark.queries.watched import Loads, WatchedQueries
 
@@ -29,10 +29,10 @@ CALM = 0.1
 
 
 class Moves:
-    """State partitions of `queries` on the hosts of `seats`, by way of `placing`. Close it; what has moved stays there."""
+    """State partitions of `queries` on `hosts`, by way of `placing`. Close it; what has moved stays there."""
 
-    def __init__(self, placing: Placing, queries: WatchedQueries, seats: Seats, clock: Callable[[], float]) -> None:
-        self._placing, self._queries, self._seats, self._clock = placing, queries, seats, clock
+    def __init__(self, placing: Placing, queries: WatchedQueries, hosts: Hosts, clock: Callable[[], float]) -> None:
+        self._placing, self._queries, self._hosts, self._clock = placing, queries, hosts, clock
         self._weights: Mapping[TaskId, float] = {}
         placing.benefit = self._load_of
         self._closing = threading.Event()
@@ -53,7 +53,7 @@ class Moves:
 
     def ran(self) -> dict[TaskId, str]:
         """Host that each task ran on last, where both are known."""
-        hosts = self._seats.host_of()
+        hosts = self._hosts.host_of()
         return {task: hosts[e] for query in self._queries.live for task, e in query.ran.items() if e in hosts}
 
     def held(self) -> dict[TaskId, str]:
@@ -66,7 +66,7 @@ class Moves:
         task, host = action.task, action.host
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
-        if refusal := self._seats.expect(action, host, HostState.RUNNING):
+        if refusal := self._hosts.expect(action, host, HostState.RUNNING):
             return refusal
         if task not in self._placing.wanted() and self.ran().get(task) == host:
             return Outcome(action, Status.DONE)
@@ -75,8 +75,8 @@ class Moves:
 
     def empty(self, host: str) -> None:
         """Want everything on `host` elsewhere, the heaviest first, always where it leaves the least load a core."""
-        held, leases = self.held(), self._seats.leases
-        others = [name for name in self._seats.usable if name != host]
+        held, leases = self.held(), self._hosts.leases
+        others = [name for name in self._hosts.usable if name != host]
         if not others:
             return
         load = dict.fromkeys(others, 0.0)
@@ -90,7 +90,7 @@ class Moves:
             load[target] += weight
             wishes[task] = target
         if wishes:
-            self._placing.want_all(wishes, f"{self._seats.describe(host)} is leaving")
+            self._placing.want_all(wishes, f"{self._hosts.describe(host)} is leaving")
 
     def _load_of(self, task: TaskId) -> float:
         return self._weights.get(task, 0.0)
@@ -113,7 +113,7 @@ class Moves:
                     batch = query.last_batch()
                     if batch != ended.get(query.id):
                         ended[query.id], last_end = batch, self._clock()
-                        self._placing.batch_ended(query.operators, batch, self._seats.target)
+                        self._placing.batch_ended(query.operators, batch, self._hosts.target)
                 except (Py4JError, PySparkException, OSError, AttributeError, KeyError):
                     # A query that ends, or a session that is stopped, in the middle of it: the next look tells.
                     continue

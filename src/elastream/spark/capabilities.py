@@ -10,17 +10,15 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.clouds.provider import lacks_as_provider
+from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
-from elastream.spark.hosts.seats import UNLIMITED
+from elastream.spark.jvm.allocation import UNLIMITED
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.telemetry.tasks import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
-
-PROVIDER = ("room", "lease", "address", "confine", "terminate")
-"""What is asked of a provider of hosts here; `elastream.spark.hosts.leased.Provider` has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
-        return Capabilities(None, lacking=(f"nothing can be seen or done: {str(error).splitlines()[0]}",))
+        return Capabilities(None, lacking=(f"nothing can be seen or done: {in_one_line(error)}",))
     task_loads = None
     try:
         task_loads = TaskLoads(spark)
@@ -62,12 +60,10 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
     asks = _asks(spark, lacking)
-    leases = provider is not None and all(callable(getattr(provider, name, None)) for name in PROVIDER)
-    if provider is not None and not leases:
-        lacking.append(
-            f"hosts cannot be leased: {type(provider).__name__} does not have what a provider of hosts has"
-            f" ({', '.join(PROVIDER)})"
-        )
+    lacks = "" if provider is None else lacks_as_provider(provider)
+    leases = provider is not None and not lacks
+    if lacks:
+        lacking.append(f"hosts cannot be leased: {lacks}")
     slots = int(_conf(spark, "spark.executor.cores") or 0)
     return Capabilities(driver, task_loads, asks, leases, slots, _allowed(spark), tuple(lacking))
 

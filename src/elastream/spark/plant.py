@@ -17,7 +17,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.local.local import LocalCluster
+from elastream.clouds.provider import Provider
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -33,12 +33,12 @@ from elastream.model.action import (
     SwitchEdge,
     TaskId,
 )
-from elastream.model.cloud import HostState, Lease, total_cost
-from elastream.model.errors import DataflowError, ElastreamError
+from elastream.model.cloud import HostState, Lease
+from elastream.model.errors import DataflowError, ElastreamError, in_one_line
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
 from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
-from elastream.spark.hosts.leased import Hosts
+from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import RunningSegment, explain_failure, switch
 from elastream.spark.queries.compiled_frames import Telemetry
@@ -61,7 +61,7 @@ class SparkPlant:
         self,
         context: Context,
         clock: RunClock,
-        cluster: LocalCluster,
+        provider: Provider,
         spark: Any,
         hosts: Hosts,
         running: Sequence[RunningSegment],
@@ -70,7 +70,7 @@ class SparkPlant:
     ) -> None:
         self._context = context
         self._clock = clock
-        self._cluster = cluster
+        self._provider = provider
         self._spark = spark
         self._hosts = hosts
         self._running = tuple(running)
@@ -81,11 +81,11 @@ class SparkPlant:
         self._scalings = Counter(dict.fromkeys(context.scalable, 0))
         self._run_ids = {each.query.runId for each in running}
         self._closing = threading.Event()
-        self._watch = HostWatch(cluster)
-        self._links = LinkWatch(cluster)
+        self._watch = HostWatch(provider)
+        self._links = LinkWatch(hosts.status)
         self._tasks = TaskTelemetry(spark, running)
         placing.benefit = self._tasks.weight
-        self._steward = Steward(running, hosts, placing, clock.now, cluster.landlord)
+        self._steward = Steward(running, hosts, placing, clock.now)
         self._host_actions = HostActions(hosts, context.host_types, context.max_hosts, self._steward.empty)
         self._steward.start()
 
@@ -102,12 +102,12 @@ class SparkPlant:
     @property
     def confinement(self) -> str:
         """One sentence on how hosts are held to their type."""
-        return self._cluster.confinement
+        return self._provider.terms.confinement
 
     @property
-    def cluster(self) -> LocalCluster:
+    def provider(self) -> Provider:
         """The provider, for tests and benchmarks."""
-        return self._cluster
+        return self._provider
 
     @property
     def spark(self) -> Any:
@@ -172,21 +172,19 @@ class SparkPlant:
         leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
         usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
         cores = sum(leases[name].type.cores for name in usable)
-        landlord = self._cluster.landlord
-        cost = landlord.cost() if landlord else total_cost(self.ledger, now)
         held = self._steward.held()
         self._tasks.poll()
         executors = {name: executor for name in leases if (executor := self._hosts.executor(name)) is not None}
         host_of = {executor.id: name for name, executor in executors.items()}
-        links = self._tasks.links(host_of, tuple(executors), self._cluster.link_rate)
+        links = self._tasks.links(host_of, tuple(executors), self._provider.terms.link_rate)
         frame = self._watch.hosts(leases, held, links, now)
         tasks = self._tasks.tasks(self._context.graph, leases, held, wall)
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         operators = self._telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
-        application = self._telemetry.application(wall, cost)
-        if landlord and self._context.target_latency is not None:
-            landlord.critical(_misses(application, self._context.target_latency))
+        application = self._telemetry.application(wall, self._hosts.cost(now))
+        if self._context.target_latency is not None:
+            self._hosts.critical(_misses(application, self._context.target_latency))
         observation = Observation(
             time=now,
             context=self._context,
@@ -212,7 +210,7 @@ class SparkPlant:
         try:
             return self._apply(action)
         except (ElastreamError, PySparkException, Py4JError, OSError) as error:
-            return Outcome(action, Status.FAILED, str(error).splitlines()[0])
+            return Outcome(action, Status.FAILED, in_one_line(error))
 
     def close(self) -> None:
         """Stop the queries, the session and every host."""
@@ -227,7 +225,7 @@ class SparkPlant:
         self._links.close()
         self._hosts.close()
         # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
-        self._cluster.close()
+        self._provider.close()
         _quietly(self._spark.stop)
 
     def facts(self) -> Mapping[str, float | str]:
@@ -238,7 +236,7 @@ class SparkPlant:
             "longest batch": self._telemetry.longest,
             "moves": len(self._placing.landed),
             "query runs": len(self._run_ids),
-            **({"owed": self._cluster.landlord.cost()} if self._cluster.landlord else {}),
+            **({} if (owed := self._provider.owed()) is None else {"owed": owed}),
         }
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:

@@ -8,19 +8,22 @@ from typing import TypeAlias
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.local.local import LocalCluster
 from elastream.clouds.provider import Cloud
 from elastream.model.action import KINDS
 from elastream.model.cloud import HostState
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import CloudError, DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition, Context
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.clock import RunClock
 from elastream.spark.dataflow.kafka import kafka_settings
-from elastream.spark.hosts.leased import Hosts
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.allocation import AllocationClient
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
@@ -76,34 +79,38 @@ def start_plant(
                 "whose latencies could not be told apart: put a durable edge behind all but one of them"
             )
     clock = RunClock()
-    cluster = spark = None
+    provider = spark = None
     try:
-        cluster = cloud.cluster(directory.cluster, ports)
-        local = cluster.local
-        slots = {type.slots for type in local.types}
-        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * local.max_hosts * max(slots))
-        master = cluster.start()
-        first = {f"h{number}": local.types[0] for number in range(1, max(1, local.min_hosts) + 1)}
+        provider = cloud.open(directory.cluster, ports=ports)
+        terms, reach = provider.terms, provider.terms.reach
+        if reach is None:
+            raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
+        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * terms.max_hosts * max(t.slots for t in terms.types))
+        first = {f"h{number}": terms.types[0] for number in range(1, max(1, terms.min_hosts) + 1)}
         since = clock.now()
-        # A host takes as long to start as a session: those that there is room for start meanwhile.
-        early = cluster.room(first, 0)
-        for host in early:
-            cluster.lease(host, first[host])
+        provider.lease(first)  # a host takes as long to start as a session
         wanted = settings_for(
-            driver_address=cluster.driver_address,
-            executor_memory=cluster.executor_memory_mb,
-            executor_cores=slots.pop() if len(slots) == 1 else None,
+            driver_address=reach.driver_address,
+            executor_memory=reach.executor_memory,
+            executor_cores=reach.executor_cores,
             state_partitions=partitions,
             state_store=state_store,
-            small=any(type.cores < 1 for type in local.types),
+            small=any(type.cores < 1 for type in terms.types),
         )
-        spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
-        for host, type in first.items():
-            hosts.adopt(host, type, since, spawned=host in early)
-        _await_first(hosts, cluster, tuple(first))
+        wanted = {**wanted, **reach.settings, **_kafka(graph), **(settings or {})}
+        spark = session = open_session(reach.master, graph.name, directory.cluster, wanted)
+        hosts = Hosts(
+            Executors(DriverSide(spark)),
+            provider,
+            clock.now,
+            fence=AllocationClient(spark).fence,
+            warm=(lambda executor: warm_up(session, executor, directory.cluster)) if warm else None,
+        )
+        for host, kind in first.items():
+            hosts.adopt(host, kind, since)
+        _await_first(hosts, tuple(first))
         leaders = {*graph.loads, *led_by_edges(layout)}
-        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * local.types[0].slots))
+        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * terms.types[0].slots))
         pace = batch_seconds or pace_of(target_latency)
         running = start(
             spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
@@ -115,23 +122,23 @@ def start_plant(
             for number, name in enumerate(reversed(each.keyed))
         }
     except BaseException:
-        if cluster is not None:
-            cluster.close()
+        if provider is not None:
+            provider.close()
         if spark is not None:
             with contextlib.suppress(Py4JError, PySparkException, OSError):
                 spark.stop()
         raise
     context = Context(
         layout,
-        {type.name: type for type in local.types},
+        {type.name: type for type in terms.types},
         target_latency,
-        max_hosts=local.max_hosts,
-        min_hosts=local.min_hosts,
+        max_hosts=terms.max_hosts,
+        min_hosts=terms.min_hosts,
         capabilities=frozenset(KINDS),
         scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
     )
     placing = Placing(states, clock.now, AllocationStore(directory.allocation))
-    return SparkPlant(context, clock, cluster, spark, hosts, running, placing, composition)
+    return SparkPlant(context, clock, provider, spark, hosts, running, placing, composition)
 
 
 def pace_of(target_latency: float | None) -> float:
@@ -139,16 +146,15 @@ def pace_of(target_latency: float | None) -> float:
     return BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
 
 
-def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
-    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
+def _await_first(hosts: Hosts, names: Sequence[str]) -> None:
+    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's reason where one does not."""
     while True:
+        hosts.look()
         hosts.step(batch=-1, idle=True, holds=lambda host: False)
         states = {name: hosts.leases[name].state for name in names}
         for name, state in states.items():
             if state is HostState.LOST:
-                raise EnvironmentProblem(
-                    f"the first host did not come up: {cluster.failure(name) or 'no executor registered'}"
-                )
+                raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(name)}")
         if all(state is HostState.RUNNING for state in states.values()):
             return
         time.sleep(STEP)

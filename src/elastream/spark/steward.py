@@ -11,11 +11,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.provider import Landlord
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import ElastreamError
-from elastream.spark.hosts.leased import Hosts
+from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.state_partitions import Location
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import RunningSegment
@@ -41,12 +40,10 @@ class Steward:
         hosts: Hosts,
         placing: Placing,
         clock: Callable[[], float],
-        landlord: Landlord | None = None,
     ) -> None:
-        self._landlord = landlord
         self._running, self._hosts, self._placing, self._clock = tuple(running), hosts, placing, clock
         self._ended = [-1] * len(self._running)
-        self._rounds = Rounds(len(self._running))
+        self._rounds = Rounds()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._step_along, name="steward", daemon=True)
 
@@ -100,11 +97,13 @@ class Steward:
                     next_plan = self._clock() + PLAN_STEP
                 self._follow_batches()
                 if self._clock() >= next_look:
-                    idle = [_idle(each.query) for each in self._running]
-                    self._rounds.look(self._ended, idle)
+                    ended = dict(enumerate(self._ended))
+                    idle = {number for number in ended if _idle(self._running[number].query)}
+                    self._rounds.look(ended, idle)
+                    self._hosts.look()
                     self._give_back()
                     self._keep_emptying()
-                    self._hosts.step(batch=self._rounds.count, idle=all(idle), holds=self._holds)
+                    self._hosts.step(batch=self._rounds.count, idle=len(idle) == len(ended), holds=self._holds)
                     next_look = self._clock() + (QUIET_STEP if self._hosts.settled else HOST_STEP)
             except (Py4JError, PySparkException, OSError, ElastreamError):
                 if self._stopping.is_set():
@@ -121,10 +120,9 @@ class Steward:
 
     def _give_back(self) -> None:
         """Whoever owns the hosts has the last word on who may use them, whatever the policy makes of it."""
-        for host in self._landlord.wanted_back() if self._landlord else ():
-            staying = self._hosts.leases[host].state in (HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
-            if self._landlord and staying and not self.release(host):
-                self._landlord.keep(host)
+        for host in self._hosts.recalled:
+            if not self.release(host):
+                self._hosts.keep(host)
 
     def _keep_emptying(self) -> None:
         """Hosts on their way out give their tasks away until they hold none: a move of theirs may have been dropped."""

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.migration import MigrationState
@@ -37,7 +38,7 @@ def spark(request, tmp_path_factory):
     session = None
     try:
         for host in ("h1", "h2"):
-            cluster.lease(host)
+            cluster.spawn(host)
         settings = settings_for(
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,

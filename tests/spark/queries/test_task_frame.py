@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from elastream import Dataflow, constant, parquet, records
+from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType, Lease
 from elastream.model.observation import Frame, Metric
@@ -19,11 +20,8 @@ HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): 
 class Still:
     """A provider of hosts that use nothing."""
 
-    def cpu_seconds(self, host):
-        return 0.0
-
-    def memory(self, host):
-        return None
+    def measure(self):
+        return {"h1": Measured(0.0), "h2": Measured(0.0)}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Hosts on this machine: the default provider, and what tests use. The processes behind it are `local_cluster.py`'s."""
+"""`Local`, the cloud that is this machine: the default, and what tests use. Its hosts are `hosts.py`'s."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,12 +6,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from elastream.clouds.local.cluster import HEAP_SHARE, MOST_HOSTS, LocalCluster, executor_memory
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
+from elastream.clouds.provider import ExistingSession
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.units import duration
 
-__all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory"]
+__all__ = ["HOST_TYPES", "Local"]
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
 
@@ -101,9 +104,31 @@ class Local:
             found[source, target] = found[target, source] = seconds
         return found
 
-    def cluster(self, folder: Path, ports: range | None = None) -> LocalCluster:
-        """The processes behind it, not started yet."""
-        return LocalCluster(self, folder, ports)
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> LocalHosts:
+        """Start the cluster, its files in `folder`; a master of its own, or none where hosts join that of `session`.
+
+        alarms: not needed, as it has no thread of its own. Raises CloudError where hosts cannot join `session`: another
+        kind of master, hosts with a network of their own, hosts too small for its executors. Raises EnvironmentProblem for
+        what `LocalCluster.start` raises it for.
+        """
+        for kind in self.types if session else ():
+            memory = executor_memory(kind)
+            if session and (session.executor_memory > memory or session.executor_slots > kind.slots):
+                raise CloudError(
+                    f"an executor of this session takes {session.executor_memory} MiB and {session.executor_slots} slots,"
+                    f" and a host of type {kind.name!r} has {memory} MiB and {kind.slots}: spark.executor.memory and"
+                    " spark.executor.cores must fit"
+                )
+        cluster = LocalCluster(self, folder, ports)
+        cluster.start(session.master if session else None)
+        return LocalHosts(cluster, self.min_hosts, self.max_hosts)
 
     def _latencies(self) -> Iterator[tuple[str, str, float]]:
         for source, targets in self.latency.items():

@@ -189,6 +189,11 @@ class Supervisor:
             for child in self.children.values()
         }
 
+    def forget(self, name: str) -> None:
+        """Know a child no longer of which nothing is left; others are kept."""
+        if self.children[name].gone:
+            del self.children[name]
+
     def confine(self, name: str, cores: float | None) -> None:
         """Set or lift the CPU quota of a host; nothing where there are no control groups or it has ended."""
         child = self.children[name]

@@ -19,10 +19,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
@@ -112,7 +114,7 @@ class Rig:
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
         self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
-        self._executors = Executors(self.spark)
+        self._executors = Executors(DriverSide(self.spark))
         _until(lambda: len(self._executors.by_address()) == HOSTS, START_LIMIT, f"{HOSTS} executors")
         self.plan = AllocationStore(self._folder / "allocation.jsonl")
         self._traffic = _Traffic(self.spark)
@@ -223,7 +225,7 @@ class Rig:
     def _lease(self) -> None:
         self._leased += 1
         name = f"h{self._leased}"
-        self._cluster.lease(name)
+        self._cluster.spawn(name)
         self._names[self._cluster.address(name)] = name
 
     def _words(self, records: DataFrame) -> DataFrame:

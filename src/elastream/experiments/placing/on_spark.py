@@ -237,7 +237,7 @@ def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
 
 def network_kind(plant: SparkPlant) -> str:
     """Which kind of network the hosts were on, in words."""
-    if plant.cluster.link_rate > 0:
+    if plant.provider.terms.link_rate > 0:
         return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {LINK}, not delayed"
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
 
@@ -327,7 +327,8 @@ def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
 
 
 def _cpu(plant: SparkPlant, hosts: Sequence[str]) -> list[float]:
-    used = [plant.cluster.cpu_seconds(host) for host in hosts]
+    measured = plant.provider.measure()
+    used = [measured[host].cpu_seconds if host in measured else None for host in hosts]
     return [float("nan") if each is None else each for each in used]
 
 

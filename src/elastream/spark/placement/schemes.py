@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.action import TaskId
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import java_context, java_query
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
@@ -82,7 +83,7 @@ class Follower:
     ) -> None:
         self._spark, self._start, self.plan = spark, start, plan
         self._operator, self._partitions = operator, partitions
-        self._executors = Executors(spark)
+        self._executors = Executors(DriverSide(spark))
         self.ended = -1
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 
-from elastream.clouds.provider import Provider
+from elastream.clouds.provider import Measured, Provider
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Frame, Metric
@@ -27,27 +27,27 @@ class HostWatch:
 
         links: a row per ordered pair of hosts; what a host has to do with others is the sum over those that it is in.
         """
+        measured = self._provider.measure()
         cpu, memory, tasks = [], [], []
         for name, lease in leases.items():
             coming = lease.state in (HostState.REQUESTED, HostState.STARTING)
-            cpu.append(NAN if coming else self._busy(name, now) / lease.type.cores)
-            used = self._provider.memory(name) if lease.there else None
-            memory.append(NAN if used is None else used)
+            used = measured.get(name, Measured())
+            cpu.append(NAN if coming else self._busy(name, used, now) / lease.type.cores)
+            memory.append(NAN if used.memory is None else used.memory)
             tasks.append(float(sum(host == name for host in held.values())))
         columns = {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks}
         return Frame(tuple(leases), {**columns, Metric.BANDWIDTH: [_exchanged(name, links) for name in leases]})
 
-    def _busy(self, host: str, now: float) -> float:
-        """Cores that a host has used, mean over CPU_WINDOW; unknown until it was looked at twice."""
-        used = self._provider.cpu_seconds(host)
-        if used is None:
+    def _busy(self, host: str, used: Measured, now: float) -> float:
+        """Cores that a host has used, mean over CPU_WINDOW; unknown until it was measured twice."""
+        if used.cpu_seconds is None:
             return NAN
         samples = self._cpu.setdefault(host, deque())
-        samples.append((now, used))
+        samples.append((now, used.cpu_seconds))
         while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
             samples.popleft()
         then, before = samples[0]
-        return (used - before) / (now - then) if now > then else NAN
+        return (used.cpu_seconds - before) / (now - then) if now > then else NAN
 
 
 def _exchanged(host: str, links: Frame) -> float:

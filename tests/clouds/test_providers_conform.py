@@ -1,0 +1,110 @@
+"""Every provider keeps the contract of the seam."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from conformance.fake_provider import SMALL, FakeProvider
+from conformance.fake_session import FakeSession
+from conformance.in_process import InProcess
+from conformance.provider_suite import Made, ProviderCase, provider_suite
+from elastream.clouds.host_directory import HostDirectory
+from elastream.clouds.local.local import Local
+from elastream.clouds.pool import Membership, Pool, PoolClient, PoolHosts
+from elastream.clouds.provider import Terms
+from elastream.model.cloud import HostType
+from elastream.planning.sharing.messages import PoolOffer
+from elastream.planning.sharing.pooling import PoolRules
+from elastream.services.pool import PoolNode
+from elastream.services.pool_service import pool_service
+from elastream.services.state_log import StateLog
+from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.jvm.executors import Executors
+
+TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
+
+
+@contextmanager
+def fake(folder: Path) -> Iterator[Made]:
+    provider = FakeProvider()
+
+    def fill() -> None:
+        provider.room = 0
+
+    yield Made(provider, SMALL, lambda: None, provider.die, fill)
+
+
+@contextmanager
+def directory(folder: Path) -> Iterator[Made]:
+    yield Made(HostDirectory(folder / "hosts"), SMALL, lambda: None)
+
+
+@contextmanager
+def session_executors(folder: Path) -> Iterator[Made]:
+    """Executors that come as they are requested; without room they do not."""
+    session = FakeSession(obliging=100)
+    executors = Executors(session)
+
+    def fill() -> None:
+        session.obliging = 0
+
+    provider = SessionExecutors(session, executors, Terms((SMALL,), 10), allowed=0)
+
+    def kill(host: str) -> None:
+        del session.there[provider.hosts()[host].executor]
+
+    yield Made(provider, SMALL, executors.look, kill, fill)
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Made]:
+    provider = Local(TINY, max_hosts=2).open(folder)
+
+    def fill() -> None:
+        provider.lease({"other": TINY, "another": TINY})
+
+    try:
+        yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill)
+    finally:
+        provider.close()
+
+
+@contextmanager
+def pool(folder: Path) -> Iterator[Made]:
+    """Machines of a pool whose service runs in this process."""
+    offer = PoolOffer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), {"tiny": 2})
+    log = StateLog(folder / "pool.journal", "pool")
+    node = PoolNode(offer, PoolRules(settle=0.0), log, time.time)
+    transport = InProcess(TestClient(pool_service(node, None)))
+    membership = Membership(PoolClient(Pool("http://pool", "a"), transport))
+    provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
+
+    def fill() -> None:
+        transport.cut = True
+
+    try:
+        yield Made(provider, TINY, kill=provider.local.cluster.kill, fill=fill)
+    finally:
+        transport.cut = False
+        provider.close()
+        log.close()
+
+
+TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",)))
+TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wrong=("no/such",)))
+TestSessionExecutors = provider_suite(ProviderCase("session executors", session_executors))
+
+
+@pytest.mark.spark
+class TestLocal(provider_suite(ProviderCase("local", local, wrong=("master", "../etc", "", "a b")))):  # type: ignore[misc]
+    """With real processes."""
+
+
+@pytest.mark.spark
+class TestPool(provider_suite(ProviderCase("pool", pool, wrong=("master", "a b")))):  # type: ignore[misc]
+    """With real processes, over a pool's own service."""
