@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 from elastream.api.options import RunOptions, with_options
 from elastream.api.run import run
 from elastream.cli.app import app
+from elastream.clouds.provider import Cloud
 from elastream.documents.dataflow import load_document
-from elastream.documents.registry import POLICY, made, named_in
+from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made, named_in
 from elastream.documents.user_code import References
 from elastream.model.endpoints import StreamReader, StreamWriter
 from elastream.model.errors import DataflowError, ElastreamError, InputError
+from elastream.model.plant import Policy
 
 MINE = '''
 from dataclasses import dataclass
@@ -273,6 +275,14 @@ def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Pat
     )
     with pytest.raises(DataflowError, match="a load needs records"):
         load_document(path)
+
+
+@pytest.mark.parametrize(
+    ("registry", "protocol"), [(POLICY, Policy), (CLOUD, Cloud), (SOURCE, StreamReader), (SINK, StreamWriter)]
+)
+def test_what_is_named_needs_what_its_protocol_has(registry: Registry, protocol: type) -> None:
+    members = {*vars(protocol), *protocol.__annotations__}
+    assert set(registry.needs) == {name for name in members if not name.startswith("_")}
 
 
 @given(st.text(st.sampled_from("abc.:=,1"), max_size=12))

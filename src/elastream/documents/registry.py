@@ -10,11 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from elastream.clouds.provider import Cloud
 from elastream.documents.user_code import References, near
-from elastream.model.endpoints import StreamReader, StreamWriter
 from elastream.model.errors import ElastreamError, InputError
-from elastream.model.plant import Policy
 from elastream.model.units import duration
 
 __all__ = ["CLOUD", "PARTS", "POLICY", "SINK", "SOURCE", "Registry", "imported", "made", "named_in"]
@@ -25,16 +22,16 @@ Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 
 @dataclass(frozen=True)
 class Registry:
-    """What can be named: what people call it, what it must be able to do, and our own by short name."""
+    """What can be named: what people call it, the attributes that it must have, and our own by short name."""
 
     what: str
-    protocol: type
+    needs: tuple[str, ...]
     known: Mapping[str, str] = field(default_factory=dict)
 
 
 POLICY = Registry(
     "policy",
-    Policy,
+    ("name", "plan"),
     {
         "threshold": "elastream.planning.policies.threshold:Threshold",
         "static": "elastream.planning.policies.static:Static",
@@ -47,9 +44,13 @@ POLICY = Registry(
         "random": "elastream.planning.policies.baselines:Random",
     },
 )
-CLOUD = Registry("cloud", Cloud, {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"})
-SOURCE = Registry("source", StreamReader)
-SINK = Registry("sink", StreamWriter)
+CLOUD = Registry(
+    "cloud",
+    ("types", "max_hosts", "open"),
+    {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"},
+)
+SOURCE = Registry("source", ("read", "schema"))
+SINK = Registry("sink", ("write",))
 
 PARTS: Mapping[str, str] = {
     "network": "elastream.clouds.local.network:Link",
@@ -107,15 +108,9 @@ def made(
     factory = references.find(name, registry.what) if own else imported(registry.known[name])
     with references.user_code():
         found = _built(factory, parameters, (), refusal)
-    if lacking := [each for each in _members(registry.protocol) if inspect.getattr_static(found, each, None) is None]:
+    if lacking := [each for each in registry.needs if inspect.getattr_static(found, each, None) is None]:
         raise refusal((), f"{name} is no {registry.what}: it has no {lacking[0]!r}")
     return found
-
-
-def _members(protocol: type) -> list[str]:
-    """Names that an object of `protocol` has."""
-    named = [*vars(protocol), *getattr(protocol, "__annotations__", {})]
-    return [name for name in named if not name.startswith("_")]
 
 
 def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tuple[str, ...], refusal: Refusal) -> Any:
