@@ -77,7 +77,7 @@ def test_tasks_that_wait_are_not(wait):
 def test_a_provider_that_is_none_is_named_and_not_used():
     can = probe(session(), provider="somewhere")
     assert not can.leases
-    assert can.lacking[0].startswith("hosts cannot be leased: str is no provider of hosts: it has no 'terms', 'lease'")
+    assert can.lacking[0].startswith("hosts cannot be leased: str is no provider of hosts: it has no terms, lease")
 
 
 def test_without_a_way_to_ask_the_driver_nothing_else_is_tried(monkeypatch):

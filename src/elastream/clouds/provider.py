@@ -2,7 +2,7 @@
 
 A `Cloud` is the value that users write; `open` gives its `Provider`. Requests are asynchronous: a verb notes what is wanted
 and returns; what became of it is read from `hosts()`. A new provider is one module here, one line in the table of
-clouds (`elastream.documents.dataflow.CLOUDS`) and one `ProviderCase` for `tests/conformance/provider_suite.py`.
+clouds (`elastream.documents.registry`) and one `ProviderCase` for `tests/conformance/provider_suite.py`.
 
 **The contract of every provider.**
 
@@ -37,9 +37,10 @@ sounds an alarm where it was given `Alarms`, and goes on. A provider never calls
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,7 +58,6 @@ __all__ = [
     "Reach",
     "RunState",
     "Terms",
-    "lacks_as_cloud",
     "lacks_as_provider",
 ]
 
@@ -254,18 +254,8 @@ class Cloud(Protocol):
         ...
 
 
-def lacks_as_cloud(found: Any) -> str:
-    """What `found`, an object or a class, lacks to be a `Cloud`: one sentence, empty where it lacks nothing."""
-    return _lacks(found, "cloud", ("open", "types", "max_hosts"))
-
-
 def lacks_as_provider(found: Any) -> str:
     """What `found` lacks to be a `Provider`: one sentence, empty where it lacks nothing."""
-    return _lacks(found, "provider of hosts", ("terms", "lease", "release", "hosts", "measure", "report", "owed", "close"))
-
-
-def _lacks(found: Any, what: str, wanted: Sequence[str]) -> str:
-    kind = found if isinstance(found, type) else type(found)
-    fields = getattr(kind, "__dataclass_fields__", {})
-    missing = [name for name in wanted if name not in fields and not hasattr(found, name)]
-    return f"{kind.__name__} is no {what}: it has no {', '.join(map(repr, missing))}" if missing else ""
+    wanted = [name for name in vars(Provider) if not name.startswith("_")]
+    missing = [name for name in wanted if getattr_static(found, name, None) is None]
+    return f"{type(found).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
+from elastream.clouds.provider import Measured
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
@@ -229,17 +230,10 @@ class LocalCluster:
         self._number_of(host)
         self._ask("confine", name=host, cores=cores)
 
-    def cpu_seconds(self, host: str) -> float | None:
-        """CPU time that all of the host has used so far, ended processes included; None where it is not known."""
-        self._number_of(host)
-        seconds: float | None = self._ask("cpu", name=host)
-        return seconds
-
-    def memory(self, host: str) -> float | None:
-        """Megabytes that the host's processes hold now; None once it is gone."""
-        self._number_of(host)
-        megabytes: float | None = self._ask("memory", name=host)
-        return megabytes
+    def measure(self) -> Mapping[str, Measured]:
+        """CPU time that all of each host has used so far, ended processes included, and the memory that it holds now."""
+        found = self._ask("measure")
+        return {name: Measured(cpu, memory) for name, (cpu, memory) in found.items() if name != MASTER}
 
     def decommission(self, host: str) -> None:
         """Let the host finish what it runs and take nothing new; its worker ends once its executors are gone."""

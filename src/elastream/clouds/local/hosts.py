@@ -106,14 +106,9 @@ class LocalHosts:
             return {name: self._status(name, host, states) for name, host in self._hosts.items()}
 
     def measure(self) -> Mapping[str, Measured]:
-        """CPU time and memory of hosts whose processes run."""
+        """CPU time and memory of each host."""
         with self._lock:
-            states = self.cluster.status()
-            return {
-                name: Measured(self.cluster.cpu_seconds(name), self.cluster.memory(name))
-                for name in self._hosts
-                if name in states and states[name]["alive"]
-            }
+            return {name: used for name, used in self.cluster.measure().items() if name in self._hosts}
 
     def report(self, state: RunState) -> None:
         """Hold settled hosts to the cores of their type; let the next one start where one is ready."""

@@ -22,19 +22,15 @@ are cheap and may be called from any thread.
 """
 
 import logging
-import math
-import re
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
-from elastream.model.action import Action, Outcome, Status
-from elastream.model.cloud import TRANSITIONS, Billing, HostState, HostType, Lease, total_cost
+from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import in_one_line
+from elastream.spark.hosts.book import HostBook, Known
 from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.jvm.executors import Executor, Executors, Location, newest_by_address
+from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
 
 __all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
 
@@ -53,30 +49,9 @@ IDLE_LIMIT = 3.0
 """The same where no batch is under way."""
 BUSY_WINDOW = 15.0
 """Seconds that an executor's use is averaged over: tasks count when they end."""
-NAN = math.nan
 
 
-@dataclass
-class _Known:
-    """What is known of a host beside its lease. provider: whose it is."""
-
-    provider: Provider
-    status: HostStatus | None = None
-    executor: Executor | None = None
-    reason: str = ""
-    leaving: bool = False
-    warming: str | None = None
-    warm: set[str] = field(default_factory=set)
-    settles_after: int | None = None
-    settled: bool = False
-    fenced: str | None = None
-    fenced_batch: int = 0
-    waiting_since: float = 0.0
-    busy: deque[tuple[float, float]] = field(default_factory=deque)
-    milestones: dict[str, float] = field(default_factory=dict)
-
-
-class Hosts:
+class Hosts(HostBook):
     """All hosts so far, ended ones too.
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
@@ -94,130 +69,15 @@ class Hosts:
         warm: Callable[[Executor], None] | None = None,
         session: SessionExecutors | None = None,
     ) -> None:
-        self._executors, self._provider, self._session = executors, provider, session
-        self._clock, self._fence, self._warm = clock, fence, warm
-        self._lock = threading.RLock()
-        self._leases: dict[str, Lease] = {}
-        self._known: dict[str, _Known] = {}
+        super().__init__(provider, clock)
+        self._executors, self._session = executors, session
+        self._fence, self._warm = fence, warm
         self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
         self._ever: set[str] = set()  # executors that have been some host's
         self._kept: set[str] = set()
         self._critical = False
         self._reported = RunState()
         self._last_start = 0.0
-
-    # -- the book ------------------------------------------------------------------------------------------------------
-
-    @property
-    def provider(self) -> Provider:
-        """Where hosts are leased."""
-        return self._provider
-
-    @property
-    def leases(self) -> Mapping[str, Lease]:
-        """Every lease by host name, ended ones too."""
-        with self._lock:
-            return dict(self._leases)
-
-    @property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
-        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
-
-    @property
-    def leased(self) -> tuple[str, ...]:
-        """Active hosts that were leased here, not found in the session."""
-        with self._lock:
-            return tuple(name for name, lease in self._leases.items() if lease.active and self._is_leased(name))
-
-    @property
-    def settled(self) -> bool:
-        """Whether no host is on its way in or out."""
-        resting = (HostState.RUNNING, HostState.RELEASED, HostState.LOST)
-        return all(lease.state in resting for lease in self.leases.values())
-
-    @property
-    def next_number(self) -> int:
-        """A number such that no host is called `h` and that, or more."""
-        with self._lock:
-            return 1 + max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
-
-    def state(self, host: str) -> HostState | None:
-        """Where a host is in its life; None where there is no such host."""
-        lease = self.leases.get(host)
-        return None if lease is None else lease.state
-
-    def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        """The refusal of `action` where `host` is in none of `states`, or is not there at all; None where it may go on."""
-        state = self.state(host)
-        if state is None:
-            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
-        return None if state in states else Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
-
-    def reason(self, host: str) -> str:
-        """Why a host waits or is lost, in a sentence; empty where there is nothing to say."""
-        with self._lock:
-            known = self._known[host]
-            return known.reason or (known.status.reason if known.status is not None else "")
-
-    def milestones(self, host: str) -> Mapping[str, float]:
-        """When (seconds of the run) it was leased, spawned, its executor registered and warm, as far as it came."""
-        return dict(self._known[host].milestones)
-
-    def cost(self, now: float) -> float:
-        """Money owed by `now`: as the provider says where it does the sums, else what the leases cost."""
-        owed = self._provider.owed()
-        return total_cost(self.leases.values(), now) if owed is None else owed
-
-    # -- executors -----------------------------------------------------------------------------------------------------
-
-    def executor(self, host: str) -> Executor | None:
-        """The executor of a host that is leased, where one has registered."""
-        with self._lock:
-            lease = self._leases.get(host)
-            return self._known[host].executor if lease is not None and lease.active else None
-
-    def host_of(self) -> Mapping[str, str]:
-        """Host by executor, of those that are there."""
-        with self._lock:
-            found = ((self._known[name].executor, name) for name, lease in self._leases.items() if lease.active)
-            return {executor.id: name for executor, name in found if executor is not None}
-
-    def target(self, host: str) -> Location | None:
-        """The executor of a host that takes tasks."""
-        executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
-        return None if executor is None else Location(executor.host, executor.id)
-
-    def address(self, host: str) -> str:
-        """Address of a host's executors; empty where that is not known."""
-        with self._lock:
-            known = self._known[host]
-            if known.status is not None and known.status.address:
-                return known.status.address
-            return known.executor.host if known.executor is not None else ""
-
-    def status(self, host: str) -> HostStatus | None:
-        """What its provider said of a host last."""
-        return self._known[host].status
-
-    def describe(self, host: str) -> str:
-        """A host as people know it."""
-        known = self._known.get(host)
-        executor = known.executor if known is not None else None
-        return host if executor is None else f"executor {executor.id} ({executor.host})"
-
-    def use(self, host: str) -> float:
-        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice."""
-        with self._lock:
-            busy, slots = self._known[host].busy, self._leases[host].type.slots
-            if len(busy) < 2:
-                return NAN
-            (since, before), (now, after) = busy[0], busy[-1]
-            return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
-
-    def leaving(self, host: str) -> bool:
-        """Whether Spark gives `host` nothing new, so that no cancelled drain brings it back."""
-        return host in self._known and self._known[host].leaving
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +96,7 @@ class Hosts:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
         with self._lock:
             self._leases[host] = Lease(host, type, since)
-            self._known[host] = _Known(self._provider, milestones={"lease": since})
+            self._known[host] = Known(self._provider, milestones={"lease": since})
 
     def drain(self, host: str) -> None:
         """RUNNING to DRAINING."""
@@ -356,7 +216,7 @@ class Hosts:
             self._known[name].milestones["spawned"] = self._clock()
             self._to(name, HostState.STARTING)
 
-    def _follow(self, name: str, known: _Known, executor: Executor) -> None:
+    def _follow(self, name: str, known: Known, executor: Executor) -> None:
         """Take in how the executor of a host does."""
         now = self._clock()
         self._ever.add(executor.id)
@@ -378,10 +238,10 @@ class Hosts:
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
         session.adopt(name, executor.id, kind)
         self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
-        self._known[name] = known = _Known(session, executor=executor)
+        self._known[name] = known = Known(session, executor=executor)
         self._follow(name, known, executor)
 
-    def _is_warm(self, known: _Known, executor: Executor) -> bool:
+    def _is_warm(self, known: Known, executor: Executor) -> bool:
         """Whether an executor is warm; begins to warm it up where it is not."""
         if self._warm is None or executor.id in known.warm:
             return True
@@ -391,7 +251,7 @@ class Hosts:
         return False
 
     @staticmethod
-    def _warm_up(warm: Callable[[Executor], None], known: _Known, executor: Executor) -> None:
+    def _warm_up(warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
         try:
             warm(executor)
         except Exception:
@@ -402,12 +262,12 @@ class Hosts:
 
     # -- under the lock: acting ----------------------------------------------------------------------------------------
 
-    def _settle(self, known: _Known, batch: int) -> None:
+    def _settle(self, known: Known, batch: int) -> None:
         if known.settles_after is None:
             known.settles_after = batch + SETTLING_BATCHES
         known.settled = known.settled or batch > known.settles_after
 
-    def _give_back(self, name: str, known: _Known, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+    def _give_back(self, name: str, known: Known, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         executor = known.executor
         tired = self._clock() - known.waiting_since > (IDLE_LIMIT if idle else GRACE_LIMIT)
         if executor is not None and known.fenced != executor.id:
@@ -441,11 +301,3 @@ class Hosts:
         self._known[name].reason = reason
         self._to(name, HostState.LOST)
         log.warning("host %s is lost: %s", name, reason)
-
-    def _is_leased(self, name: str) -> bool:
-        return self._known[name].provider is self._provider and "lease" in self._known[name].milestones
-
-    def _to(self, host: str, state: HostState) -> None:
-        # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
-        if state in TRANSITIONS[self._leases[host].state]:
-            self._leases[host] = self._leases[host].to(state, self._clock())
