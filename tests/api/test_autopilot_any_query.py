@@ -4,7 +4,6 @@ One session with two executors and Spark's own settings; state in RocksDB where 
 """
 
 import sys
-import time
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -207,7 +206,8 @@ def test_a_query_that_has_found_nothing_to_do_for_long_is_known_all_the_same(spa
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
     try:
         query.processAllAvailable()
-        time.sleep(3)  # by now it has had nothing to do several times
+        batch = query.lastProgress["batchId"]
+        wait_until(lambda: [each["batchId"] for each in query.recentProgress].count(batch + 1) > 3)  # it had nothing to do
         with Autopilot(spark, period=0.3, observe_only=True).watch(query) as pilot:
             wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == PARTITIONS)
     finally:
