@@ -305,9 +305,9 @@ def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -
     ("document", "said"),
     [
         (None, "manager.yaml cannot be read: No such file"),
-        ("region: {name: east}", "manager.yaml:1: region.infrastructure: is missing"),
+        ("region: {name: east}", "manager.yaml:1: region.arbiter: is missing"),
         (
-            "infrastructure: {token_file: t, journal: j, regions: {e: }, applications: {a: }}",
+            "arbiter: {name: a, token_file: t, machines: {small: 1}}",
             "t cannot be read: No such file",
         ),
     ],

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
 from elastream.model.observation import Metric, Observation
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
+from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
 from waiting import wait_until
 
@@ -238,7 +238,7 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     can = probe(spark)
     assert can.driver is not None
-    plant = AttachedPlant(spark, can.driver, can.task_loads)
+    plant = attach(spark, can.driver, can.task_loads)
     try:
 
         def behind_and_seen() -> Observation | None:
@@ -248,7 +248,7 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
 
         seen = wait_until(behind_and_seen, look=0.2, otherwise=plant.observe)
         assert {str(task) for task in seen.tasks.tasks} == {"q/aggregate0#0", "q/aggregate0#1"}
-        behind = 2000 - 30 * (plant.queries[0].newest + 1)
+        behind = 2000 - 30 * (plant.queries.all[0].newest + 1)
         assert seen.operators.value("q", Metric.BACKLOG) == pytest.approx(behind, abs=200), "of all partitions, not of one"
     finally:
         plant.close()
