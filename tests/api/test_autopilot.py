@@ -1,7 +1,6 @@
 """Autopilot beside queries that know nothing of it, in one session with two executors."""
 
 import logging
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -16,10 +15,11 @@ from elastream.spark import attach as attached
 from elastream.spark.attach import AttachedPlant
 from elastream.spark.capabilities import probe
 from stranger import two_executors
+from waiting import wait_until
 
 PARTITIONS = 3
 ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +54,8 @@ def start_join(spark, checkpoint):
 def queries(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("checkpoints")
     started = [start_counts(spark, root / "counts"), start_join(spark, root / "joined")]
-    wait_until(lambda: all(query.lastProgress and query.lastProgress["batchId"] >= 2 for query in started), 240)
+    wait_until(lambda: all(query.lastProgress and query.lastProgress["batchId"] >= 2 for query in started))
     return started
-
-
-def wait_until(holds, limit=60.0):
-    until = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < until, f"not within {limit:g} s"
-        time.sleep(0.1)
 
 
 def tasks(pilot):
@@ -125,7 +118,7 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
     before, runs, policy = settings_of(spark), [query.runId for query in queries], Swap({})
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
         wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
-        wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False, 120)
+        wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False)
         wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.first.items()))
     assert not pilot.running
     assert settings_of(spark) == before
@@ -158,15 +151,15 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
-        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 240)
-        wait_until(lambda: failing.exception() is not None, 120)
+        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)))
+        wait_until(lambda: failing.exception() is not None)
         again.stop()
         again = start_counts(spark, tmp_path / "again", "again")
 
         def runs():
             return {query.name: query.runs for query in pilot.plant.queries}
 
-        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 240)
+        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)))
         assert pilot.running
         again.stop()
 
@@ -181,12 +174,12 @@ def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(sp
     try:
         wait_until(observed(lambda o: len(o.tasks) == 2 * PARTITIONS))
         assert plant.apply(ReleaseHost("h2")).succeeded
-        wait_until(observed(lambda o: "h2" not in o.leases), 120)
+        wait_until(observed(lambda o: "h2" not in o.leases))
         assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
         assert set(plant.ran().values()) == {"h1"}
         assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
         assert plant.apply(LeaseHost("h3", "one slot")).succeeded
-        wait_until(observed(lambda o: o.usable == ("h1", "h3")), 120)
+        wait_until(observed(lambda o: o.usable == ("h1", "h3")))
         assert [query.runId for query in queries] == runs
     finally:
         plant.close()
@@ -197,7 +190,7 @@ def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch,
     monkeypatch.setattr(attached, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
-    wait_until(lambda: tasks(pilot), 120)
+    wait_until(lambda: tasks(pilot))
     query.stop()
     assert pilot.join(60)
     said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]

@@ -1,7 +1,6 @@
 """Hosts of a cloud that Autopilot opens beside somebody else's session: they join its master, work, and go without harm."""
 
 import logging
-import time
 
 import pytest
 from pyspark.sql import functions as F
@@ -10,8 +9,9 @@ from elastream import Autopilot, HostType, Local
 from elastream.model.action import LeaseHost, MoveTask
 from elastream.model.plant import Plan, Policy
 from stranger import TINY, one_executor
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +40,6 @@ class OneMore(Policy):
             return Plan((LeaseHost(observation.host_name(0), "tiny", why="a test"),))
         tasks = [task for task in observation.tasks.tasks if task.index == 0 and len(observation.usable) == 2]
         return Plan(tuple(MoveTask(task, observation.usable[-1], why="a test") for task in tasks))
-
-
-def wait_until(holds, limit=240.0):
-    until = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < until, f"not within {limit:g} s"
-        time.sleep(0.2)
 
 
 def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_on(spark, query, caplog):

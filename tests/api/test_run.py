@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from elastream.recording.recorder import Recording
+from waiting import ended, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 COMMAND = Path(sys.executable).with_name("elastream")
 
@@ -60,25 +60,20 @@ def left_over(folder: Path) -> list[str]:
 
 
 def wait_for_batches(folder: Path, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 120
-    while not list((folder / "runs").glob("*/checkpoint/*/commits/1")):
+    def committed() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "no batch was committed"
-        time.sleep(0.1)
+        return bool(list((folder / "runs").glob("*/checkpoint/*/commits/1")))
+
+    wait_until(committed, otherwise=lambda: "no batch was committed")
 
 
-def gone(folder: Path) -> bool:
-    until = time.monotonic() + 30
-    while left_over(folder):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.2)
-    return True
+def wait_until_gone(folder: Path) -> None:
+    wait_until(lambda: not left_over(folder), progress=lambda: len(left_over(folder)), otherwise=lambda: left_over(folder))
 
 
 def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_path):
     process = start(tmp_path)
-    out, err = process.communicate(timeout=200)
+    out, err = ended(process)
     assert process.returncode == 0, err
     assert re.search(r"TAKEN 200\b", out), out
     (folder,) = (tmp_path / "runs").iterdir()
@@ -89,19 +84,19 @@ def test_a_run_ends_with_its_load_leaves_a_report_and_replays_what_it_took(tmp_p
     assert all(not lease.active for lease in recording.ending.ledger)
     assert "</html>" in (folder / "report.html").read_text()
     assert "Traceback" not in err
-    assert gone(tmp_path)
+    wait_until_gone(tmp_path)
 
 
 @pytest.mark.slow
 def test_a_function_that_fails_is_named_in_one_sentence(tmp_path):
     process = start(tmp_path, last="poison", lasts=None)
-    _, err = process.communicate(timeout=200)
+    _, err = ended(process)
     assert process.returncode == 2, err
     told = [line for line in err.splitlines() if line.startswith("elastream: ")]
     assert len(told) == 1
     assert "operator 'split' failed on the record 'poison': ValueError: bad apple" in told[0]
     assert "Traceback" not in err
-    assert gone(tmp_path)
+    wait_until_gone(tmp_path)
 
 
 def test_ctrl_c_ends_a_run_in_order_and_nothing_is_left(tmp_path):
@@ -109,7 +104,7 @@ def test_ctrl_c_ends_a_run_in_order_and_nothing_is_left(tmp_path):
     process = start(tmp_path, lasts=None)
     wait_for_batches(tmp_path, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=90)
+    _, err = ended(process)
     assert process.returncode == 130
     assert "Traceback" not in err
     (folder,) = (tmp_path / "runs").iterdir()
@@ -117,7 +112,7 @@ def test_ctrl_c_ends_a_run_in_order_and_nothing_is_left(tmp_path):
     assert ending is not None
     assert ending.status == "stopped"
     assert all(not lease.active for lease in ending.ledger)
-    assert gone(tmp_path)
+    wait_until_gone(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
@@ -128,10 +123,10 @@ def test_a_full_disk_for_the_checkpoint_is_named_before_anything_starts(tmp_path
         pytest.skip("no disk can be mounted here")
     try:
         process = start(tmp_path)
-        _, err = process.communicate(timeout=60)
+        _, err = ended(process)
         assert process.returncode == 2
         assert "no room for the checkpoint" in err
         assert str(disk) in err
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-    assert gone(tmp_path)
+    wait_until_gone(tmp_path)

@@ -6,9 +6,8 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,9 @@ from elastream.clouds.local.network import Link
 from elastream.clouds.local.processes import tagged
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
+from waiting import wait_until
 
 BY_DEFAULT = HOST_TYPES["small"]
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 120.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.05)
 
 
 EDGE = HostType("here", cores=0.5, memory=1000, region="edge")

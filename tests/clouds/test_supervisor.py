@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from elastream.clouds.local.processes import TAG, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.model.errors import EnvironmentProblem
+from waiting import wait_until
 
 # As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
 FAMILY = """
@@ -81,13 +82,6 @@ class Supervised:
     @property
     def confined(self) -> bool:
         return "CPU quota" in self.about["confinement"]
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -275,7 +269,7 @@ def test_a_request_that_fails_is_an_error_of_the_environment_and_the_supervisor_
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_supervisor import FAMILY, Supervised
 supervised = Supervised(Path({folder!r}))
 supervised.spawn("a", FAMILY)
@@ -288,7 +282,9 @@ time.sleep(600)
 
 def driver(tmp_path: Path, then: str = "") -> tuple[subprocess.Popen[str], str, int]:
     """A driver in a process of its own, with two hosts of three processes each; its run and its supervisor's id."""
-    program = DRIVER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), then=then)
+    program = DRIVER.format(
+        tests=[str(Path(__file__).parent), str(Path(__file__).parents[1])], folder=str(tmp_path), then=then
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     run, supervisor = process.stdout.readline().split()

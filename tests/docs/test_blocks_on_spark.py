@@ -1,7 +1,5 @@
 """Blocks of README and docs that need Spark: dataflows of a page run as queries, Autopilot beside a query that exists."""
 
-import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ from elastream.model.endpoints import KafkaTopic
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.spark.jvm.session import session_settings
 from elastream.spark.queries.compiled import start_queries
 
 pytestmark = pytest.mark.spark
@@ -28,23 +25,9 @@ DATAFLOWS = [ROOT / "docs/how-to/dataflow.md"]
 """Pages whose dataflows are run."""
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("docs")
-    settings = {
-        **session_settings(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+@pytest.fixture
+def spark(local_spark: SparkSession) -> SparkSession:
+    return local_spark
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_assumptions_are_listed_with_reasons_and_scale_one_at_a_time():
 )
 @pytest.mark.parametrize("pattern", visp.PATTERNS)
 def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_same_plans(pattern, minutes):
-    case = visp.Case(pattern, minutes, seed=1)
+    case = visp.VispCase(pattern, minutes, seed=1)
     planned = Noting(case.policy)
     items = visp.make(case)
     drive(items, planned, period=60.0, until=7200.0)

@@ -38,7 +38,6 @@ def closed():
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 class TestAttachedPlant(
     conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=120.0, examples=2, shared=True))
 ):  # type: ignore[misc]

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections import Counter
 
 import psutil
@@ -26,8 +25,9 @@ from elastream.model.cloud import HostState
 from elastream.model.observation import Metric
 from elastream.recording.directory import RunDirectory
 from elastream.spark.start import start_plant
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
@@ -58,16 +58,17 @@ def plant(folder):
     plant.close()
 
 
-def observed(plant, condition, limit=90.0):
+def observed(plant, condition):
     """The first observation that meets `condition`; fails with the last one seen."""
-    until = time.monotonic() + limit
-    while True:
-        observation = plant.observe()
-        if condition(observation):
-            return observation
-        if time.monotonic() > until:
-            pytest.fail(f"never came true: {observation}")
-        time.sleep(0.2)
+    seen = None
+
+    def holds():
+        nonlocal seen
+        seen = plant.observe()
+        return condition(seen)
+
+    wait_until(holds, look=0.2, otherwise=lambda: f"never came true: {seen}")
+    return seen
 
 
 def state(plant, host):
@@ -84,8 +85,7 @@ def batches_more(plant, count):
 
 
 def in_the_middle_of_a_batch(plant):
-    while not plant.running[0].query.status["isTriggerActive"]:
-        time.sleep(0.002)
+    wait_until(lambda: plant.running[0].query.status["isTriggerActive"], look=0.002)
 
 
 def executor_process(plant, host):

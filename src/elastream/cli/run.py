@@ -47,7 +47,7 @@ def run(
     from elastream.cli.program import execute
     from elastream.dashboard.live import PlainView, view_for
 
-    console, follower = Console(), Follower()
+    console, follower = Console(), RecordingFinder()
     view = view_for(console) if live else PlainView(console)
 
     def announce(graph: "Graph", *about: Any) -> None:
@@ -84,7 +84,7 @@ def without_run(file: Path, names: Mapping[str, Any]) -> None:
     raise DataflowError(f"{file} {found}: call run(flow, policy=..., cloud=...) in it")
 
 
-class Follower:
+class RecordingFinder:
     """An observer that keeps the run's header and ending, to write report and summary after the run."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ Policies = Annotated[
 Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; default: the host types of FILE.")]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
-Region = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
+PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="PriceRegion of the price list.")]
 Unit = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Billing time unit.")]
 Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time.")]
 Limit = Annotated[
@@ -69,7 +69,7 @@ def simulate(
     prices: Prices = None,
     shapes: Shapes = None,
     host: Hosts = None,
-    region: Region = None,
+    region: PriceRegion = None,
     billing: Unit = "1s",  # type: ignore[assignment]
     minimum: Minimum = "60s",  # type: ignore[assignment]
     limit: Limit = None,

@@ -25,7 +25,7 @@ from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
-__all__ = ["LiveView", "PlainView", "View", "sparkline", "view_for"]
+__all__ = ["LiveView", "PlainView", "RunView", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""
@@ -42,7 +42,7 @@ BETWEEN = 6
 BARS = "▁▂▃▄▅▆▇█"
 
 
-class View(Observer, Protocol):
+class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class View(Observer, Protocol):
         ...
 
 
-def view_for(console: Console) -> View:
+def view_for(console: Console) -> RunView:
     """A `LiveView` on a terminal, else a `PlainView`."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 

@@ -10,7 +10,7 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result, drive
-from elastream.simulation.settings import Assumption, Distribution, Fault, Link, Messaging, Service, Settings, Travel
+from elastream.simulation.settings import Assumption, Distribution, Fault, Messaging, RegionLink, Service, Settings, Travel
 
 __all__ = [
     "Assumption",
@@ -20,9 +20,9 @@ __all__ = [
     "Drift",
     "Emissions",
     "Fault",
-    "Link",
     "Messaging",
     "Recorded",
+    "RegionLink",
     "Result",
     "Service",
     "Settings",

@@ -16,7 +16,7 @@ from elastream.model.observation import Floats
 from elastream.simulation.draws import uniform
 from elastream.simulation.settings import Fault, Settings
 
-__all__ = ["Event", "Pool"]
+__all__ = ["Event", "SimulatedHosts"]
 
 START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
 """Random-number streams of hosts, apart from those of operators."""
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     row: int
 
 
-class Pool:
+class SimulatedHosts:
     """Hosts of `types`, which hold instances of `operators` operators."""
 
     def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:

@@ -20,7 +20,6 @@ from elastream.workload import constant
 NUMBERS = 700
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka

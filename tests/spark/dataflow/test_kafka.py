@@ -189,7 +189,6 @@ def write(spark: SparkSession, topic: KafkaTopic, first: int, last: int) -> None
     records.write.format("kafka").options(**sink_options(topic)).save()
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSession, broker: str, tmp_path: Path) -> None:
@@ -205,7 +204,6 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
         assert all(row["key"] == row["value"][-1] for row in found)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
@@ -226,7 +224,6 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
     assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(

@@ -1,9 +1,6 @@
 """Dataflows as running queries: results against plain Python, switching, replays, several sinks, durable edges."""
 
 import json
-import os
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,36 +20,20 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.jvm.session import session_settings
 from elastream.spark.queries.compiled import RunningSegment, explain_failure, start_queries, switch
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
+from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 ROWS = [{"value": "the cat sat on the mat"}, {"value": "a dog and a cat"}, {"value": ""}]
-SOON = 200.0
-"""Seconds until a test that waits gives up; on a machine of its own nothing here takes ten."""
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("test_compile")
-    settings = {
-        **session_settings(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+@pytest.fixture
+def spark(local_spark: SparkSession) -> SparkSession:
+    return local_spark
 
 
 @dataclass
@@ -78,13 +59,13 @@ class Run:
         )
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SOON
-        while not done():
+        def done_or_failed() -> bool:
             for each in self.running:
                 if (error := each.query.exception()) is not None:
                     raise AssertionError(explain_failure(error)) from error
-            assert time.monotonic() < deadline, [each.query.lastProgress for each in self.running]
-            time.sleep(0.05)
+            return done()
+
+        wait_until(done_or_failed, otherwise=lambda: [each.query.lastProgress for each in self.running])
 
     def taken(self) -> int:
         """Records of the first query's source in committed batches."""
@@ -231,9 +212,7 @@ def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_c
         switch(run.running, wanted)
         run.until(seen_under(segment, codec.encode(wanted), meter))
     trigger.touch()
-    deadline = time.monotonic() + SOON
-    while segment.query.isActive and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not segment.query.isActive)
     failed = latest_batch(segment.checkpoint)
     code = code_in_offsets(segment.checkpoint, failed)
     assert code == codec.encode(b)

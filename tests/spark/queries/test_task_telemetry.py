@@ -16,8 +16,9 @@ from elastream.spark.jvm.stateful import stateful_stages
 from elastream.spark.start import start_plant
 from elastream.spark.telemetry.tasks import TaskLoads, TaskWatch
 from elastream.spark.telemetry.traffic import MapOutputs
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
@@ -66,12 +67,16 @@ def chained(plant, tmp_path_factory):
     query.stop()
 
 
-def observed(plant, condition, limit=120.0):
-    until = time.monotonic() + limit
-    while not condition(observation := plant.observe()):
-        assert time.monotonic() < until, f"never came true: {observation.tasks.column(Metric.BUSY_CORES)}"
-        time.sleep(0.3)
-    return observation
+def observed(plant, condition):
+    seen = None
+
+    def holds():
+        nonlocal seen
+        seen = plant.observe()
+        return condition(seen)
+
+    wait_until(holds, look=0.3, otherwise=lambda: f"never came true: {seen.tasks.column(Metric.BUSY_CORES)}")
+    return seen
 
 
 def test_what_each_state_partition_costs_is_measured(plant):

@@ -1,7 +1,7 @@
 """E2DF's evaluation, simulated: Word Count under a load that rises and falls, with no, one and two levels of elasticity.
 
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
-Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `Assumptions`; the page is `page`.
+Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `E2dfAssumptions`; the page is `page`.
 """
 
 import math
@@ -27,9 +27,9 @@ from elastream.workload import ramp
 __all__ = [
     "PAPER",
     "SCENARIOS",
-    "Assumptions",
-    "Case",
-    "Run",
+    "E2dfAssumptions",
+    "E2dfCase",
+    "E2dfRun",
     "bars",
     "heaviest",
     "make",
@@ -73,7 +73,7 @@ FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class E2dfAssumptions:
     """What the paper does not say, as numbers that can be halved and doubled."""
 
     work: float = assumed(
@@ -100,7 +100,7 @@ class Assumptions:
         return 2 * self.rise
 
 
-def utilisation_at_peak(operator: str, assumptions: Assumptions) -> float:
+def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
     """Of the static provision's replicas of `operator`, at 550 tuples/s."""
     if operator == "source":
         return assumptions.source_work
@@ -108,7 +108,7 @@ def utilisation_at_peak(operator: str, assumptions: Assumptions) -> float:
     return assumptions.work * (replicas - 1) / replicas * SCALE_IN * SCALE_OUT
 
 
-def heaviest(assumptions: Assumptions) -> Assumptions:
+def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
     """The most work under which no replica of the static provision is above S_s-out: the other end of what it can mean."""
     most = min(
         SCALE_OUT / utilisation_at_peak(operator, replace(assumptions, work=1.0)) for operator in ("count", "consume")
@@ -116,7 +116,7 @@ def heaviest(assumptions: Assumptions) -> Assumptions:
     return replace(assumptions, work=most)
 
 
-def word_count(assumptions: Assumptions) -> Graph:
+def word_count(assumptions: E2dfAssumptions) -> Graph:
     """Sentences from outside, the paper's source and its three operators, each with the work that the provision implies."""
 
     def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
@@ -146,11 +146,11 @@ def word_count(assumptions: Assumptions) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class E2dfCase:
     """One run: a scenario and what is assumed."""
 
     scenario: str
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: E2dfAssumptions = field(default_factory=E2dfAssumptions)
     seed: int = 1
 
     @property
@@ -172,14 +172,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class E2dfRun:
     """What a case came to. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
 
     running: hosts that are up, mean over time; `hosts` counts them from the moment they are asked for until they are gone.
     refused: actions that the plant did not do. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
     """
 
-    case: Case
+    case: E2dfCase
     latency: float
     replicas: float
     hosts: float
@@ -211,7 +211,7 @@ class Run:
         }
 
 
-def make(case: Case) -> SimulatedPlant:
+def make(case: E2dfCase) -> SimulatedPlant:
     """The plant of a case, at time 0: the static provision, or each operator once on the first hosts."""
     assumptions, static = case.assumptions, case.scenario == "static"
     host = HostType(
@@ -231,7 +231,7 @@ def make(case: Case) -> SimulatedPlant:
     )
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: E2dfCase) -> E2dfRun:
     """Simulate one case."""
     plant, policy = make(case), case.policy
     seconds = case.assumptions.seconds
@@ -253,7 +253,7 @@ def run_case(case: Case) -> Run:
     result = plant.result()
     columns = np.array(series)
     source = result.operators["source"]
-    return Run(
+    return E2dfRun(
         case,
         float(np.nanmean(columns[:, 2])) / 1e3,
         float(columns[:, 3].mean()),
@@ -277,8 +277,8 @@ def _up_seconds(lease: Lease, now: float) -> float:
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
-) -> tuple[list[Run], float]:
+    wanted: Sequence[E2dfCase], workers: int = 2, progress: Callable[[E2dfCase, int, int], None] = lambda *_: None
+) -> tuple[list[E2dfRun], float]:
     """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
     begun = time.monotonic()
     make(wanted[0]).advance(1.0)
@@ -286,7 +286,7 @@ def run_cases(
     return runs, time.monotonic() - begun
 
 
-def bars(runs: Sequence[Run]) -> tuple[Check, ...]:
+def bars(runs: Sequence[E2dfRun]) -> tuple[Check, ...]:
     """Our bars, of both elastic scenarios against the static one."""
     by_name = {run.case.scenario: run for run in runs}
     static = by_name["static"]

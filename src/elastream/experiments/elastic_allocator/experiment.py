@@ -1,8 +1,8 @@
 """Elastic Allocator's evaluation, simulated: Top-K placed beside Word Count and Join, at 200 to 1,200 tuples/s.
 
 From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V. What the
-paper leaves open stands in `Assumptions`; the page is `page`. `Case` and `Run` know nothing of the plant,
-so that another one fits beside `run_case`.
+paper leaves open stands in `AllocatorAssumptions`; the page is `page`. `AllocatorCase` and `AllocatorRun` know nothing of
+the plant, so that another one fits beside `run_case`.
 """
 
 import math
@@ -32,9 +32,9 @@ __all__ = [
     "POLICIES",
     "RATES",
     "WORLD_CUP",
-    "Assumptions",
-    "Case",
-    "Run",
+    "AllocatorAssumptions",
+    "AllocatorCase",
+    "AllocatorRun",
     "bars",
     "by_policy",
     "make",
@@ -67,7 +67,7 @@ WITHIN = 1.05
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class AllocatorAssumptions:
     """What the paper does not say, as numbers that can be halved and doubled."""
 
     busy: float = assumed(
@@ -83,13 +83,13 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AllocatorCase:
     """One run; a rate of 0 stands for the World Cup's busiest day. `exact`: whether to ask the solver too."""
 
     policy: str
     rate: int
     seed: int = 1
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: AllocatorAssumptions = field(default_factory=AllocatorAssumptions)
     exact: bool = False
 
     @property
@@ -99,14 +99,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AllocatorRun:
     """What a case came to: means over time of `FIGURES`. gap: deviation of the greedy matching over that of the best
     placement found by the solver, on what was seen when it decided; proven: whether that one is proven best.
 
     series: rows of (s, tuples/s offered, CPU use, link use, CPU deviation, link deviation).
     """
 
-    case: Case
+    case: AllocatorCase
     figures: Mapping[str, float]
     moves: int
     refused: int
@@ -120,7 +120,7 @@ def operators_of(query: str) -> tuple[str, ...]:
     return tuple(f"{query} {name}" for name, *_ in QUERIES[query])
 
 
-def queries(assumptions: Assumptions) -> Graph:
+def queries(assumptions: AllocatorAssumptions) -> Graph:
     """All three queries as one dataflow; each has a source of its own, at the same rate."""
     work = sum(cost for operators in QUERIES.values() for _, _, cost, _ in operators)
     # Every byte but the last operator's is sent once and received once; what comes from outside is received only.
@@ -164,7 +164,7 @@ def world_cup_day(path: Path = WORLD_CUP) -> Integers:
     return np.asarray(np.round(day / day.max() * RATES[-1]), dtype=np.int64)
 
 
-def make(case: Case) -> SimulatedPlant:
+def make(case: AllocatorCase) -> SimulatedPlant:
     """The plant of a case, at time 0, all queries where Storm's even scheduler puts them."""
     given = case.assumptions
     graph = queries(given)
@@ -198,7 +198,7 @@ def make(case: Case) -> SimulatedPlant:
     return plant
 
 
-def policy_of(case: Case) -> Policy:
+def policy_of(case: AllocatorCase) -> Policy:
     """Who places Top-K."""
     mine = operators_of(ALLOCATED)
     match case.policy:
@@ -210,7 +210,7 @@ def policy_of(case: Case) -> Policy:
             return ElasticAllocator(mine, period=PERIOD)
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: AllocatorCase) -> AllocatorRun:
     """Simulate one case."""
     plant, policy = make(case), policy_of(case)
     placed = plant.migrations
@@ -234,7 +234,8 @@ def run_case(case: Case) -> Run:
     table = np.array(rows)
     measured = table[:, 0] > DECIDED
     means = [*table[measured, 2:].mean(axis=0).tolist(), float(np.mean(np.array(passed)[measured]))]
-    return Run(case, dict(zip(FIGURES, means, strict=True)), plant.migrations - placed, refused, gap, proven, tuple(rows))
+    figures = dict(zip(FIGURES, means, strict=True))
+    return AllocatorRun(case, figures, plant.migrations - placed, refused, gap, proven, tuple(rows))
 
 
 def used(seen: Observation) -> Floats:
@@ -261,7 +262,7 @@ def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool
     return of(allocate(needs[mine], base, sizes).place) / of(best.place), best.optimal
 
 
-def by_policy(runs: Sequence[Run], rate: int) -> dict[str, dict[str, float]]:
+def by_policy(runs: Sequence[AllocatorRun], rate: int) -> dict[str, dict[str, float]]:
     """Means over seeds at one rate, by policy and figure."""
     found = {}
     for policy in POLICIES:
@@ -275,7 +276,7 @@ SAME = 0.002
 """Of utilisation: what the simulator's steps of time may leave between two runs that do the same."""
 
 
-def bars(runs: Sequence[Run]) -> tuple[Check, ...]:
+def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
     """Against even and random at every rate, and against the exact placement."""
     tables = {rate: by_policy(runs, rate) for rate in RATES if by_policy(runs, rate)}
     checks = []

@@ -15,9 +15,9 @@ from elastream.experiments.elastic_allocator.experiment import (
     RATES,
     SAME,
     WORLD_CUP,
-    Assumptions,
-    Case,
-    Run,
+    AllocatorAssumptions,
+    AllocatorCase,
+    AllocatorRun,
     bars,
     by_policy,
     run_case,
@@ -47,19 +47,19 @@ def run_elastic_allocator(
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
     """
-    given = Assumptions()
+    given = AllocatorAssumptions()
     seeds = SEEDS[:1] if quick else SEEDS
     wanted = [
-        Case(p, rate, seed, given, exact=p == POLICIES[-1] and seed == seeds[0])
+        AllocatorCase(p, rate, seed, given, exact=p == POLICIES[-1] and seed == seeds[0])
         for rate in (RATES[::5] if quick else RATES)
         for p in POLICIES
         for seed in seeds
     ]
     if not quick and WORLD_CUP.exists():
-        wanted += [Case(p, 0, 1, given) for p in POLICIES]
+        wanted += [AllocatorCase(p, 0, 1, given) for p in POLICIES]
     if sensitivity:
         wanted += [
-            Case(p, rate, seed, varied)
+            AllocatorCase(p, rate, seed, varied)
             for varied in variations(given).values()
             for rate in (RATES[0], RATES[-1])
             for p in POLICIES
@@ -74,9 +74,9 @@ def run_elastic_allocator(
     return outcome(runs, seconds)
 
 
-def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
+def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
     """All that the runs say; the bars are about the assumptions as they stand."""
-    given = Assumptions()
+    given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
     checks = bars(main)
     tables = {str(rate): table for rate in RATES if (table := by_policy(main, rate))}
@@ -130,7 +130,7 @@ def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: 
 
 
 def _page(
-    runs: Sequence[Run],
+    runs: Sequence[AllocatorRun],
     tables: Mapping[str, Mapping[str, Mapping[str, float]]],
     day: Mapping[str, Mapping[str, float]],
     varied: Mapping[str, Mapping[str, float | str]],
@@ -166,7 +166,7 @@ def _page(
         bars_of = tuple((name, *(str(values.get(c.name, "-")) for c in checks)) for name, values in varied.items())
         header = ("assumed", *(c.name for c in checks))
         blocks.append(Table("The bars under other assumptions, simulated", header, bars_of))
-    blocks.append(assumption_table(Assumptions()))
+    blocks.append(assumption_table(AllocatorAssumptions()))
     return Page("Elastic Allocator: tasks placed by what they need of cores and links (simulated)", tuple(blocks))
 
 
@@ -179,7 +179,7 @@ def _plot(tables: Mapping[str, Mapping[str, Mapping[str, float]]], name: str) ->
     return Plot(f"{name} (simulated, compare Figure {5 if 'deviation' in name else 4})", "tuples/s", name, lines)
 
 
-def _day_plot(runs: Sequence[Run]) -> Plot:
+def _day_plot(runs: Sequence[AllocatorRun]) -> Plot:
     mine = {run.case.policy: run for run in runs if run.case.rate == 0}
     offered = next(iter(mine.values())).series
     load = line("offered", [r[0] for r in offered], [r[1] for r in offered], colour=5, axis=2, fill=True, dash="dot")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.nstorm.rig import Batch, Rig, Used
+from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
 from elastream.experiments.outcome import Check
 from elastream.model.action import TaskId
 from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
@@ -27,9 +27,9 @@ __all__ = [
     "LEVELS",
     "PAPER",
     "QUICK",
-    "Case",
-    "Run",
-    "Setting",
+    "NStormCase",
+    "NStormRun",
+    "Schedule",
     "bars",
     "degraded",
     "per_second",
@@ -54,7 +54,7 @@ PAPER: Mapping[str, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class NStormCase:
     """One scheme with `moves` tasks in each re-deployment; scheme None: nothing is moved.
 
     cycles: seconds between looks into the plan and at the query (T_S, T_W), None for those of the scheme.
@@ -80,7 +80,7 @@ CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Schedule:
     """How long each case runs, how often its tasks are re-deployed, which cases there are.
 
     Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up and
@@ -92,52 +92,52 @@ class Setting:
     seconds: float
     period: float
     first: float
-    cases: tuple[Case, ...]
+    cases: tuple[NStormCase, ...]
     rounds: int = 1
     hurry: float = 1.0
     warm: float = 60.0
 
     @property
-    def order(self) -> tuple[Case, ...]:
+    def order(self) -> tuple[NStormCase, ...]:
         """All rounds of all cases. Those that replace executors come last: the new ones are as slow as any that are new."""
         kept = [case for case in self.cases if case.scheme != EXECUTORS]
         others = [case for case in self.cases if case.scheme == EXECUTORS]
         return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
 
-    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Setting":
+    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Schedule":
         """The same with fewer numbers of `moves`, without other cycles, and with about so many `seconds` a case."""
         cases = self.cases
         if moves is not None:
-            others = (Case(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
-            cases = (Case(None), *others, Case(EXECUTORS, min(moves)))
+            others = (NStormCase(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
+            cases = (NStormCase(None), *others, NStormCase(EXECUTORS, min(moves)))
         rounds = self.rounds if seconds is None else max(1, round(seconds / self.seconds))
         return replace(self, cases=cases, rounds=rounds)
 
 
-FULL = Setting(
+FULL = Schedule(
     60.0,
     60.0,
     10.0,
     (
-        Case(None),
-        *(Case(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
-        Case(EXECUTORS, 1),
-        *(Case(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
+        NStormCase(None),
+        *(NStormCase(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
+        NStormCase(EXECUTORS, 1),
+        *(NStormCase(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
     ),
     rounds=10,
 )
 """600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
-QUICK = Setting(
+QUICK = Schedule(
     6.0,
     6.0,
     0.5,
     (
-        *(Case(RESTART, 1), Case(ONLINE, 1), Case(LAZY, 1)),
-        *(Case(RESTART, 2), Case(LAZY, 2)),
-        Case(None),
-        *(Case(LAZY, 4), Case(RESTART, 4)),
-        *(Case(RESTART, 8), Case(LAZY, 8)),
-        *(Case(LAZY, 16), Case(RESTART, 16)),
+        *(NStormCase(RESTART, 1), NStormCase(ONLINE, 1), NStormCase(LAZY, 1)),
+        *(NStormCase(RESTART, 2), NStormCase(LAZY, 2)),
+        NStormCase(None),
+        *(NStormCase(LAZY, 4), NStormCase(RESTART, 4)),
+        *(NStormCase(RESTART, 8), NStormCase(LAZY, 8)),
+        *(NStormCase(LAZY, 16), NStormCase(RESTART, 16)),
     ),
     hurry=10.0,
     warm=12.0,
@@ -148,14 +148,14 @@ With one round only, what is compared runs side by side, and the baseline in the
 
 
 @dataclass(frozen=True)
-class Run:
+class NStormRun:
     """What a case came to.
 
     throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran where
     it was sent to. traffic: bytes a second, by kind.
     """
 
-    case: Case
+    case: NStormCase
     throughput: tuple[float, ...]
     moved: int
     landing: tuple[float, ...]
@@ -168,7 +168,7 @@ class Run:
         return float(sum(self.throughput))
 
 
-def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[float, ...]:
+def per_second(batches: Sequence[CommittedBatch], since: float, seconds: int) -> tuple[float, ...]:
     """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its time.
 
     Between batches there are none. A batch that is broken off has none; what repeats it has them.
@@ -182,7 +182,7 @@ def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[fl
     return tuple(np.diff(np.interp(edges, times[1:] or [0.0], done[1:] or [0.0])).tolist())
 
 
-def usual(none: Run, rounds: int) -> tuple[float, ...]:
+def usual(none: NStormRun, rounds: int) -> tuple[float, ...]:
     """Records a second without migrations, for each second: the mean of its round, as machines change meanwhile."""
     means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
     return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
@@ -214,23 +214,23 @@ def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
     return max(load[host] for host in hosts) - min(load[host] for host in hosts)
 
 
-def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
+def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
     """The project's bars (issue "Where tasks run", after section 5.2.1), as far as the cases that were run tell.
 
     rounds: of each case. wrong: counts that differ from a batch query's at the end.
     """
     by_case = {run.case: run for run in runs}
-    none = by_case[Case(None)]
+    none = by_case[NStormCase(None)]
     baseline = usual(none, rounds)
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
 
-    def added(run: Run, level: float) -> float:
+    def added(run: NStormRun, level: float) -> float:
         """Seconds beyond those that there are without any migration."""
         return degraded(run.throughput, baseline)[level] - degraded(none.throughput, baseline)[level]
 
-    restart = by_case.get(Case(RESTART, 1))
+    restart = by_case.get(NStormCase(RESTART, 1))
     for scheme in (ONLINE, LAZY):
-        run = by_case.get(Case(scheme, 1))
+        run = by_case.get(NStormCase(scheme, 1))
         if run is None or restart is None:
             continue
         stopped, worst = added(run, 1.0), degraded(restart.throughput, baseline)[0.6]
@@ -248,7 +248,7 @@ def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
             )
         )
     for run in runs:
-        against = by_case.get(Case(RESTART, run.case.moves))
+        against = by_case.get(NStormCase(RESTART, run.case.moves))
         if run.case.scheme in (ONLINE, LAZY) and run.case.cycles is None and against is not None:
             ratio = run.total / against.total
             checks.append(
@@ -258,8 +258,8 @@ def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
 
 
 def run_cases(
-    setting: Setting, progress: Callable[[str, int, int], None], seed: int = 1
-) -> tuple[list[Run], dict[str, Any]]:
+    setting: Schedule, progress: Callable[[str, int, int], None], seed: int = 1
+) -> tuple[list[NStormRun], dict[str, Any]]:
     """Run all cases on one cluster and one query; the runs, and what else is worth knowing.
 
     Raises EnvironmentProblem where the query fails.
@@ -286,7 +286,7 @@ def run_cases(
 class _Stay:
     """A round of a case: when it began, epoch seconds, and what was counted in it."""
 
-    case: Case
+    case: NStormCase
     began: float
     moved: int
     landing: tuple[float, ...]
@@ -294,9 +294,9 @@ class _Stay:
     traffic: Mapping[str, float]
 
 
-def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting) -> Run:
+def _together(stays: Sequence[_Stay], batches: Sequence[CommittedBatch], setting: Schedule) -> NStormRun:
     """The rounds of one case as one run."""
-    return Run(
+    return NStormRun(
         stays[0].case,
         tuple(second for stay in stays for second in per_second(batches, stay.began, int(setting.seconds))),
         sum(stay.moved for stay in stays),
@@ -306,7 +306,7 @@ def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting
     )
 
 
-def _run_case(rig: Rig, case: Case, setting: Setting, chance: random.Random) -> _Stay:
+def _run_case(rig: Rig, case: NStormCase, setting: Schedule, chance: random.Random) -> _Stay:
     scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
     cycles = Cycles(*case.cycles) if case.cycles else CYCLES[scheme]
     hurry = setting.hurry if scheme is not Scheme.LAZY else 1.0

@@ -16,9 +16,9 @@ from elastream.experiments.nstorm.experiment import (
     PAPER,
     QUICK,
     RESTART,
-    Case,
-    Run,
-    Setting,
+    NStormCase,
+    NStormRun,
+    Schedule,
     bars,
     degraded,
     run_cases,
@@ -56,7 +56,7 @@ def run_nstorm(
     return outcome(runs, setting, about, time.monotonic() - began)
 
 
-def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], seconds: float) -> Outcome:
+def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Outcome:
     """All that the runs say."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
@@ -83,7 +83,7 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
     )
 
 
-def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
+def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
     """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
     baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
@@ -106,7 +106,7 @@ def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
     )
 
 
-def movement_table(runs: Sequence[Run]) -> Table:
+def movement_table(runs: Sequence[NStormRun]) -> Table:
     """What moved, how soon it was there, and what it cost to say so (Fig. 11)."""
     rows = []
     for run in runs:
@@ -121,7 +121,7 @@ def movement_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
+def _page(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Online nonstop task management for Storm-based engines (N-Storm and OTD, Zhang et al.), section 5.2, run on "
@@ -141,7 +141,7 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
     return Page("N-Storm: task migration on a live query (Spark)", tuple(blocks))
 
 
-def _how(setting: Setting) -> str:
+def _how(setting: Schedule) -> str:
     each = setting.seconds * setting.rounds
     shorter = [f"{each:g} s a case instead of 600"] * (each < 600)
     shorter += [f"a re-deployment every {setting.period:g} s instead of 60"] * (setting.period < 60)
@@ -160,7 +160,7 @@ def _how(setting: Setting) -> str:
     )
 
 
-def _turns(setting: Setting) -> str:
+def _turns(setting: Schedule) -> str:
     if setting.rounds == 1:
         return f"Each case ran once, for {setting.seconds:g} s, in the order of the curves below."
     return (
@@ -188,7 +188,7 @@ def _verdict(checks: Sequence[Check]) -> str:
     return f"Missed: {missed}."
 
 
-def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str, Any]:
+def _figures(run: NStormRun, baseline: Sequence[float], setting: Schedule) -> dict[str, Any]:
     lost = degraded(run.throughput, baseline)
     return {
         "throughput by second": [round(value) for value in run.throughput],
@@ -202,7 +202,7 @@ def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str,
     }
 
 
-def _plot(run: Run, baseline: Sequence[float]) -> Plot:
+def _plot(run: NStormRun, baseline: Sequence[float]) -> Plot:
     seconds = [float(second) for second in range(len(run.throughput))]
     return Plot(
         f"{run.case.name} (Spark)",
@@ -215,9 +215,9 @@ def _plot(run: Run, baseline: Sequence[float]) -> Plot:
     )
 
 
-def _baseline(runs: Sequence[Run], setting: Setting) -> tuple[float, ...]:
-    return usual(next(run for run in runs if run.case == Case(None)), setting.rounds)
+def _baseline(runs: Sequence[NStormRun], setting: Schedule) -> tuple[float, ...]:
+    return usual(next(run for run in runs if run.case == NStormCase(None)), setting.rounds)
 
 
-def _paper_name(case: Case) -> str:
+def _paper_name(case: NStormCase) -> str:
     return f"{SCHEMES.get(case.scheme or '', '')}, {case.moves} task{'s' * (case.moves != 1)}"

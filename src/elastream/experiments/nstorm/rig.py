@@ -31,7 +31,7 @@ from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
-__all__ = ["HOSTS", "PARTITIONS", "ROWS", "Batch", "Rig", "Used"]
+__all__ = ["HOSTS", "PARTITIONS", "ROWS", "CommittedBatch", "Rig", "Used"]
 
 HOSTS, PARTITIONS = 4, 16
 """Executors of one slot each, and state partitions: the project's bar names both."""
@@ -47,7 +47,7 @@ WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CommittedBatch:
     """A micro-batch that was committed: epoch seconds of its trigger and of its end, and the records it took."""
 
     start: float
@@ -67,7 +67,7 @@ class Rig:
         self._leased = 0
         self._spark: SparkSession | None = None
         self._follower: Follower | None = None
-        self._batches: dict[tuple[str, int], Batch] = {}
+        self._batches: dict[tuple[str, int], CommittedBatch] = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -171,7 +171,7 @@ class Rig:
         return self.follower.restarts, len(self.follower.placing.landed), bytes_so_far
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[CommittedBatch]:
         """All batches that were noted."""
         return list(self._batches.values())
 
@@ -246,7 +246,9 @@ class Rig:
             if progress["numInputRows"]:
                 start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
                 seconds = progress["durationMs"]["triggerExecution"] / 1000
-                self._batches[query.runId, progress["batchId"]] = Batch(start, start + seconds, progress["numInputRows"])
+                self._batches[query.runId, progress["batchId"]] = CommittedBatch(
+                    start, start + seconds, progress["numInputRows"]
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """OTD's evaluation, simulated: Word Count, communication-intensive and computation-intensive, from Storm's even start.
 
 From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. What
-the paper leaves open stands in `Assumptions`; the page is `page`. A worker of the paper is a host here, with a core of
-its own, and its worker nodes are regions. `Case` and `Run` know nothing of the plant, so that another one fits beside
+the paper leaves open stands in `OtdAssumptions`; the page is `page`. A worker of the paper is a host here, with a core of
+its own, and its worker nodes are regions. `OtdCase` and `OtdRun` know nothing of the plant, so that another one fits beside
 `run_case`.
 """
 
@@ -30,10 +30,10 @@ __all__ = [
     "POLICIES",
     "SEEDS",
     "SIZES",
-    "Assumptions",
-    "Case",
     "Cluster",
-    "Run",
+    "OtdAssumptions",
+    "OtdCase",
+    "OtdRun",
     "bars",
     "best_use",
     "make",
@@ -81,7 +81,7 @@ LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class OtdAssumptions:
     """What the paper does not say, as numbers that can be halved and doubled."""
 
     words: float = assumed(12.0, "words a sentence", "about what novels have")
@@ -139,18 +139,18 @@ SIZES = tuple(Cluster(nodes, 2, 3 * nodes, 6 * nodes) for nodes in (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OtdCase:
     """One run."""
 
     application: str
     policy: str
     cluster: Cluster = MAIN
     seed: int = 1
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: OtdAssumptions = field(default_factory=OtdAssumptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OtdRun:
     """What a case came to. cpu: mean use of workers after the first SETTLED seconds. settled: the same without the SETTLED
     seconds after every change of who calculates. remote, remote_end: part of what tasks send each other that goes between
     nodes, mean over the run and at its end. rate: sentences/s done, as `cpu`. delay: seconds a record takes, likewise.
@@ -158,7 +158,7 @@ class Run:
     resources are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
     """
 
-    case: Case
+    case: OtdCase
     cpu: float
     settled: float
     remote: float
@@ -190,7 +190,7 @@ HEAVY, SPLIT, COUNT = 1e-3, 2e-5, 1e-6
 its cluster as busy as it shall be."""
 
 
-def efforts(case: Case) -> Floats:
+def efforts(case: OtdCase) -> Floats:
     """Times the heavy work that a sentence costs at each task of Bolt 1; a row each interval."""
     given, tasks = case.assumptions, case.cluster.first
     random = np.random.default_rng([case.seed, tasks])
@@ -200,7 +200,7 @@ def efforts(case: Case) -> Floats:
     return table
 
 
-def word_shares(case: Case) -> Floats:
+def word_shares(case: OtdCase) -> Floats:
     """Part of all words that each task of Bolt 2 counts."""
     random = np.random.default_rng([case.seed, case.cluster.second, 7])
     ranks = np.arange(1, round(case.assumptions.vocabulary) + 1)
@@ -208,7 +208,7 @@ def word_shares(case: Case) -> Floats:
     return np.asarray(found / found.sum())
 
 
-def best_use(case: Case) -> float:
+def best_use(case: OtdCase) -> float:
     """Mean CPU use over the intervals under the exact packing of all tasks, where the busiest worker sets the pace.
 
     The bound that the solver proves is taken for it, so no placement is above.
@@ -222,7 +222,7 @@ def best_use(case: Case) -> float:
     return float(np.mean(found))
 
 
-def word_count(case: Case) -> Graph:
+def word_count(case: OtdCase) -> Graph:
     """Sentences, Bolt 1 that splits (and calculates), Bolt 2 that counts."""
     given = case.assumptions
     split = HEAVY if case.application == "computation" else SPLIT
@@ -240,7 +240,7 @@ def word_count(case: Case) -> Graph:
     )
 
 
-def make(case: Case) -> SimulatedPlant:
+def make(case: OtdCase) -> SimulatedPlant:
     """The plant of a case, at time 0: tasks dealt over the workers in turn, those over the nodes."""
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
@@ -269,7 +269,7 @@ def make(case: Case) -> SimulatedPlant:
     )
 
 
-def policy_of(case: Case) -> Otd | None:
+def policy_of(case: OtdCase) -> Otd | None:
     """Who decides; nobody for the even deployment."""
     if case.policy == "even":
         return None
@@ -284,7 +284,7 @@ def between_nodes(seen: Observation) -> float:
     return between / (within + between)
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: OtdCase) -> OtdRun:
     """Simulate one case."""
     plant, policy = make(case), policy_of(case)
     rows: list[tuple[float, ...]] = []
@@ -305,7 +305,7 @@ def run_case(case: Case) -> Run:
     later = table[:, 0] > SETTLED
     # A row stands for the period that ends with it.
     settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
-    return Run(
+    return OtdRun(
         case,
         float(table[later, 1].mean()),
         float(table[settled, 1].mean()),
@@ -321,7 +321,7 @@ def run_case(case: Case) -> Run:
     )
 
 
-def mean_of(runs: list[Run]) -> dict[str, float]:
+def mean_of(runs: list[OtdRun]) -> dict[str, float]:
     """Means of the runs' figures, over seeds."""
     return {name: float(np.mean([run.metrics[name] for run in runs])) for name in runs[0].metrics}
 

@@ -16,10 +16,10 @@ from elastream.experiments.otd.experiment import (
     POLICIES,
     SEEDS,
     SIZES,
-    Assumptions,
-    Case,
     Cluster,
-    Run,
+    OtdAssumptions,
+    OtdCase,
+    OtdRun,
     bars,
     mean_of,
     run_case,
@@ -45,16 +45,16 @@ def run_otd(
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
     progress: called with (what is done, runs done, in all).
     """
-    given = Assumptions()
+    given = OtdAssumptions()
     seeds = FEWER_SEEDS if quick else SEEDS
-    wanted = [Case(a, p, MAIN, seed, given) for a in APPLICATIONS for p in POLICIES for seed in _numbers(seeds, a)]
+    wanted = [OtdCase(a, p, MAIN, seed, given) for a in APPLICATIONS for p in POLICIES for seed in _numbers(seeds, a)]
     if not quick:
         wanted += [
-            Case(a, p, size, seed, given) for size in SIZES for a in APPLICATIONS for p in POLICIES for seed in (1, 2)
+            OtdCase(a, p, size, seed, given) for size in SIZES for a in APPLICATIONS for p in POLICIES for seed in (1, 2)
         ]
     if sensitivity:
         wanted += [
-            Case(a, p, MAIN, seed, varied)
+            OtdCase(a, p, MAIN, seed, varied)
             for varied in variations(given).values()
             for a in APPLICATIONS
             for p in ("even", "otd")
@@ -71,7 +71,7 @@ def _numbers(seeds: Mapping[str, int], application: str) -> range:
 
 
 def figures_of(
-    runs: Sequence[Run], cluster: Cluster, assumptions: Assumptions, seeds: Mapping[str, int] = SEEDS
+    runs: Sequence[OtdRun], cluster: Cluster, assumptions: OtdAssumptions, seeds: Mapping[str, int] = SEEDS
 ) -> Figures:
     """Means over the first `seeds`, by application and policy."""
     found: Figures = {}
@@ -91,9 +91,9 @@ def figures_of(
     return found
 
 
-def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
+def outcome(runs: Sequence[OtdRun], seconds: float) -> Outcome:
     """All that the runs say; the bars are about the paper's own cluster."""
-    given = Assumptions()
+    given = OtdAssumptions()
     main = figures_of(runs, MAIN, given)
     sizes = {size.name: found for size in SIZES if (found := figures_of(runs, size, given))["communication"]}
     # The same seeds throughout: what the even start uses hangs on them.
@@ -170,7 +170,7 @@ def size_table(sizes: Mapping[str, Figures]) -> Table:
 
 
 def _page(
-    runs: Sequence[Run],
+    runs: Sequence[OtdRun],
     main: Figures,
     sizes: Mapping[str, Figures],
     varied: Mapping[str, Figures],
@@ -209,15 +209,15 @@ def _page(
                 tuple(not any(c.missed for c in bars(found)) for found in varied.values()),
             )
         )
-    blocks.append(assumption_table(Assumptions()))
+    blocks.append(assumption_table(OtdAssumptions()))
     return Page("OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)", tuple(blocks))
 
 
-def _plots(runs: Sequence[Run], application: str) -> list[Plot]:
+def _plots(runs: Sequence[OtdRun], application: str) -> list[Plot]:
     first = {
         run.case.policy: run
         for run in reversed(runs)
-        if run.case.application == application and run.case.cluster == MAIN and run.case.assumptions == Assumptions()
+        if run.case.application == application and run.case.cluster == MAIN and run.case.assumptions == OtdAssumptions()
     }
     plots = []
     for column, what, y in ((1, "CPU use of workers", "part of their cores"), (2, "traffic between nodes", "part of all")):

@@ -17,7 +17,7 @@ from elastream.experiments.visp.manufacturing import (
     PENALTY,
     PROVISIONING,
     RUN_SECONDS,
-    Assumptions,
+    VispAssumptions,
     docker_host,
     loads,
     manufacturing,
@@ -32,7 +32,7 @@ from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.simulation import SimulatedPlant, Travel, drive, make_plant
 from elastream.simulation.result import released_early
 
-__all__ = ["COLUMNS", "PATTERNS", "Case", "Run", "Statistic", "bars", "cases", "run_case", "run_cases", "tabulate"]
+__all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "run_cases", "tabulate"]
 
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
@@ -48,13 +48,13 @@ REQUIRED_SAVING = 0.20
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class VispCase:
     """One run: a pattern, a seed, and the BTU-based policy with units of `minutes`, or (None) the threshold-based one."""
 
     pattern: str
     minutes: int | None
     seed: int
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: VispAssumptions = field(default_factory=VispAssumptions)
 
     @property
     def policy(self) -> Policy:
@@ -70,13 +70,13 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VispRun:
     """What a case came to; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
 
     late: items beyond each level. series: rows of (minutes, records/s offered, instances, hosts).
     """
 
-    case: Case
+    case: VispCase
     items: float
     late: Mapping[str, float]
     cost: Mapping[int, float]
@@ -141,14 +141,14 @@ class Statistic:
 
 
 def cases(
-    names: Sequence[str] = PATTERNS, seeds: Sequence[int] = SEEDS, assumptions: Assumptions | None = None
-) -> list[Case]:
+    names: Sequence[str] = PATTERNS, seeds: Sequence[int] = SEEDS, assumptions: VispAssumptions | None = None
+) -> list[VispCase]:
     """Every case of these patterns and seeds; 48 for all."""
-    given = assumptions or Assumptions()
-    return [Case(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
+    given = assumptions or VispAssumptions()
+    return [VispCase(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
 
 
-def make(case: Case, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
+def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     """The plant of a case, at time 0: one host, every operator once."""
     assumptions = case.assumptions
     return make_plant(
@@ -160,7 +160,7 @@ def make(case: Case, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     )
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: VispCase) -> VispRun:
     """Simulate one case."""
     assumptions = case.assumptions
     plant = make(case)
@@ -171,7 +171,7 @@ def run_case(case: Case) -> Run:
         for minutes in ([case.minutes] if case.minutes else BTUS)
     }
     series, margin = result.series, plant.settings.early_margin
-    return Run(
+    return VispRun(
         case,
         result.judged,
         {level: result.late(factor) for level, factor in LEVELS.items()},
@@ -195,8 +195,8 @@ def rebilled(lease: Lease, type: HostType) -> Lease:
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
-) -> tuple[list[Run], float]:
+    wanted: Sequence[VispCase], workers: int = 2, progress: Callable[[VispCase, int, int], None] = lambda *_: None
+) -> tuple[list[VispRun], float]:
     """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
     make(wanted[0]).advance(MONITORING)
     return run_all(run_case, wanted, workers, progress)
@@ -205,7 +205,7 @@ def run_cases(
 Figures = Mapping[str, Mapping[str, Mapping[str, Statistic]]]
 
 
-def tabulate(runs: Sequence[Run]) -> Figures:
+def tabulate(runs: Sequence[VispRun]) -> Figures:
     """pattern -> column (`"btu 10"`, ..., `"threshold 60"`) -> metric -> mean and deviation over the seeds."""
     found: dict[str, dict[str, dict[str, Statistic]]] = {}
     for pattern in dict.fromkeys(run.case.pattern for run in runs):

@@ -1,7 +1,7 @@
 """VISP's manufacturing scenario for the simulator: nine operators, three sensors, four arrival patterns.
 
 From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Tables 1 and 2, Figures
-1 and 7. What the paper leaves open stands in `Assumptions`, each with its reason, so that it can be halved and doubled.
+1 and 7. What the paper leaves open stands in `VispAssumptions`, each with its reason, so that it can be halved and doubled.
 """
 
 import math
@@ -19,7 +19,7 @@ from elastream.workload import random_walk, steps
 
 __all__ = [
     "BTU_PRICES",
-    "Assumptions",
+    "VispAssumptions",
     "docker_host",
     "loads",
     "manufacturing",
@@ -90,7 +90,7 @@ LIGHT, CALCULATING, HEAVY = (
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class VispAssumptions:
     """What the paper does not say, as numbers that can be halved and doubled.
 
     Table 2's durations are means without queueing and contain the messaging before the operator; how much of each
@@ -144,7 +144,7 @@ class Assumptions:
         return TABLE_2[operator].duration / 1000 - self.work(operator)
 
 
-def manufacturing(assumptions: Assumptions) -> Graph:
+def manufacturing(assumptions: VispAssumptions) -> Graph:
     """The dataflow of Figure 1 with Table 2's needs and levels. Cost is work times the cores an instance is given."""
     sources = tuple(Operator(name, Kind.SOURCE, cores=0.0) for name in TABLE_1)
     operators = tuple(
@@ -170,7 +170,7 @@ def _selectivity(operator: str) -> float:
     return 1.0 if operator == "parse" else given / taken
 
 
-def docker_host(minutes: int, assumptions: Assumptions) -> HostType:
+def docker_host(minutes: int, assumptions: VispAssumptions) -> HostType:
     """The paper's host, 4 cores and 7 GB, billed by `minutes` at the paper's price."""
     return HostType(
         "dockerhost",
@@ -184,7 +184,7 @@ def docker_host(minutes: int, assumptions: Assumptions) -> HostType:
     )
 
 
-def patterns(assumptions: Assumptions) -> Mapping[str, ArrivalPattern]:
+def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
     """The four arrival patterns of Figure 7, their rates being machines.
 
     The stepwise one goes 2, 5, 8, 5 every 4 min (the middle level is not printed), the two-level one 2, 8 every 8 min; the
@@ -215,7 +215,7 @@ def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
     }
 
 
-def simulator_settings(assumptions: Assumptions) -> Settings:
+def simulator_settings(assumptions: VispAssumptions) -> Settings:
     """Constants of the simulated plant for this scenario."""
     return Settings(
         monitor=MONITORING,

@@ -18,27 +18,27 @@ from elastream.experiments.visp.experiment import (
     COLUMNS,
     LEVELS,
     SEEDS,
-    Case,
     Figures,
-    Run,
     Statistic,
+    VispCase,
+    VispRun,
     bars,
     cases,
     run_cases,
     tabulate,
 )
-from elastream.experiments.visp.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, Assumptions
+from elastream.experiments.visp.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, VispAssumptions
 from elastream.experiments.visp.paper import TABLES, Printed
 from elastream.planning.policies.btu import Btu
 
-__all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
+__all__ = ["VispVariation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
 
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variation:
+class VispVariation:
     """What became of the bars with one assumption multiplied."""
 
     assumption: str
@@ -51,7 +51,7 @@ class Variation:
         return f"{self.assumption} x {self.factor:g}"
 
 
-def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = ()) -> Outcome:
+def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Outcome:
     """All that the runs say: figures, the paper's under the same names, bars and the page."""
     figures = tabulate(runs)
     checks = bars(figures)
@@ -91,13 +91,13 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     """
     told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
-    given = Assumptions()
+    given = VispAssumptions()
     changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if sensitivity else {}
     seeds = (1,) if quick else SEEDS
     total = len(wanted) + 4 * len(seeds) * len(changes)
     done = 0
 
-    def tell(case: Case, *_: int) -> None:
+    def tell(case: VispCase, *_: int) -> None:
         nonlocal done
         done += 1
         told(f"{case.pattern}, {case.name}, seed {case.seed}", done, total)
@@ -110,7 +110,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
         found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
         size = len(batches[0])
         varied = [
-            Variation(name, factor, bars(tabulate(found[k * size : (k + 1) * size])))
+            VispVariation(name, factor, bars(tabulate(found[k * size : (k + 1) * size])))
             for k, (name, factor) in enumerate(changes)
         ]
     return outcome(runs, seconds, varied)
@@ -129,21 +129,21 @@ def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> 
     )
 
 
-def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[Variation] = ()) -> str:
+def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
     """What the missed bars come to and what they hang on, in words made of the figures; empty where none is missed."""
     missed = [check for check in checks if check.missed]
     if not missed:
         return ""
     said = []
-    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Kind}
-    if found := kinds[Kind.POLICIES]:
+    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Claim}
+    if found := kinds[Claim.POLICIES]:
         said.append(f"{_are(found)} about the BTU policy against the baseline: {found[0].name} is {found[0].value}.")
-    if found := kinds[Kind.EARLY]:
+    if found := kinds[Claim.EARLY]:
         said.append(
             f"{_are(found)} about hosts that BTU10 gave back early, {found[0].value} a run: plans are {PROVISIONING:.0f} s "
             f"apart, more than the last 5 % of ten minutes, so the last plan before the end of a BTU comes before them."
         )
-    if found := kinds[Kind.AMONG]:
+    if found := kinds[Claim.AMONG]:
         gaps = [gap for columns in figures.values() for level in LEVELS for gap in _steps(columns, f"{level} compliance")]
         hosts = fmean(columns[f"btu {minutes}"]["hosts (mean)"].mean for columns in figures.values() for minutes in BTUS)
         bill = fmean(paper_hosts(pattern, minutes) for pattern in figures for minutes in BTUS)
@@ -163,7 +163,7 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[Variatio
     return " ".join(said)
 
 
-class Kind(Enum):
+class Claim(Enum):
     """What a bar is about."""
 
     POLICIES = "the BTU policy against the baseline"
@@ -171,18 +171,18 @@ class Kind(Enum):
     AMONG = "BTU10, BTU30 and BTU60 among each other"
 
 
-def kinds_missed(check: Check) -> set[Kind]:
+def kinds_missed(check: Check) -> set[Claim]:
     """Which claims a missed bar contradicts; the order of all four makes two. None for a bar that holds."""
     if not check.missed:
         return set()
     if "early host releases of BTU" in check.name:
-        return {Kind.EARLY}
+        return {Claim.EARLY}
     if "orders threshold" in check.name:
         threshold, *btus = (float(part.rstrip("%")) for part in str(check.value).split(" / "))
         beaten, mixed = threshold >= min(btus), btus != sorted(btus)
         # A tie in the digits shown is one of BTUs: the baseline is far off or beats them.
-        return {*([Kind.POLICIES] if beaten else []), *([Kind.AMONG] if mixed or not beaten else [])}
-    return {Kind.AMONG if "as the BTU grows" in check.name else Kind.POLICIES}
+        return {*([Claim.POLICIES] if beaten else []), *([Claim.AMONG] if mixed or not beaten else [])}
+    return {Claim.AMONG if "as the BTU grows" in check.name else Claim.POLICIES}
 
 
 def paper_hosts(pattern: str, minutes: int) -> float:
@@ -200,10 +200,10 @@ def _steps(columns: Mapping[str, Mapping[str, Statistic]], metric: str) -> list[
     return [columns[f"btu {b}"][metric].mean - columns[f"btu {a}"][metric].mean for a, b in pairwise(BTUS)]
 
 
-def _hangs_on(varied: Sequence[Variation]) -> str:
+def _hangs_on(varied: Sequence[VispVariation]) -> str:
     """Under which assumptions each kind of bar holds, by what the variations found."""
     said = []
-    for kind in Kind:
+    for kind in Claim:
         by_missed: dict[bool, list[str]] = {True: [], False: []}
         for each in varied:
             by_missed[any(kind in kinds_missed(check) for check in each.checks)].append(each.name)
@@ -216,7 +216,7 @@ def _hangs_on(varied: Sequence[Variation]) -> str:
     return "On the stepwise pattern: " + " ".join(said)
 
 
-def sensitivity_table(varied: Sequence[Variation]) -> Table:
+def sensitivity_table(varied: Sequence[VispVariation]) -> Table:
     """Which bars are missed with which assumption multiplied; stepwise pattern, all seeds."""
     rows = []
     for variation in varied:
@@ -229,7 +229,7 @@ def sensitivity_table(varied: Sequence[Variation]) -> Table:
     )
 
 
-def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied: Sequence[Variation]) -> Page:
+def _page(runs: Sequence[VispRun], figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Cost-efficient enactment of stream processing topologies (Hochreiner et al., PeerJ CS 2017), reproduced on "
@@ -242,13 +242,13 @@ def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied
     for pattern, columns in figures.items():
         blocks += [Heading(pattern), comparison(pattern, columns)]
         blocks += [_plot(run) for run in runs if run.case.pattern == pattern and run.case.seed == runs[0].case.seed]
-    blocks += [Heading("What is assumed"), assumption_table(Assumptions())]
+    blocks += [Heading("What is assumed"), assumption_table(VispAssumptions())]
     if varied:
         blocks += [Heading("What depends on it"), sensitivity_table(varied)]
     return Page("VISP: provisioning by billing time unit (simulated)", tuple(blocks))
 
 
-def _plot(run: Run) -> Plot:
+def _plot(run: VispRun) -> Plot:
     minutes, offered, instances, hosts = (list(column) for column in zip(*run.series, strict=True))
     return Plot(
         f"{run.case.pattern}, {run.case.name} (simulated; compare Figure {FIGURES[run.case.pattern]})",

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["ALIKE", "Allocation", "Level", "Objective", "allocate", "levels", "utilisation"]
+__all__ = ["ALIKE", "Level", "Matching", "Objective", "allocate", "levels", "utilisation"]
 
 LIGHT, HEAVY = 0.4, 0.8
 """Utilisation below which a host is light, and from which it is heavy (paper, section IV-D)."""
@@ -47,7 +47,7 @@ class Objective(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class Matching:
     """Result of `allocate`. place: int64, shape (tasks,), host of each task. trials: pairs of task and host tried. passes:
     iterations over all tasks. rest: tasks spread evenly over light hosts, without trials left or without room."""
 
@@ -80,7 +80,7 @@ def allocate(
     most: float = 1.0,
     trials: int = 100_000_000,
     begin: Integers | None = None,
-) -> Allocation:
+) -> Matching:
     """Greedy matching (Algorithm 1).
 
     needs: float64, shape (tasks, resources). base: load of the hosts before (F0), shape (hosts, resources). capacities:
@@ -104,7 +104,7 @@ def allocate(
     here = place >= 0
     np.add.at(load, place[here], wants[here])
     tried, passes, rest = _search(wants, load, sizes, place, most, trials, objective is Objective.UTILISATION)
-    return Allocation(place, tried, passes, rest)
+    return Matching(place, tried, passes, rest)
 
 
 @njit(cache=True)

@@ -26,7 +26,7 @@ from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, want
 from elastream.spark.worker.records import conformed
 from elastream.spark.worker.setup import freeze_imports
 
-__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "Piece", "edge_name", "open_edge"]
+__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000
@@ -47,7 +47,7 @@ class EdgeOffset(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Records `first` to `first + rows` (exclusive) of the file at `path`."""
 
     path: str
@@ -59,7 +59,7 @@ class Piece:
 class EdgeSlice(InputPartition):
     """The records that one task reads and stamps with `code`."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     code: int
 
 
@@ -120,14 +120,14 @@ class EdgeLog:
         at = bisect_right(self._written, time)
         return self._ends[at - 1] if at else self._forgotten
 
-    def pieces(self, first: int, last: int) -> tuple[Piece, ...]:
+    def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
         """Records `first` to `last` (exclusive) by file; they must be written and not forgotten."""
         found = []
         at = bisect_right(self._ends, first)
         while first < last:
             begins = self._ends[at - 1] if at else self._forgotten
             upto = min(last, self._ends[at])
-            found.append(Piece(self._files[at], first - begins, upto - first))
+            found.append(FilePiece(self._files[at], first - begins, upto - first))
             first, at = upto, at + 1
         return tuple(found)
 

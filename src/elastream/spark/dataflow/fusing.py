@@ -13,10 +13,10 @@ import pyarrow as pa
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Entry, Exit, Route, Step, Walk
+from elastream.spark.worker.fused import Exit, Route, Step, Walk, WalkEntry
 from elastream.spark.worker.runner import Implementation
 
-__all__ = ["Inlet", "Outlet", "Region", "region", "wire"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "region", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Outlet:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class FusedRegion:
     """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
 
     inlets: tuple[Inlet, ...]
@@ -60,7 +60,7 @@ class Region:
         return not self.steps and simple and len(self.outlets) == len(self.inlets) == len(feeds) == 1
 
 
-def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Region:
+def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> FusedRegion:
     """The region of one stage with these operators. inputs: the durable edges into it.
 
     Raises DataflowError for column expressions between functions, or with alternates.
@@ -107,11 +107,11 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Re
         key = edge if edge.durable else edge.target
         before = outlets[key].inputs if key in outlets else ()
         outlets[key] = Outlet((*before, edge), natives_behind, way if way.durable else graph.operator(way.target))
-    return Region(tuple(inlets), steps, tuple(outlets.values()))
+    return FusedRegion(tuple(inlets), steps, tuple(outlets.values()))
 
 
 def wire(
-    region: Region,
+    region: FusedRegion,
     segment: str,
     lead: str,
     codec: CompositionCodec,
@@ -151,7 +151,7 @@ def wire(
             )
         )
     entries = [
-        Entry(inlet.origin, tuple(schema.names), routes(inlet.feeds))
+        WalkEntry(inlet.origin, tuple(schema.names), routes(inlet.feeds))
         for inlet, schema in zip(region.inlets, arriving, strict=True)
     ]
     exits = [

@@ -25,7 +25,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
 from elastream.spark.dataflow.failures import explain_failure, first_line
-from elastream.spark.dataflow.fusing import Inlet, Region, region, wire
+from elastream.spark.dataflow.fusing import FusedRegion, Inlet, region, wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sources import HOLD, open_source
@@ -330,7 +330,7 @@ class _Compiler:
         part = region(self.graph, stage.operators, ())
         return self._walked(part, operator.name, [counted])
 
-    def _walked(self, part: Region, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
+    def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)

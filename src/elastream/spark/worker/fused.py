@@ -26,11 +26,11 @@ __all__ = [
     "ENTRY",
     "EXIT",
     "Carrier",
-    "Entry",
     "Exit",
     "Route",
     "Step",
     "Walk",
+    "WalkEntry",
     "batch_number",
     "stage_function",
 ]
@@ -52,7 +52,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WalkEntry:
     """Where records enter: a source, a durable edge, or the keyed operator before the region."""
 
     name: str
@@ -97,7 +97,7 @@ class Walk:
 
     segment: str
     lead: str
-    entries: tuple[Entry, ...]
+    entries: tuple[WalkEntry, ...]
     steps: tuple[Step, ...]
     exits: tuple[Exit, ...]
 
@@ -295,8 +295,8 @@ def walked(
             walker.close()
 
 
-def entered(entries: Sequence[Entry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    """Entry number of `batch`, and its records in that entry's columns."""
+def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    """WalkEntry number of `batch`, and its records in that entry's columns."""
     if len(entries) == 1:
         return 0, batch.select(list(entries[0].columns))
     entry = batch.column(ENTRY)[0].as_py()
