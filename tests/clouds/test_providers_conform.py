@@ -18,10 +18,10 @@ from elastream.clouds.local.local import Local
 from elastream.clouds.pool import Membership, Pool, PoolClient, PoolHosts
 from elastream.clouds.provider import RunState, Terms
 from elastream.model.cloud import HostType
-from elastream.planning.sharing.messages import PoolOffer
-from elastream.planning.sharing.pooling import PoolRules
-from elastream.services.pool import PoolNode
-from elastream.services.pool_service import pool_service
+from elastream.planning.sharing.messages import Offer
+from elastream.planning.sharing.rules import Rules
+from elastream.services.arbiter_node import ArbiterNode
+from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.executors import Executors
@@ -79,11 +79,11 @@ def local(folder: Path) -> Iterator[Made]:
 
 @contextmanager
 def pool(folder: Path) -> Iterator[Made]:
-    """Machines of a pool whose service runs in this process."""
-    offer = PoolOffer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), {"tiny": 2})
+    """Machines of an arbiter whose service runs in this process."""
+    offer = Offer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), 2)
     log = StateLog(folder / "pool.journal", "pool")
-    node = PoolNode(offer, PoolRules(settle=0.0), log, time.time)
-    transport = InProcess(TestClient(pool_service(node, None)))
+    node = ArbiterNode(offer, Rules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
+    transport = InProcess(TestClient(arbiter_service(node)))
     membership = Membership(PoolClient(Pool("http://pool", "a"), transport))
     provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
 
@@ -110,4 +110,4 @@ class TestLocal(provider_suite(ProviderCase("local", local, wrong=("master", "..
 
 @pytest.mark.spark
 class TestPool(provider_suite(ProviderCase("pool", pool, wrong=("master", "a b")))):  # type: ignore[misc]
-    """With real processes, over a pool's own service."""
+    """With real processes, over the arbiter's own service."""

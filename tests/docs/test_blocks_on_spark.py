@@ -15,7 +15,7 @@ from elastream.model.endpoints import KafkaTopic
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.spark.queries.compiled import start_queries
+from elastream.spark.queries.compiler import start_queries
 
 pytestmark = pytest.mark.spark
 

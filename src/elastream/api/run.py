@@ -28,6 +28,7 @@ from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS, check_source
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
@@ -117,14 +118,14 @@ def run(
             ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
         finally:
             plant.close()
-        taken = plant.taken()
+        taken = plant.queries.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
 
 
 def _drive(
-    plant: SparkPlant,
+    plant: SparkPlant[CompiledQueries],
     policy: Policy,
     directory: RunDirectory,
     about: Mapping[str, Any],

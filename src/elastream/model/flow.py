@@ -58,6 +58,8 @@ class Dataflow:
     @property
     def graph(self) -> Graph:
         """The dataflow so far, validated. Raises DataflowError."""
+        if not self._operators:
+            raise DataflowError(f"dataflow {self.name!r}: it has no source")
         return Graph(self.name, tuple(self._operators), tuple(self._edges))
 
     def source(

@@ -141,7 +141,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated, immutable dataflow. Construction raises DataflowError that names the fault."""
+    """A validated, immutable dataflow. Construction raises DataflowError that names the fault.
+
+    One without operators is that of a plant where nothing runs yet.
+    """
 
     name: str
     operators: tuple[Operator, ...]
@@ -260,6 +263,8 @@ class Graph:
             path.append(previous)
 
     def _check_operators(self) -> None:
+        if not self.operators:
+            return
         if not self.sources:
             self._fail("it has no source")
         if not self.sinks:

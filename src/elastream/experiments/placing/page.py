@@ -20,6 +20,7 @@ from elastream.experiments.placing.on_spark import (
     Query,
     cluster,
     network_kind,
+    operators_of,
     phase,
     settle,
 )
@@ -120,11 +121,12 @@ def run_elastic_allocator_spark(
 
     quick: one random placement and not three, measured for less long.
     """
-    begun, mine = time.monotonic(), (ALLOCATED,)
+    begun = time.monotonic()
     measured = QUICK_MEASURED if quick else MEASURED
     with cluster(BESIDE) as plant:
         kinds = (plant.confinement, network_kind(plant))
-        settle(plant, Even((RUNNING,)), PLACED)
+        mine = operators_of(plant, ALLOCATED)
+        settle(plant, Even(operators_of(plant, RUNNING)), PLACED)
         steps: list[tuple[str, Policy]] = [
             ("even", Even(mine)),
             *((f"random, seed {seed}", Random(seed, mine)) for seed in ((1,) if quick else (1, 2, 3))),
