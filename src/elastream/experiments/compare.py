@@ -202,7 +202,9 @@ def compare(
     known = [pattern for pattern in patterns.values() if pattern is not None]
     length = seconds if seconds is not None else max((pattern.seconds for pattern in known), default=0.0)
     if not 0 < length < math.inf:
-        raise InputError("the load never ends: say how long to simulate" if length else "there is no load to simulate")
+        bare = ", ".join(repr(name) for name, pattern in patterns.items() if pattern is None)
+        lacking = f"there is no load to simulate: source {bare} declares none" if bare else "there is no load to simulate"
+        raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     trials = []
