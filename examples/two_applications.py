@@ -1,8 +1,8 @@
 """Two word counts share three machines: `orders` has priority 2, `clicks` 1, and their peaks are at different times.
 
-python examples/two_applications.py           # starts the pool and both, a process each; three to four minutes
+python examples/two_applications.py           # starts the arbiter and both, a process each; three to four minutes
 
-While only `clicks` is busy it uses two machines. At the peak of `orders` the pool recalls one: `clicks` continues on its
+While only `clicks` is busy it uses two machines. At the peak of `orders` the arbiter recalls one: `clicks` continues on its
 minimum, its query does not restart, and both count every word exactly once.
 """
 
@@ -61,13 +61,13 @@ def count(application, url, folder):
 
 
 def main(folder):
-    """Run the pool and both applications; returns machines held over time, results, and the bill."""
+    """Run the arbiter and both applications; returns machines held over time, results, and the bill."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    document = folder / "pool.yaml"
-    document.write_text(f"pool: two-{port}\nlisten: 127.0.0.1:{port}\nmachines: {{small: 3}}\n")
-    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "pool", document])
+    document = folder / "arbiter.yaml"
+    document.write_text(f"arbiter: {{name: two-{port}, listen: 127.0.0.1:{port}, machines: {{small: 3}}}}\n")
+    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "manager", document])
     started = {}
     seen = []
     try:
@@ -110,14 +110,14 @@ def held(url):
 
 
 def wait_for(url):
-    """Wait until the pool answers."""
+    """Wait until the arbiter answers."""
     for _ in range(200):
         try:
             look(url)
             return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise SystemExit("the pool did not start")
+    raise SystemExit("the arbiter did not start")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, Tas
 from elastream.model.cloud import HostState, HostType
 from elastream.model.plant import Plan, Policy
 from elastream.planning.policies.by_load import ByLoad
-from elastream.spark import attach as attached
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import attach
+from elastream.spark.jvm.capabilities import probe
+from elastream.spark.queries import watched
 from stranger import two_executors
 from waiting import wait_until
 
@@ -60,7 +60,7 @@ def queries(spark, tmp_path_factory):
 
 def tasks(pilot):
     plant = pilot.plant
-    return {} if plant is None else {str(task): host for query in plant.queries for task, host in query.ran.items()}
+    return {} if plant is None else {str(task): at.executor for task, at in plant.placing.where().items()}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, quer
 def test_only_the_queries_that_are_named_are_watched(spark, queries):
     with Autopilot(spark, period=0.5, observe_only=True).watch(queries[1]) as pilot:
         wait_until(lambda: tasks(pilot))
-        assert [query.name for query in pilot.plant.queries] == ["joined"]
+        assert [query.name for query in pilot.plant.queries.all] == ["joined"]
 
 
 def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_were(spark, queries, caplog):
@@ -119,7 +119,7 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
         wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
         wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False)
-        wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.first.items()))
+        wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.first.items()))
     assert not pilot.running
     assert settings_of(spark) == before
     assert [query.runId for query in queries] == runs
@@ -137,7 +137,7 @@ def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, cap
 
 
 def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
-    plant = AttachedPlant(spark, probe(spark).driver, None)
+    plant = attach(spark, probe(spark).driver, None)
     try:
         wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
@@ -157,7 +157,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         again = start_counts(spark, tmp_path / "again", "again")
 
         def runs():
-            return {query.name: query.runs for query in pilot.plant.queries}
+            return {query.name: query.runs for query in pilot.plant.queries.all}
 
         wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)))
         assert pilot.running
@@ -166,7 +166,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
 
 def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
-    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
+    plant = attach(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
 
     def observed(holds):
         return lambda: holds(plant.observe())
@@ -176,7 +176,7 @@ def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(sp
         assert plant.apply(ReleaseHost("h2")).succeeded
         wait_until(observed(lambda o: "h2" not in o.leases))
         assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
-        assert set(plant.ran().values()) == {"h1"}
+        assert set(plant.mover.ran().values()) == {"h1"}
         assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
         assert plant.apply(LeaseHost("h3", "one slot")).succeeded
         wait_until(observed(lambda o: o.usable == ("h1", "h3")))
@@ -187,7 +187,7 @@ def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(sp
 
 def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
-    monkeypatch.setattr(attached, "RESTART", 1.0)
+    monkeypatch.setattr(watched, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
     wait_until(lambda: tasks(pilot))

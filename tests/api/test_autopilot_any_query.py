@@ -4,7 +4,6 @@ One session with two executors and Spark's own settings; state in RocksDB where 
 """
 
 import sys
-import time
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -158,13 +157,13 @@ def test_every_partition_lands_where_it_is_wanted_and_what_is_counted_stays_righ
         names = {TaskId(f"q/{stage}", n) for stage in stages for n in range(PARTITIONS)}
 
         def seen():
-            return [(each.newest, each.stages, each.ran) for each in (pilot.plant.queries if pilot.plant else ())]
+            return [(each.newest, each.stages, each.batches) for each in (pilot.plant.queries.all if pilot.plant else ())]
 
         wait_until(lambda: set(policy.wanted) >= names or not query.isActive, otherwise=seen)
         assert query.exception() is None
         assert set(policy.wanted) == names
         wait_until(lambda: {each.task for each in pilot.plant.placing.landed} == names)
-        wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.wanted.items()))
+        wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.wanted.items()))
         moved = len(out)
         wait_until(lambda: len(out) > moved + 2)
     assert (query.isActive, query.runId) == (True, run)
@@ -187,10 +186,10 @@ def test_a_query_without_state_is_watched_and_left_alone(spark, tmp_path, caplog
     query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(processingTime="300 milliseconds").start()
     try:
         with Autopilot(spark, period=0.3).watch(query) as pilot:
-            wait_until(lambda: pilot.plant is not None and pilot.plant.looks > 3 and len(pilot.plant.queries) == 1)
-            assert pilot.plant.queries[0].operators == ()
+            wait_until(lambda: pilot.plant is not None and pilot.plant.looks > 3 and len(pilot.plant.queries.all) == 1)
+            assert pilot.plant.queries.all[0].operators == ()
             assert not pilot.plant.placing.tasks
-            wait_until(lambda: pilot.plant.queries[0].newest > 3)
+            wait_until(lambda: pilot.plant.queries.all[0].newest > 3)
         assert query.isActive
     finally:
         query.stop()
@@ -207,7 +206,8 @@ def test_a_query_that_has_found_nothing_to_do_for_long_is_known_all_the_same(spa
     spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
     try:
         query.processAllAvailable()
-        time.sleep(3)  # by now it has had nothing to do several times
+        batch = query.lastProgress["batchId"]
+        wait_until(lambda: [each["batchId"] for each in query.recentProgress].count(batch + 1) > 3)  # it had nothing to do
         with Autopilot(spark, period=0.3, observe_only=True).watch(query) as pilot:
             wait_until(lambda: pilot.plant is not None and len(pilot.plant.observe().tasks) == PARTITIONS)
     finally:

@@ -47,9 +47,9 @@ def test_a_host_joins_takes_a_partition_and_is_given_back_while_the_query_goes_o
     with Autopilot(spark, period=0.5, policy=OneMore(), cloud=Local(TINY, max_hosts=2), max_hosts=2).watch(query) as pilot:
         wait_until(lambda: pilot.plant is not None and [each.task.index for each in pilot.plant.placing.landed] == [0])
         plant = pilot.plant
-        assert set(plant.ran().values()) <= {"h1", "h2"}
+        assert set(plant.mover.ran().values()) <= {"h1", "h2"}
     assert pilot.join(60)
-    assert plant.kept == ()
+    assert pilot.kept == []
     batch = query.lastProgress["batchId"]
     wait_until(lambda: query.lastProgress["batchId"] > batch + 2)
     executors = spark.sparkContext._jsc.sc().statusStore().executorList(True)

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, play
+from waiting import ended
 
 TESTS = Path(__file__).parent.parent
 
@@ -305,9 +305,9 @@ def test_explain_tells_what_managers_refused_each_other_and_what_they_remark() -
     ("document", "said"),
     [
         (None, "manager.yaml cannot be read: No such file"),
-        ("region: {name: east}", "manager.yaml:1: region.infrastructure: is missing"),
+        ("region: {name: east}", "manager.yaml:1: region.arbiter: is missing"),
         (
-            "infrastructure: {token_file: t, journal: j, regions: {e: }, applications: {a: }}",
+            "arbiter: {name: a, token_file: t, machines: {small: 1}}",
             "t cannot be read: No such file",
         ),
     ],
@@ -405,17 +405,16 @@ def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
 
 
 def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:
-    after = "print('ready', flush=True)\nimport time\ntime.sleep(60)"
+    after = "print('ready', flush=True)\nimport time\ntime.sleep(600)"
     job = program(after, end=False)
     command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stderr is not None
-        deadline = time.monotonic() + 60
-        while running.stdout.readline() != "ready\n":
-            assert time.monotonic() < deadline
+        while (line := running.stdout.readline()) != "ready\n":
+            assert line, "it ended"
         os.kill(running.pid, signal.SIGINT)
-        out, problems = running.communicate(timeout=60)
+        out, problems = ended(running)
     assert running.returncode == 130
     assert out.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert problems == ""

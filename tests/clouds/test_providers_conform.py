@@ -16,12 +16,12 @@ from conformance.provider_suite import Made, ProviderCase, provider_suite
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.local.local import Local
 from elastream.clouds.pool import Membership, Pool, PoolClient, PoolHosts
-from elastream.clouds.provider import Terms
+from elastream.clouds.provider import RunState, Terms
 from elastream.model.cloud import HostType
-from elastream.planning.sharing.messages import PoolOffer
-from elastream.planning.sharing.pooling import PoolRules
-from elastream.services.pool import PoolNode
-from elastream.services.pool_service import pool_service
+from elastream.planning.sharing.messages import Offer
+from elastream.planning.sharing.rules import Rules
+from elastream.services.arbiter_node import ArbiterNode
+from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.executors import Executors
@@ -33,8 +33,8 @@ TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
 def fake(folder: Path) -> Iterator[Made]:
     provider = FakeProvider()
 
-    def fill() -> None:
-        provider.room = 0
+    def fill(full: bool) -> None:
+        provider.room = 0 if full else 10
 
     yield Made(provider, SMALL, lambda: None, provider.die, fill)
 
@@ -50,8 +50,8 @@ def session_executors(folder: Path) -> Iterator[Made]:
     session = FakeSession(obliging=100)
     executors = Executors(session)
 
-    def fill() -> None:
-        session.obliging = 0
+    def fill(full: bool) -> None:
+        session.obliging = 0 if full else 100
 
     provider = SessionExecutors(session, executors, Terms((SMALL,), 10), allowed=0)
 
@@ -65,8 +65,11 @@ def session_executors(folder: Path) -> Iterator[Made]:
 def local(folder: Path) -> Iterator[Made]:
     provider = Local(TINY, max_hosts=2).open(folder)
 
-    def fill() -> None:
-        provider.lease({"other": TINY, "another": TINY})
+    def fill(full: bool) -> None:
+        for name in ("other", "another"):
+            if full:
+                provider.lease({name: TINY})
+                provider.report(RunState(ready=frozenset({name})))
 
     try:
         yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill)
@@ -76,16 +79,16 @@ def local(folder: Path) -> Iterator[Made]:
 
 @contextmanager
 def pool(folder: Path) -> Iterator[Made]:
-    """Machines of a pool whose service runs in this process."""
-    offer = PoolOffer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), {"tiny": 2})
+    """Machines of an arbiter whose service runs in this process."""
+    offer = Offer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), 2)
     log = StateLog(folder / "pool.journal", "pool")
-    node = PoolNode(offer, PoolRules(settle=0.0), log, time.time)
-    transport = InProcess(TestClient(pool_service(node, None)))
+    node = ArbiterNode(offer, Rules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
+    transport = InProcess(TestClient(arbiter_service(node)))
     membership = Membership(PoolClient(Pool("http://pool", "a"), transport))
     provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
 
-    def fill() -> None:
-        transport.cut = True
+    def fill(full: bool) -> None:
+        transport.cut = full
 
     try:
         yield Made(provider, TINY, kill=provider.local.cluster.kill, fill=fill)
@@ -107,4 +110,4 @@ class TestLocal(provider_suite(ProviderCase("local", local, wrong=("master", "..
 
 @pytest.mark.spark
 class TestPool(provider_suite(ProviderCase("pool", pool, wrong=("master", "a b")))):  # type: ignore[misc]
-    """With real processes, over a pool's own service."""
+    """With real processes, over the arbiter's own service."""

@@ -19,19 +19,21 @@ from elastream.model.errors import CloudError
 class Made:
     """A provider under test. kind: a type of which it has two hosts at a time. tick: lets time pass for what is behind it.
 
-    kill: ends a host unasked, None where nothing can. fill: takes all room away, None where there always is some.
+    kill: ends a host unasked, None where nothing can. fill: takes all room away (True) or gives it back (False); None where
+    there always is some.
     """
 
     provider: Provider
     kind: HostType
     tick: Callable[[], None] = lambda: time.sleep(0.05)
     kill: Callable[[str], None] | None = None
-    fill: Callable[[], None] | None = None
+    fill: Callable[[bool], None] | None = None
 
 
 @dataclass(frozen=True)
 class ProviderCase:
-    """A provider to be held to the contract. make: a fresh one, with nothing leased, closed by the context's end.
+    """A provider to be held to the contract. make: a fresh one, with nothing leased, closed by the context's end; all tests
+    use it in turn.
 
     patience: seconds after which what was to come about did not. wrong: names that no host of it can have.
     """
@@ -69,10 +71,21 @@ def provider_suite(case: ProviderCase) -> type:
     """A class of tests for one provider."""
 
     class Suite:
-        @pytest.fixture
-        def made(self, tmp_path) -> Iterator[Made]:
-            with case.make(tmp_path) as made:
+        @pytest.fixture(scope="class")
+        @classmethod
+        def opened(cls, tmp_path_factory) -> Iterator[Made]:
+            with case.make(tmp_path_factory.mktemp("provider")) as made:
                 yield made
+
+        @pytest.fixture
+        def made(self, opened) -> Iterator[Made]:
+            yield opened
+            if opened.fill is not None:
+                opened.fill(False)
+            hosts = tuple(opened.provider.hosts())
+            opened.provider.release(hosts)
+            for host in hosts:
+                await_phase(opened, host, None, patience=case.patience)
 
         def up(self, made: Made, *hosts: str) -> None:
             made.provider.lease(dict.fromkeys(hosts, made.kind))
@@ -133,7 +146,7 @@ def provider_suite(case: ProviderCase) -> type:
         def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
             if made.fill is None:
                 pytest.skip("this provider always has room")
-            made.fill()
+            made.fill(True)
             made.provider.lease({"h1": made.kind})
             for _ in range(3):
                 status = made.provider.hosts()["h1"]
@@ -163,10 +176,10 @@ def provider_suite(case: ProviderCase) -> type:
             owed = made.provider.owed()
             assert owed is None or owed >= 0
 
-        def test_it_may_be_closed_twice(self, made):
-            self.up(made, "h1")
-            made.provider.close()
-            made.provider.close()
+        def test_it_may_be_closed_twice(self, opened):
+            self.up(opened, "h1")
+            opened.provider.close()
+            opened.provider.close()
 
     Suite.__name__ = Suite.__qualname__ = f"TestProvider{case.name.title().replace(' ', '')}"
     return Suite

@@ -16,7 +16,6 @@ from elastream.documents.dataflow import load_document
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.services.manager_document import load_manager
-from elastream.services.pool_document import load_pool
 
 PYTHON = ("python", "py")
 LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
@@ -24,9 +23,8 @@ LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
 
 READERS: dict[str, Callable[[Path], object]] = {
     "dataflow": load_document,
-    "infrastructure": load_manager,
+    "arbiter": load_manager,
     "region": load_manager,
-    "pool": load_pool,
 }
 """Who reads a document, by its first key."""
 
@@ -37,10 +35,6 @@ operators: {lines: {source: simulated}, out: {from: lines, sink: simulated}}
 
 FILES = {"token": "a token of sixteen characters or more", "books/a.txt": "to be or not to be", "reviews/a.txt": "a review"}
 """Files that pages speak of."""
-
-
-PENDING = {ROOT / "docs/how-to/managers.md"}
-"""Pages whose Python waits for an interface that is about to change."""
 
 
 @pytest.fixture
@@ -74,7 +68,7 @@ def test_a_block_says_what_it_is():
 def test_python_and_yaml_of_a_page_work(page, folder):
     carried_out = started(folder)
     for block in blocks(page):
-        if block.language in PYTHON and page not in PENDING:
+        if block.language in PYTHON:
             carried_out.execute(block)
         elif block.language == "yaml":
             read(block, folder)

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from elastream import Dataflow, constant, parquet, records
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
-from elastream.spark.queries.compiled import start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.jvm.session import session_settings
 from elastream.recording.directory import RunDirectory
 

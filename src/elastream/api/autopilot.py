@@ -18,7 +18,7 @@ from elastream.control.loop import Loop
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
@@ -28,9 +28,9 @@ from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
 from elastream.services.metrics import PrometheusObserver
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import AttachedPlant, attach
 from elastream.spark.hosts.joining import join
+from elastream.spark.jvm.capabilities import probe
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -102,6 +102,7 @@ class Autopilot:
         self._loop: Loop | None = None
         self._stopped = False
         self._staying: ExitStack | None = None
+        self.kept: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
         """Look after `queries`, through restarts from their checkpoints; with none given, after all that the session has.
@@ -164,13 +165,12 @@ class Autopilot:
                 plant = self._attach(stack)
                 if plant is not None:
                     self._steer(plant)
-                    if plant.kept:
+                    if self.kept:
                         log.info("%s stay until this program ends: queries run, and nothing else does their work",
-                                 ", ".join(plant.kept))  # fmt: skip
+                                 ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
-            log.error("it looks after nothing any more, because of a fault: %s: %s", type(error).__name__, _line(error))
-            log.debug("the fault", exc_info=True)
+            log.error("autopilot stopped because of a fault: %s", in_one_line(error), exc_info=True)
             if self._plant is not None:
                 self._plant.close()
 
@@ -187,7 +187,7 @@ class Autopilot:
         if cloud is not None:
             provider = self._joined(cast(Cloud, cloud), stack)
         terms = None if provider is None else provider.terms
-        return AttachedPlant(
+        return attach(
             self._spark,
             can.driver,
             can.task_loads,
@@ -200,7 +200,8 @@ class Autopilot:
             kinds=[self._type] if self._type else terms.types if terms else [_executor(can.slots or 1)],
             gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
-            hands_off=self._observe_only,
+            observe_only=self._observe_only,
+            kept=self.kept,
         )
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
@@ -209,7 +210,7 @@ class Autopilot:
         try:
             cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
         except (ElastreamError, OSError) as error:
-            log.warning("hosts cannot be leased: %s", _line(error))
+            log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None
         stack.callback(cluster.close)
         return cluster
@@ -242,7 +243,7 @@ class Autopilot:
             try:
                 found.append(PrometheusObserver(*self._metrics))
             except (ImportError, OSError, ValueError) as error:
-                log.warning("there are no metrics: %s", _line(error))
+                log.warning("there are no metrics: %s", in_one_line(error))
         if self._folder is not None:
             found.append(Recorder(self._folder / FILE_NAME))
         return found
@@ -313,7 +314,3 @@ class _Spoken:
 def _executor(slots: int) -> HostType:
     """What an executor of the session's own is taken for."""
     return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -28,6 +28,7 @@ from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS, check_source
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
@@ -88,6 +89,7 @@ def run(
     order.
     """
     options = current_options()
+    policy, cloud = options.policy or policy, options.cloud or cloud
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     for source in graph.sources:
@@ -117,14 +119,14 @@ def run(
             ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
         finally:
             plant.close()
-        taken = plant.taken()
+        taken = plant.queries.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
 
 
 def _drive(
-    plant: SparkPlant,
+    plant: SparkPlant[CompiledQueries],
     policy: Policy,
     directory: RunDirectory,
     about: Mapping[str, Any],
@@ -205,10 +207,8 @@ def _with_input(graph: Graph, path: str | None) -> Graph:
     """`graph` with its only file source reading `path`; itself for None. Raises InputError for several file sources."""
     if path is None:
         return graph
-    readers = [source for source in graph.sources if isinstance(source.endpoint, TextFiles | Files)]
+    readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}
     if len(readers) != 1:
         raise InputError(f"--input {path}: dataflow {graph.name!r} has {len(readers)} sources that read files, not one")
-    operators = tuple(
-        replace(o, endpoint=replace(o.endpoint, path=path)) if o is readers[0] else o for o in graph.operators
-    )
+    operators = tuple(replace(o, reads=readers.get(o.name, o.reads)) for o in graph.operators)
     return Graph(graph.name, operators, graph.edges)

@@ -15,7 +15,6 @@ from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.manager import manager
-from elastream.cli.pool import pool
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.simulate import simulate
@@ -26,7 +25,7 @@ __all__ = ["COMMANDS", "INTERRUPTED", "app"]
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment, manager, pool)
+COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment, manager)
 
 
 class Commands(TyperGroup):

@@ -7,18 +7,22 @@ not answer, what was granted stays granted. `elastream.planning.sharing` decides
 """
 
 import contextlib
+import errno
+import hashlib
 import logging
+import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
@@ -26,13 +30,16 @@ from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Pha
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
-from elastream.planning.managers import messages
-from elastream.planning.managers.messages import Holding, View
-from elastream.planning.sharing.messages import Claim, PoolOffer
+from elastream.planning.sharing import holder
+from elastream.planning.sharing.holder import Holder
+from elastream.planning.sharing.messages import Claim, Offer, View
 
 __all__ = ["Membership", "MembershipLost", "Pool", "PoolClient", "PoolHosts"]
 
 log = logging.getLogger(__name__)
+
+OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+VIEW: TypeAdapter[View] = TypeAdapter(View)
 
 THREAD = "pool membership"
 """The thread that claims, and what its alarms are called."""
@@ -53,9 +60,9 @@ class MembershipLost(CloudError):
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where `elastream pool` serves. application: its name there, which no other may have. priority: its weight where
-    more is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by default the
-    environment variable ELASTREAM_POOL_TOKEN.
+    url: where the arbiter of the machines serves (`elastream manager`). application: its name there, which no other may
+    have. priority: its weight where more is wanted than there is. minimum: machines that it is sure of. token: what the
+    arbiter asks for, by default the environment variable ELASTREAM_POOL_TOKEN.
 
     Raises CloudError for a priority or a minimum that makes no sense.
     """
@@ -69,7 +76,7 @@ class Pool:
     def __post_init__(self) -> None:
         if not self.application:
             raise CloudError("an application needs a name in its pool")
-        if not self.priority > 0:
+        if not 0 < self.priority < math.inf:
             raise CloudError(f"application {self.application!r} has the priority {self.priority:g}: it must be above 0")
         if self.minimum < 1:
             raise CloudError(
@@ -86,7 +93,7 @@ class Pool:
     def max_hosts(self) -> int:
         """How many machines the pool has; asks it. Raises ElastreamError where it does not answer."""
         with PoolClient(self) as client:
-            return sum(client.offer().machines.values())
+            return client.offer().max_hosts
 
     def open(
         self,
@@ -127,26 +134,22 @@ class PoolClient:
         self._place = f"/applications/{quote(pool.application, safe='')}"
         self._key = ""
 
-    def offer(self) -> PoolOffer:
+    def offer(self) -> Offer:
         """What the pool has."""
         return self._offer(self._ask("GET", "/"))
 
-    def join(self) -> PoolOffer:
+    def join(self) -> Offer:
         """Become a member; what the pool has."""
         wanted = {"priority": self.pool.priority, "minimum": self.pool.minimum}
         answer = self._ask("POST", self._place, wanted)
         self._key = str(answer.get("key", ""))
         return self._offer(answer)
 
-    def claim(self, claim: Claim) -> tuple[View, float]:
-        """Say what is held and wanted; what may be used, and what is owed so far."""
-        answer = self._ask("PUT", self._place, claim.to_json())
+    def claim(self, claim: Claim) -> View:
+        """Send what is held and wanted; what may be used, and what is owed so far."""
         try:
-            view = messages.from_json(answer["view"])
-            if not isinstance(view, View):
-                raise ValueError(type(view).__name__)
-            return view, float(answer["owed"])
-        except (ValueError, KeyError, TypeError):
+            return VIEW.validate_python(self._ask("PUT", self._place, asdict(claim)))
+        except ValidationError:
             raise self._no_pool() from None
 
     def leave(self) -> None:
@@ -183,10 +186,10 @@ class PoolClient:
             raise CloudError(f"the pool at {url} refuses application {self.pool.application!r}: {refusal}")
         return dict(answer)
 
-    def _offer(self, answer: Mapping[str, Any]) -> PoolOffer:
+    def _offer(self, answer: Mapping[str, Any]) -> Offer:
         try:
-            return PoolOffer.from_json(answer["offer"])
-        except (ValueError, KeyError, TypeError):
+            return OFFER.validate_python(answer["offer"])
+        except (ValidationError, KeyError):
             raise self._no_pool() from None
 
     def _no_pool(self, status: int = 200) -> EnvironmentProblem:
@@ -203,11 +206,12 @@ class Membership:
         self._client = client
         self._alarms = alarms or Alarms(time.monotonic)
         self.offer = client.join()
-        self._kind_of = self.offer.kind_of_machine
+        # A name of any length makes one of a socket, which the kernel keeps short.
+        self._place = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
         self._lock = threading.RLock()
-        self._view = View(client.pool.application, 0, ())
+        self._held = Holder(client.pool.application)
         self._owed = 0.0
-        self._number = 0
+        self._refusal = ""
         self._bound: dict[str, str] = {}  # machine by host
         self._locks: dict[str, socket.socket] = {}
         self._waiting: dict[str, HostType] = {}
@@ -237,13 +241,18 @@ class Membership:
         try:
             self._client.leave()
         except ElastreamError as error:
-            log.warning("%s did not leave its pool, which will count it as gone: %s", self._view.application, error)
+            log.warning("%s did not leave its pool, which will count it as gone: %s", self._held.name, error)
         self._client.close()
 
-    def recalled(self) -> Collection[str]:
-        """Hosts on machines that the pool gives to another application."""
+    def recalled(self) -> Mapping[str, str]:
+        """Hosts on machines that are recalled, with the reason."""
         with self._lock:
-            return {host for host, machine in self._bound.items() if machine in self._view.leave}
+            leave = self._held.leave
+            return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
+
+    def refusal(self) -> str:
+        """Why not all that it requests is granted; empty where nothing is refused."""
+        return self._refusal
 
     def report(self, kept: Collection[str], critical: bool) -> None:
         """Note for the next claim which recalled hosts will not be left, and whether the service level is missed."""
@@ -260,7 +269,7 @@ class Membership:
         with self._lock:
             free, placed = self._free(), []
             for host, kind in waiting.items():
-                machine = next((each for each in free if self._kind_of[each] == kind.name and self._locked(each)), None)
+                machine = next((each for each in free if self._held.hosts[each] == kind.name and self._locked(each)), None)
                 if machine is not None:
                     start(host, kind)
                     free.remove(machine)
@@ -271,8 +280,8 @@ class Membership:
 
     def _free(self) -> list[str]:
         """Machines that may be used, and are not."""
-        taken = {*self._bound.values(), *self._view.leave}
-        return [machine for machine in self._view.hosts if machine not in taken]
+        taken = set(self._bound.values())
+        return [machine for machine in self._held.open if machine not in taken]
 
     def _locked(self, machine: str) -> bool:
         """Whether this process has the machine's lock; tries to get it."""
@@ -280,9 +289,11 @@ class Membership:
             lock = socket.socket(socket.AF_UNIX)
             try:
                 # An abstract name: the kernel takes it back when its holder is gone, however that came about.
-                lock.bind(f"\0elastream-pool-{self.offer.name}-{machine}")
-            except OSError:
+                lock.bind(f"\0elastream-pool-{self._place}-{machine}")
+            except OSError as error:
                 lock.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise EnvironmentProblem(f"machine {machine!r} cannot be locked: {error.strerror or error}") from error
                 return False
             self._locks[machine] = lock
         return True
@@ -300,19 +311,17 @@ class Membership:
 
     def beat(self) -> None:
         """Send one claim and take in its answer; raises ElastreamError where there is none."""
-        claim = self._claim()
         try:
-            view, owed = self._client.claim(claim)
+            view = self._client.claim(self._claim())
         except MembershipLost:
             # As a new member it has back what nobody took meanwhile, and learns what it has lost.
             self._client.join()
             with self._lock:
-                held = claim.holding.hosts
-                self._view = View(self._view.application, 0, held)
-            view, owed = self._client.claim(self._claim())
+                self._held = Holder(self._held.name, hosts=self._held.hosts)
+            view = self._client.claim(self._claim())
         with self._lock:
-            self._view, self._owed = view, owed
-            lost = [host for host, machine in self._bound.items() if machine not in view.hosts]
+            self._held, self._owed, self._refusal = holder.hear(self._held, view), view.owed, view.refused
+            lost = [host for host, machine in self._bound.items() if machine not in self._held.hosts]
         for host in lost:
             self._evict(host)
 
@@ -323,21 +332,19 @@ class Membership:
                 self._locks.pop(self._bound.pop(host)).close()
             used = set(self._bound.values())
             asks = [type.name for type in self._waiting.values()]
-            kept = []
-            for machine in self._free():
+            gone = []
+            for machine in [machine for machine in self._held.hosts if machine not in used]:
                 # One that was granted and is not used yet: kept for a host that waits, else given back.
-                if self._kind_of[machine] in asks:
-                    asks.remove(self._kind_of[machine])
-                    kept.append(machine)
-                elif lock := self._locks.pop(machine, None):
+                if machine not in self._held.leave and self._held.hosts[machine] in asks:
+                    asks.remove(self._held.hosts[machine])
+                    continue
+                gone.append(machine)
+                if lock := self._locks.pop(machine, None):
                     lock.close()
-            held = tuple(machine for machine in self._view.hosts if machine in used or machine in kept)
-            # What is given back must not be used while the answer is on its way.
-            self._view = replace(self._view, hosts=held)
-            self._number += 1
-            refused = tuple(sorted(self._refused & set(self._view.leave)))
-            holding = Holding(self._view.application, self._number, self._view.term, held, refused)
-            return Claim(holding, tuple(asks), self._critical)
+            refused = tuple(sorted(self._refused & self._held.leave.keys()))
+            # What is given back is not used any more, whenever that is heard.
+            self._held, said = holder.claim(self._held, gone, refused=refused, asks=tuple(asks), critical=self._critical)
+            return said
 
 
 class PoolHosts:
@@ -377,11 +384,15 @@ class PoolHosts:
         with self._lock:
             self._place()
             recalled = self._membership.recalled()
-            found = {name: replace(host, recalled=name in recalled) for name, host in self.local.hosts().items()}
+            found = {
+                name: replace(host, recalled=True, reason=recalled[name]) if name in recalled else host
+                for name, host in self.local.hosts().items()
+            }
             for name in self._evicted & set(found):
                 if found[name].phase is Phase.GONE:
                     found[name] = replace(found[name], reason="the pool gave its machine to another application")
-            waits = f"it waits until the pool {self._membership.offer.name!r} grants a machine"
+            refusal = self._membership.refusal()
+            waits = f"it waits until {self._membership.offer.name!r} grants a machine" + (f": {refusal}" if refusal else "")
             return found | {name: HostStatus(kind.name, Phase.REQUESTED, waits) for name, kind in self._waiting.items()}
 
     def measure(self) -> Mapping[str, Measured]:
@@ -416,7 +427,6 @@ class PoolHosts:
             self.local.cluster.kill(host)
 
 
-def local_of(offer: PoolOffer, minimum: int = 1) -> Local:
+def local_of(offer: Offer, minimum: int = 1) -> Local:
     """The hosts of a pool as this machine's."""
-    machines = sum(offer.machines.values())
-    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=machines, latency=offer.latency)
+    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
@@ -38,7 +38,7 @@ PLOTTED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one policy came to. compliance: fraction of records in time, None where nothing was promised.
+    """Results of one policy. compliance: fraction of records in time, None without a service level.
 
     waiting: records still queued at the end. series: rows as in `simulation.Result`.
     """
@@ -111,7 +111,7 @@ class Comparison:
         ]
         return " ".join(sentences)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Findings:
         """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
         winner = self.winner
         check = Check(
@@ -130,7 +130,7 @@ class Comparison:
             "verdict": self.verdict,
             "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
         }
-        return Outcome(figures, {}, (check,), self._page(), environment(plant="simulated"))
+        return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:
         """A table with a row per policy; a missed target is marked in its compliance."""
@@ -202,7 +202,9 @@ def compare(
     known = [pattern for pattern in patterns.values() if pattern is not None]
     length = seconds if seconds is not None else max((pattern.seconds for pattern in known), default=0.0)
     if not 0 < length < math.inf:
-        raise InputError("the load never ends: say how long to simulate" if length else "there is no load to simulate")
+        bare = ", ".join(repr(name) for name, pattern in patterns.items() if pattern is None)
+        lacking = f"there is no load to simulate: source {bare} declares none" if bare else "there is no load to simulate"
+        raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     trials = []

@@ -82,5 +82,5 @@ def run_on_spark(
             plant.close()
         if ending.status != "finished":
             raise ElastreamError(f"the run of {flow.graph.name!r} under {policy.name!r} {ending.status}: {ending.reason}")
-        taken = {source: replayed(control / CORPUS, count) for source, (control, count) in plant.taken().items()}
+        taken = {source: replayed(control / CORPUS, count) for source, (control, count) in plant.queries.taken().items()}
         return SparkRun(collector.recording, ending.facts, check(folder, taken), plant.confinement)

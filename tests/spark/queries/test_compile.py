@@ -20,7 +20,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.queries.compiled import RunningSegment, explain_failure, start_queries, switch
+from elastream.spark.queries.compiler import RunningSegment, explain_failure, start_queries, switch
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant

@@ -11,10 +11,10 @@ from elastream.model.action import MoveTask, TaskId
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Metric
 from elastream.recording.directory import RunDirectory
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages
 from elastream.spark.start import start_plant
-from elastream.spark.telemetry.tasks import TaskLoads, TaskWatch
+from elastream.spark.telemetry.tasks import TaskWatch
 from elastream.spark.telemetry.traffic import MapOutputs
 from waiting import wait_until
 
@@ -92,8 +92,8 @@ def test_what_each_state_partition_costs_is_measured(plant):
 def test_what_feeds_the_keyed_operator_stands_nowhere_and_crosses_between_the_hosts(plant):
     for index, host in enumerate(("h1", "h2", "h1", "h2")):
         plant.apply(MoveTask(TaskId("count", index), host))
-    before = plant.telemetry.batches
-    seen = observed(plant, lambda o: not plant.placing.wanted() and plant.telemetry.batches > before + 8)
+    before = plant.queries.telemetry.batches
+    seen = observed(plant, lambda o: not plant.placing.wanted() and plant.queries.telemetry.batches > before + 8)
     assert seen.exchange.known
     assert set(seen.exchange.source.tolist()) == {-1}
     assert sorted(seen.exchange.target.tolist()) == [0, 1, 2, 3]

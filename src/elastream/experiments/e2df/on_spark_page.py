@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_e2df_spark"]
@@ -25,7 +25,7 @@ def run_e2df_spark(
     sensitivity: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """Run the three scenarios one after the other, each on a separate cluster; `sensitivity` and `workers` are ignored.
 
     quick: half the length of the load. progress: called with (description, runs done, all runs).
@@ -39,10 +39,10 @@ def run_e2df_spark(
     return outcome(runs, time.monotonic() - begun)
 
 
-def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Outcome:
-    """The outcome of the runs."""
+def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
+    """The findings of the runs."""
     checks = bars(runs)
-    return Outcome(
+    return Findings(
         {
             "scenarios": {name: run.metrics for name, run in runs.items()},
             "latency over static": {name: runs[name].latency / runs["static"].latency for name in SCENARIOS[1:]},

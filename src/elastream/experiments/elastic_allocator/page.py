@@ -21,7 +21,7 @@ from elastream.experiments.elastic_allocator.experiment import (
     by_policy,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import amount, percent
 
@@ -41,7 +41,7 @@ def run_elastic_allocator(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
@@ -73,8 +73,8 @@ def run_elastic_allocator(
     return outcome(runs, seconds)
 
 
-def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
-    """The outcome of the runs; the bars apply to the default assumptions."""
+def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the default assumptions."""
     given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
     checks = bars(main)
@@ -86,7 +86,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
         if (mine := [run for run in runs if run.case.assumptions == other])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
-    return Outcome(
+    return Findings(
         {
             "rates": tables,
             "World Cup 1998, busiest day": day,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.experiments.assumptions import assumed
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Floats, Metric, Observation
@@ -50,7 +50,7 @@ SETTLED = 50.0
 """Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
 FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
-"""Numbers of seeds, full and `quick`. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no
+"""Numbers of seeds, full and quick. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no
 worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its mean to
 about one point. The 25 draws of five runs gave five points too much. Fewer suffice to show a change."""
 

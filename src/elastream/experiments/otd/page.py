@@ -8,6 +8,7 @@ from typing import Any
 
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
     FEWER_SEEDS,
@@ -24,7 +25,6 @@ from elastream.experiments.otd.experiment import (
     mean_of,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import percent
 
@@ -39,8 +39,8 @@ def run_otd(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
-    """Run both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
+) -> Findings:
+    """Both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
 
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
     progress: called with (description, runs done, all runs).
@@ -91,8 +91,8 @@ def figures_of(
     return found
 
 
-def outcome(runs: Sequence[OtdRun], seconds: float) -> Outcome:
-    """The outcome of the runs; the bars apply to the paper's cluster."""
+def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the paper's cluster."""
     given = OtdAssumptions()
     main = figures_of(runs, MAIN, given)
     sizes = {size.name: found for size in SIZES if (found := figures_of(runs, size, given))["communication"]}
@@ -109,7 +109,7 @@ def outcome(runs: Sequence[OtdRun], seconds: float) -> Outcome:
     ]
     best = sum(exact) / len(exact)
     checks = bars(main)
-    return Outcome(
+    return Findings(
         {
             MAIN.name: main,
             "exact packing, CPU use of workers": best,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.findings import Check, Findings, check_table, environment
 from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.placing.on_spark import (
     HOST,
@@ -20,6 +20,7 @@ from elastream.experiments.placing.on_spark import (
     Query,
     cluster,
     network_kind,
+    operators_of,
     phase,
     settle,
 )
@@ -71,7 +72,7 @@ CPU, SPREAD = "CPU of hosts (mean, of the quota)", "CPU of hosts (deviation)"
 
 def run_otd_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
+) -> Findings:
     """Run both kinds of application, each on a separate cluster; `sensitivity` and `workers` are ignored.
 
     quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
@@ -95,8 +96,8 @@ def run_otd_spark(
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
-def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Outcome:
-    """The outcome of the runs: phases by case and name. kinds: descriptions of hosts and network."""
+def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Findings:
+    """The findings of the runs: phases by case and name. kinds: descriptions of hosts and network."""
     checks = [check for case, phases in found.items() for check in _otd_bars(case, phases)]
     tables = [table for case, phases in found.items() for table in _tables(f"{case}-intensive, on Spark", phases)]
     paper = [
@@ -115,16 +116,17 @@ def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], 
 
 def run_elastic_allocator_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
+) -> Findings:
     """A query allocated beside one that runs, evenly, by chance and by the allocator; otherwise as `run_otd_spark`.
 
     quick: one random placement and not three, measured for less long.
     """
-    begun, mine = time.monotonic(), (ALLOCATED,)
+    begun = time.monotonic()
     measured = QUICK_MEASURED if quick else MEASURED
     with cluster(BESIDE) as plant:
         kinds = (plant.confinement, network_kind(plant))
-        settle(plant, Even((RUNNING,)), PLACED)
+        mine = operators_of(plant, ALLOCATED)
+        settle(plant, Even(operators_of(plant, RUNNING)), PLACED)
         steps: list[tuple[str, Policy]] = [
             ("even", Even(mine)),
             *((f"random, seed {seed}", Random(seed, mine)) for seed in ((1,) if quick else (1, 2, 3))),
@@ -138,8 +140,8 @@ def run_elastic_allocator_spark(
     return allocator_outcome(found, kinds, time.monotonic() - begun)
 
 
-def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Outcome:
-    """The outcome for the allocated query: phases by name."""
+def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Findings:
+    """The findings for the allocated query: phases by name."""
     ours = found[GMA].metrics
     source = "paper, section V-B: lowest deviation and highest utilisation of the three"
     checks = [
@@ -234,14 +236,14 @@ def _outcome(
     tables: Sequence[Table],
     kinds: Sequence[str],
     seconds: float,
-) -> Outcome:
+) -> Findings:
     seconds = round(seconds, 1)
     about = Prose(
         f"Hosts: {'; '.join(kinds)}. Figures are measured on Spark. Deviation is the root "
         "of the summed squares off the mean."
     )
     blocks: list[Block] = [Prose(prose), about, check_table(checks, "Spark"), *tables]
-    return Outcome(
+    return Findings(
         {**figures, "seconds": seconds},
         paper,
         tuple(checks),

@@ -24,13 +24,14 @@ from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
-from elastream.planning.managers.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
 from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
 from elastream.planning.managers.seats import Seats
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.managers.telling import told
+from elastream.planning.sharing.rules import RegionFacts
+from elastream.planning.sharing.rules import Rules as ArbiterRules
 
 __all__ = ["E2df", "E2dfMemory"]
 
@@ -118,14 +119,15 @@ class E2df:
             OperatorRules(self.scale_out, self.scale_in, self.seed),
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
             RegionRules(spare, self.low, self.infrastructure_period),
-            InfrastructureRules(
+            ArbiterRules(
                 self.patience,
-                self.prefer,
-                self._region_facts(context),
-                math.inf if self.max_price is None else self.max_price,
-                math.inf if self.max_latency is None else self.max_latency,
-                context.max_hosts - ending,
-                context.min_hosts,
+                by_spare=True,
+                prefer=self.prefer,
+                regions=self._region_facts(context),
+                max_price=math.inf if self.max_price is None else self.max_price,
+                max_latency=math.inf if self.max_latency is None else self.max_latency,
+                max_hosts=context.max_hosts - ending,
+                min_hosts=context.min_hosts,
                 consolidate_below=self.consolidate_below,
             ),
         )

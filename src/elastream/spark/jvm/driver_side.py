@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
 
-__all__ = ["HERE", "DriverSide", "first_line"]
+__all__ = ["HERE", "DriverSide", "TaskLoads", "first_line"]
 
 HERE = Path(__file__).parent
 """Where the methods are."""
@@ -53,6 +53,13 @@ class DriverSide:
         Needs the methods of `DriverSide.java`.
         """
         return time.thread_time() + max(0, int(self._object.spent())) / 1e9
+
+
+class TaskLoads(DriverSide):
+    """The methods of `TaskLoads.java`. Raises EnvironmentProblem where this Spark does not tell what single tasks cost."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, HERE / "TaskLoads.java")
 
 
 def first_line(error: Exception) -> str:

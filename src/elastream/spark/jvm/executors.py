@@ -1,7 +1,7 @@
 """Which executors the session has, on which host and how busy: one call to the driver, which keeps count of them anyway."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastream.spark.jvm.driver_side import DriverSide
 
@@ -25,9 +25,12 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a state partition was last: the address of its host and the id of its executor."""
+    """Where a state partition was last: the id of the executor, and the address of its host, `""` where that is not known.
 
-    address: str
+    An application never uses the id of an executor twice: two locations with the same one are equal.
+    """
+
+    address: str = field(compare=False)
     executor: str
 
 

@@ -9,16 +9,18 @@ and may overwrite what it was told, which is why callers move right after a batc
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener
+from elastream.spark.jvm.stateful import StatefulOperator
 
 __all__ = ["Location", "StatePartitions"]
 
@@ -27,38 +29,55 @@ log = logging.getLogger(__name__)
 LOOK = 0.01
 """Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
 
+FIRST = StatefulOperator(0)
+
 PATIENCE = 60.0
 """Seconds that the end of a batch is waited for, to see in its plan how its operators open their state."""
 
 
-class StatePartitions:
-    """The state partitions of one stateful operator of one query.
+class Run(Protocol):
+    """One run of a query, by its ids; a StreamingQuery is one."""
 
-    operator: its number in Spark's physical plan (0 for the first). stores: names of its state stores, `("default",)`
-    for aggregations.
+    @property
+    def id(self) -> str:
+        """The query's, which outlives a restart from its checkpoint."""
+        ...
+
+    @property
+    def runId(self) -> str:
+        """This run's."""
+        ...
+
+
+class StatePartitions:
+    """The state partitions of one run of a query: where they are, and how they are moved.
+
+    operators: those that run in one task a partition, by default the first one of Spark's physical plan with one store, as
+    an aggregation has. driver: answers for all partitions at once; made here where none is given.
     """
 
     def __init__(
         self,
         spark: SparkSession,
-        query: StreamingQuery,
+        query: Run,
         partitions: int,
-        operator: int = 0,
-        stores: tuple[str, ...] = ("default",),
+        operators: Sequence[StatefulOperator] = (FIRST,),
+        driver: DriverSide | None = None,
     ) -> None:
         self.partitions = partitions
-        self._operator = operator
-        self._stores = stores
+        self._operators = tuple(operators)
+        self._driver = DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)
         self._spark = spark
         self._jvm = jvm
+        self._state = jvm.org.apache.spark.sql.execution.streaming.state
+        self._nothing_else = jvm.PythonUtils.toSeq([])
         self._streams = java_session(spark).streams()
         self._query_id = jvm.java.util.UUID.fromString(query.id)
-        self._run_id = jvm.java.util.UUID.fromString(query.runId)
+        self._run, self._run_id = query.runId, jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
         self._opener: StateOpener | None = None
         self._looked_for_opener = False
-        self._providers: dict[tuple[int, str], Java] = {}
         try:
             self._coordinator = self._streams.stateStoreCoordinator()
         except (Py4JError, TypeError) as error:
@@ -66,18 +85,23 @@ class StatePartitions:
 
     def where(self) -> Mapping[int, Location]:
         """Location of every partition that has been loaded anywhere; empty before the first batch."""
-        if self._state_root() is None:
+        root = self._state_root()
+        if root is None:
             return {}
-        located = ((partition, self._location(partition)) for partition in range(self.partitions))
-        return {partition: location for partition, location in located if location is not None}
+        first = self._operators[0]
+        answers = self._driver.ask(
+            "locations", self._coordinator, root, self._run, first.id, first.stores[0], self.partitions
+        )
+        return {partition: _location(place) for partition, (place,) in enumerate(answers) if place}
 
     def move(self, partition: int, to: Location) -> None:
-        """Let the next batch run `partition` at `to`. About a millisecond; no effect before the first batch."""
+        """Let the next batch run `partition` at `to`. About a millisecond a store; no effect before the first batch."""
         if self._state_root() is None:
             return
-        nothing_else = self._jvm.PythonUtils.toSeq([])
-        for store in self._stores:
-            self._coordinator.reportActiveInstance(self._provider(partition, store), to.address, to.executor, nothing_else)
+        for operator in self._operators:
+            for store in operator.stores:
+                provider = self._provider(operator, partition, store)
+                self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
 
     def planned(self) -> int:
         """The newest batch that was planned; -1 before the first."""
@@ -102,12 +126,14 @@ class StatePartitions:
         each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
         what it does not hold: `keep` is for those that run none yet.
         """
+        if len(self._operators) > 1:
+            return None
         if self._version() < 1 or not (self._looked_for_opener or self._look_for_opener()):
             return ()
         if self._opener is None:
             return None
         execution = self._execution()
-        held = {partition: at for partition in places if (at := self._location(partition)) is not None}
+        held = {partition: at for partition in places if (at := self._at(partition)) is not None}
         if execution is None or not held:
             return ()
         arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
@@ -119,11 +145,13 @@ class StatePartitions:
             opening.join(LOOK if keep else None)
             alive = opening.is_alive()
             for partition in held.keys() - seen:
-                if (now := self._location(partition)) == places[partition]:
+                if (now := self._at(partition)) == places[partition]:
                     seen.add(partition)
                 if now != held[partition] and (keep or now != places[partition]):
                     # Put right: it shall stay, or its task was run elsewhere because the executor was busy.
                     self.move(partition, held[partition])
+        if opening.fault is not None:
+            raise opening.fault
         # What was overwritten by the next batch's reports before anyone looked is not known to be there.
         return seen if opening.done else ()
 
@@ -134,7 +162,7 @@ class StatePartitions:
             time.sleep(LOOK)
         if execution is None or not ended:
             return False
-        self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
+        self._opener = find_opener(self._spark, execution, self._operators[0].id, self.partitions)
         self._looked_for_opener = True
         return True
 
@@ -153,13 +181,9 @@ class StatePartitions:
         progress = None if wrapper is None else wrapper.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
-    def _provider(self, partition: int, store: str) -> Java:
-        key = (partition, store)
-        if key not in self._providers:
-            state = self._jvm.org.apache.spark.sql.execution.streaming.state
-            store_id = state.StateStoreId(self._state_root(), self._operator, partition, store)
-            self._providers[key] = state.StateStoreProviderId(store_id, self._run_id)
-        return self._providers[key]
+    def _provider(self, operator: StatefulOperator, partition: int, store: str) -> Java:
+        store_id = self._state.StateStoreId(self._state_root(), operator.id, partition, store)
+        return self._state.StateStoreProviderId(store_id, self._run_id)
 
     def _state_root(self) -> str | None:
         """Folder of the query's state, known to Spark once its first batch was planned."""
@@ -168,13 +192,10 @@ class StatePartitions:
             self._root = execution.checkpointLocation() if execution is not None else None
         return self._root
 
-    def _location(self, partition: int) -> Location | None:
-        location = self._coordinator.getLocation(self._provider(partition, self._stores[0]))
-        if not location.isDefined():
-            return None
-        # The coordinator answers in the form of a task location, "executor_HOST_ID".
-        _, address, executor = location.get().split("_", 2)
-        return Location(address, executor)
+    def _at(self, partition: int) -> Location | None:
+        first = self._operators[0]
+        location = self._coordinator.getLocation(self._provider(first, partition, first.stores[0]))
+        return _location(location.get()) if location.isDefined() else None
 
     def _execution(self) -> Java:
         """The newest execution of the query, None before its first batch and after its end."""
@@ -183,17 +204,26 @@ class StatePartitions:
 
 
 class _Opening(threading.Thread):
-    """Partitions on their way into executors. done: whether all of the tasks that open them have."""
+    """Partitions on their way into executors. done: whether all tasks that open them have; fault: what else ended it."""
 
     def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
-        super().__init__(name="load-state", daemon=True)
+        super().__init__(name="open-state", daemon=True)
         self._opener, self._arguments = opener, arguments
         self.done = False
+        self.fault: BaseException | None = None
 
     def run(self) -> None:
         try:
             self._opener.open(*self._arguments)
             self.done = True
-        except Py4JError as error:
+        except Py4JError:
             # An executor that leaves meanwhile takes its tasks with it, for one; the partitions are moved all the same.
-            log.info("state was not loaded ahead: %s", " ".join(str(error).split("\n")[:2]))
+            log.info("state was not loaded ahead", exc_info=True)
+        except BaseException as error:
+            self.fault = error  # raised again by `load`, in a thread that somebody watches
+
+
+def _location(place: str) -> Location:
+    """The coordinator answers in the form of a task location, "executor_HOST_ID"."""
+    _, address, executor = place.split("_", 2)
+    return Location(address, executor)

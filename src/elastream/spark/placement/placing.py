@@ -6,24 +6,22 @@ of a migration), be it that the plan has changed or that Spark ran it elsewhere.
 named by whoever made the `StatePartitions`, and hosts are whatever `target` turns into executors.
 """
 
-import contextlib
-import queue
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from elastream.model.action import TaskId
+from elastream.model.alarms import Alarms
 from elastream.model.migration import Migration, MigrationState
 from elastream.spark.jvm.state_partitions import Location
 from elastream.spark.placement.allocation import Allocation
+from elastream.spark.placement.loading import Load, Loaders
 
 __all__ = ["Limits", "Placing", "Plan", "States", "Target"]
 
 ATTEMPTS = 20
 """Times a migration is told again before it is dropped; one or two are normal."""
-LOADERS = 4
-"""States that are loaded at a time, at most."""
 LOADS = 3
 """Times a state is loaded ahead before the migration goes on without: loading ahead only saves time."""
 
@@ -95,15 +93,6 @@ class Limits:
     lazy: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Load:
-    """States that are loaded by one job: an operator's, each at its place. keep: batches do not go there yet."""
-
-    operator: str
-    keep: bool
-    places: dict[TaskId, Location]
-
-
 @dataclass
 class _UnderWay:
     """A migration with what it needs to be stepped along: the executor it goes to, and the batch that will show it.
@@ -115,7 +104,7 @@ class _UnderWay:
     place: Location | None = None
     due: int = 0
     loads: int = 0
-    load: _Load | None = None
+    load: Load | None = None
     loaded: bool = False
     keep: bool = False
 
@@ -125,6 +114,7 @@ class Placing:
 
     states: by the name that tasks have as their operator; may be changed by `attach` and `detach`. clock: seconds, for
     histories. plan: where wishes are kept. benefit: what a migration of a task is good for, any unit; the most goes first.
+    alarms: sounded by a loader that dies.
     """
 
     def __init__(
@@ -135,6 +125,7 @@ class Placing:
         *,
         limits: Limits | None = None,
         benefit: Callable[[TaskId], float] = lambda task: 0.0,
+        alarms: Alarms | None = None,
     ) -> None:
         self._states = dict(states)
         self._clock = clock
@@ -146,8 +137,9 @@ class Placing:
         self._under_way: dict[TaskId, _UnderWay] = {}
         self._held: dict[TaskId, str] = {}
         self._cold: set[str] = set()
-        self._loads: queue.SimpleQueue[_Load | None] = queue.SimpleQueue()
-        self._loaders: list[threading.Thread] = []
+        self._as_of: dict[str, int] = {}
+        self._followed: object = None
+        self._loaders = Loaders(self._load, alarms or Alarms(clock))
         self.landed: list[Migration] = []
         self.dropped: list[Migration] = []
         self.drifted = 0
@@ -163,8 +155,9 @@ class Placing:
         return self._plan
 
     def where(self) -> Mapping[TaskId, Location]:
-        """Where each task ran last, as of the last `look`."""
-        return dict(self._where)
+        """Where each task ran last, as of the last `look`, or as its own batch reported since."""
+        with self._lock:
+            return dict(self._where)
 
     def wanted(self) -> Mapping[TaskId, str]:
         """Migrations under way: host by task."""
@@ -188,6 +181,7 @@ class Placing:
             for task in [task for task in self._under_way if task.operator == name]:
                 self._end(task, MigrationState.DROPPED)
             self._where = {task: at for task, at in self._where.items() if task.operator != name}
+            self._as_of.pop(name, None)
 
     def want(self, task: TaskId, host: str, why: str = "") -> None:
         """Let `task` run on `host` from the next batch on, and for good; replaces an earlier wish for another host."""
@@ -211,8 +205,28 @@ class Placing:
     def look(self, operators: Iterable[str] | None = None) -> None:
         """Ask the coordinator where the tasks of `operators`, by default of all, are."""
         for name in list(self._states) if operators is None else operators:
-            for index, location in self._states[name].where().items():
-                self._where[TaskId(name, index)] = location
+            if (states := self._states.get(name)) is not None:
+                found = {TaskId(name, index): location for index, location in states.where().items()}
+                with self._lock:
+                    self._where |= found
+
+    def ran(self, operator: str, batch: int, executors: Sequence[str]) -> None:
+        """Take the report of the tasks of a batch on which executor each ran, unless a `look` is newer."""
+        with self._lock:
+            if operator in self._states and batch > self._as_of.get(operator, -1):
+                self._as_of[operator] = batch
+                self._where |= {TaskId(operator, index): Location("", each) for index, each in enumerate(executors)}
+
+    def follow(self, target: Target) -> None:
+        """Begin a migration of each task that the plan has elsewhere, where the plan or a report of `ran` is new.
+
+        Asks nobody anything: this is how a change is noticed while no batch is followed.
+        """
+        with self._lock:
+            seen = (self._plan.latest.version, dict(self._as_of))
+            if self._plan.latest.hosts and seen != self._followed:
+                self._follow_plan(self._states, target)
+            self._followed = seen
 
     def batch_ended(self, operators: Collection[str], batch: int, target: Target) -> None:
         """Batch `batch` of the query of `operators` has ended: see where it ran their tasks, and take migrations along.
@@ -222,6 +236,7 @@ class Placing:
         """
         self.look(operators)
         with self._lock:
+            self._as_of |= {name: batch for name in operators if name in self._states}
             for task in [task for task in self._under_way if task.operator in operators]:
                 self._settle(task, batch, target)
             self._follow_plan(operators, target)
@@ -231,9 +246,8 @@ class Placing:
                     self._flip(each)
 
     def close(self) -> None:
-        """Begin no further load. One under way is not waited for: where no executor is left it would never end."""
-        for _ in self._loaders:
-            self._loads.put(None)
+        """Begin no further load; one under way is not waited for."""
+        self._loaders.close()
 
     # -- steps, under the lock -----------------------------------------------------------------------------------------
 
@@ -298,7 +312,7 @@ class Placing:
         # one runs, an executor that has a part in it would load in its time, and by a job of its own at that.
         held = set(self._where.values())
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
-        loads: dict[tuple[str, bool], _Load] = {}
+        loads: dict[tuple[str, bool], Load] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
             if _reached(sum(count.values()), self.limits.in_all):
@@ -312,13 +326,12 @@ class Placing:
             known = task in self._where and task.operator not in self._cold
             if self.limits.lazy and known and each.loads < LOADS and (keep or self._states[task.operator].idle()):
                 # One job loads all that have their turn now: a job costs the driver more than loading a small state does.
-                each.load = loads.setdefault((task.operator, keep), _Load(task.operator, keep, {}))
+                each.load = loads.setdefault((task.operator, keep), Load(task.operator, keep, {}))
                 each.load.places[task] = place
                 each.loads, each.loaded, each.keep = each.loads + 1, False, keep
                 self._step(each, MigrationState.WARMING)
         for load in loads.values():
-            self._loads.put(load)
-            self._more_loaders()
+            self._loaders.put(load)
 
     def _waits(self, each: _UnderWay) -> bool:
         """Whether an executor that runs no task yet still loads others: the first to run would have it unload the rest."""
@@ -337,20 +350,7 @@ class Placing:
             each.due = states.planned() + 1
             self._step(each, MigrationState.FLIPPED)
 
-    def _more_loaders(self) -> None:
-        if len(self._loaders) < LOADERS:
-            # A daemon, which a program that ends does not wait for.
-            loader = threading.Thread(target=self._load_all, name=f"load-state-{len(self._loaders)}", daemon=True)
-            self._loaders.append(loader)
-            loader.start()
-
-    def _load_all(self) -> None:
-        while (load := self._loads.get()) is not None:
-            # A query or session that ends meanwhile answers with an error; the migration goes on without, or ends with it.
-            with contextlib.suppress(Exception):
-                self._load(load)
-
-    def _load(self, load: _Load) -> None:
+    def _load(self, load: Load) -> None:
         """In a thread of its own: load states, and flip where the new executor runs other tasks already."""
         loaded: Collection[int] | None = ()
         try:

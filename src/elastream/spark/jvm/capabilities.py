@@ -14,9 +14,8 @@ from elastream.clouds.provider import lacks_as_provider
 from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
 from elastream.spark.jvm.allocation import UNLIMITED
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import jvm_of
-from elastream.spark.telemetry.tasks import TaskLoads
 
 __all__ = ["Capabilities", "probe"]
 

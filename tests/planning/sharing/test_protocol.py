@@ -10,22 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from elastream.model.cloud import HostType
 from elastream.planning.managers import applications, regions
 from elastream.planning.managers.applications import Application, ApplicationRules
-from elastream.planning.managers.infrastructure import (
-    HostRecord,
-    Infrastructure,
-    InfrastructureRules,
-    Stance,
-    adopt,
-    decide,
-)
-from elastream.planning.managers.messages import Holding, Message, RegionReport, View
 from elastream.planning.managers.regions import Region, RegionRules
+from elastream.planning.sharing import holder
+from elastream.planning.sharing.arbiter import decide
+from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
+from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
 from properties import examples
 
-REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
-RULES = InfrastructureRules(patience=50.0, max_hosts=8)
+Message = Claim | View | RegionReport | RegionOrder
+REGIONS, APPLICATIONS = ("east", "west"), {"a": 1.0, "b": 1.0}
+SMALL = HostType("small", cores=1.0, region="east")
+RULES = Rules(by_spare=True, patience=50.0, max_hosts=8)
 APPLICATION_RULES = ApplicationRules(settle=20.0)
 REGION_RULES = RegionRules(settle=10.0)
 
@@ -33,19 +32,22 @@ REGION_RULES = RegionRules(settle=10.0)
 class Protocol(RuleBasedStateMachine):
     """Managers, the hosts that are really there, and messages under way."""
 
+    sharing = RULES
+
     @initialize()
     def begin(self) -> None:
         self.now = 0.0
         records = {
-            f"h{number}": HostRecord(region, "small", Stance.VIEWED, owner)
+            f"h{number}": HostRecord(region, "small", Tenure.HELD, owner)
             for number, (region, owner) in enumerate((r, a) for r in REGIONS for a in APPLICATIONS)
         }
-        self.manager: Infrastructure = adopt(records, REGIONS, APPLICATIONS, 10)
+        self.manager: Arbiter = replace(adopt(records, REGIONS, APPLICATIONS, 10), kinds={"small": SMALL})
         self.regions = {
             name: Region(name, 1, hosts=dict.fromkeys(ward.hosts, 0.0)) for name, ward in self.manager.regions.items()
         }
         self.applications = {
-            name: Application(name, 1, hosts=ward.hosts) for name, ward in self.manager.applications.items()
+            name: Application(name, 1, hosts=dict.fromkeys(ward.hosts, "small"))
+            for name, ward in self.manager.applications.items()
         }
         self.leased = dict.fromkeys(records, True)
         self.ever = list(records)
@@ -67,11 +69,24 @@ class Protocol(RuleBasedStateMachine):
         )  # fmt: skip
         self.network.append(said)
 
-    @rule(name=st.sampled_from(APPLICATIONS), critical=st.booleans(), spare=st.integers(0, 3))
+    @rule(name=st.sampled_from(sorted(APPLICATIONS)), critical=st.booleans(), spare=st.integers(0, 3))
     def application_answers(self, name: str, critical: bool, spare: int) -> None:
         occupied = frozenset(host for who, host in self.running if who == name)
         self.applications[name], said = applications.answer(
             APPLICATION_RULES, self.applications[name], self.now, occupied, critical, (("east", spare),)
+        )
+        self.network.append(said)
+
+    @rule(name=st.sampled_from(sorted(APPLICATIONS)), critical=st.booleans(), asks=st.integers(0, 3), data=st.data())
+    def an_application_requests_hosts_and_gives_some_back_unasked(
+        self, name: str, critical: bool, asks: int, data: st.DataObject
+    ) -> None:
+        mine = self.applications[name]
+        needed = {host for who, host in {*self.running, *self.pending} if who == name} | set(mine.granted)
+        gone = data.draw(st.sets(st.sampled_from(sorted(mine.hosts) or [""]), max_size=2)) - needed
+        refused = tuple(sorted(needed.intersection(mine.leave)))
+        self.applications[name], said = holder.claim(
+            mine, gone, refused=refused, asks=("small",) * asks, critical=critical, spare=(("east", asks),)
         )
         self.network.append(said)
 
@@ -80,10 +95,10 @@ class Protocol(RuleBasedStateMachine):
     @rule(data=st.data())
     def infrastructure_decides(self, data: st.DataObject) -> None:
         """It hears some of what is under way, in any order, some of it twice; what it heard may come once more."""
-        upwards = [m for m in self.network if isinstance(m, RegionReport | Holding)]
+        upwards = [m for m in self.network if isinstance(m, RegionReport | Claim)]
         heard = data.draw(st.just(upwards) | st.lists(st.sampled_from(upwards), max_size=4)) if upwards else []
-        self.manager, told = decide(RULES, self.manager, self.now, heard)
-        again, _ = decide(RULES, self.manager, self.now, heard)
+        self.manager, told = decide(self.sharing, self.manager, self.now, heard)
+        again, _ = decide(self.sharing, self.manager, self.now, heard)
         assert again == self.manager, "a doubled message changed something"
         self.network += [message for message in told if message not in self.network]
 
@@ -96,7 +111,7 @@ class Protocol(RuleBasedStateMachine):
     @property
     def downwards(self) -> list[Message]:
         """Orders and views under way, the newest first: hypothesis prefers what comes first."""
-        return [m for m in reversed(self.network) if not isinstance(m, RegionReport | Holding)]
+        return [m for m in reversed(self.network) if not isinstance(m, RegionReport | Claim)]
 
     @precondition(lambda self: self.network)
     @rule(data=st.data())
@@ -105,10 +120,10 @@ class Protocol(RuleBasedStateMachine):
 
     def deliver(self, message: Message) -> None:
         if isinstance(message, View):
-            heard = applications.hear(self.applications[message.application], message)
-            assert applications.hear(heard, message) == heard, "a doubled view changed something"
+            heard = holder.hear(self.applications[message.application], message)
+            assert holder.hear(heard, message) == heard, "a doubled view changed something"
             self.applications[message.application] = heard
-        elif not isinstance(message, RegionReport | Holding):
+        elif not isinstance(message, RegionReport | Claim):
             region, lease, release = regions.hear(self.regions[message.region], message, self.now)
             assert regions.hear(region, message, self.now) == (region, (), ()), "a doubled order changed something"
             self.regions[message.region] = region
@@ -146,10 +161,10 @@ class Protocol(RuleBasedStateMachine):
         self.running = {each for each in self.running if each[1] != host}
         self.pending = {each: at for each, at in self.pending.items() if each[1] != host}
 
-    @rule(name=st.sampled_from(APPLICATIONS), data=st.data())
+    @rule(name=st.sampled_from(sorted(APPLICATIONS)), data=st.data())
     def an_application_places_a_replica(self, name: str, data: st.DataObject) -> None:
         mine = self.applications[name]
-        open_ = sorted(set(mine.hosts) - mine.leave - self.dead)
+        open_ = sorted(set(mine.open) - self.dead)
         if open_:
             host = data.draw(st.sampled_from(open_))
             self.applications[name] = replace(mine, granted={**mine.granted, host: self.now})
@@ -198,7 +213,17 @@ Protocol.TestCase.settings = settings(max_examples=examples(200), stateful_step_
 TestProtocol = Protocol.TestCase
 
 
-def without_terms(state: Infrastructure) -> tuple[object, ...]:
+class ByDemand(Protocol):
+    """The same where hosts are shared by what applications request, and may be recalled while they are in use."""
+
+    sharing = replace(RULES, by_spare=False)
+
+
+ByDemand.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50)
+TestByDemand = ByDemand.TestCase
+
+
+def without_terms(state: Arbiter) -> tuple[object, ...]:
     """What a manager knows, but for the counters that only tell old from new."""
     return (
         {host: replace(record, term=0) for host, record in state.hosts.items()},
@@ -209,7 +234,7 @@ def without_terms(state: Infrastructure) -> tuple[object, ...]:
     )
 
 
-hosts_in_use = st.lists(st.tuples(st.sampled_from(REGIONS), st.sampled_from(APPLICATIONS)), min_size=2, max_size=8)
+hosts_in_use = st.lists(st.tuples(st.sampled_from(REGIONS), st.sampled_from(sorted(APPLICATIONS))), min_size=2, max_size=8)
 
 
 @given(hosts_in_use, st.data(), st.booleans())
@@ -217,9 +242,11 @@ def test_a_drain_that_is_cancelled_leaves_no_trace(
     hosts: list[tuple[str, str]], data: st.DataObject, critical: bool
 ) -> None:
     """The application cannot leave in time, or refuses because it is critical: all is as it was."""
-    records = {f"h{k}": HostRecord(region, "small", Stance.VIEWED, owner) for k, (region, owner) in enumerate(hosts)}
+    records = {f"h{k}": HostRecord(region, "small", Tenure.HELD, owner) for k, (region, owner) in enumerate(hosts)}
     manager = adopt(records, REGIONS, APPLICATIONS, 100)
-    held = {name: Application(name, 1, hosts=manager.applications[name].hosts) for name in APPLICATIONS}
+    held = {
+        name: Application(name, 1, hosts=dict.fromkeys(manager.applications[name].hosts, "small")) for name in APPLICATIONS
+    }
     before = without_terms(manager), {name: (a.hosts, a.leave) for name, a in held.items()}
     drain = tuple(data.draw(st.lists(st.sampled_from(sorted(records)), min_size=1, unique=True)))
     reports = [
@@ -231,7 +258,7 @@ def test_a_drain_that_is_cancelled_leaves_no_trace(
     for now in (10.0, 50.0, 51.0):
         for message in told:
             if isinstance(message, View):
-                held[message.application] = applications.hear(held[message.application], message)
+                held[message.application] = holder.hear(held[message.application], message)
         said = []
         for name in APPLICATIONS:
             held[name], holding = applications.answer(
@@ -249,7 +276,7 @@ def test_lost_messages_delay_what_the_managers_agree_on_and_change_nothing_of_it
 ) -> None:
     """Regions that want a number of hosts have it, and applications hold them, once messages come through again."""
     wanted = {"east": east, "west": west}
-    rules = InfrastructureRules()
+    rules = Rules(by_spare=True)
     manager = adopt({}, REGIONS, APPLICATIONS, 1)
     had = {name: Region(name, 1) for name in REGIONS}
     held = {name: Application(name, 1) for name in APPLICATIONS}
@@ -270,7 +297,7 @@ def test_lost_messages_delay_what_the_managers_agree_on_and_change_nothing_of_it
             if not next(channel, True):
                 continue
             if isinstance(message, View):
-                held[message.application] = applications.hear(held[message.application], message)
+                held[message.application] = holder.hear(held[message.application], message)
             else:
                 had[message.region], lease, _ = regions.hear(had[message.region], message, now)
                 leased |= {host: True for host, _ in lease}

@@ -1,7 +1,7 @@
-"""Outcome of an experiment: its figures, those of the paper, and bars that are held, missed or undecided.
+"""Findings of an experiment: its figures, those of the paper, and bars that are held, missed or undecided.
 
-Every experiment returns an `Outcome`, so that all are printed, saved and judged in the same way.
-`elastream.experiments.page` renders it.
+Every experiment returns `Findings`, so that all are printed, saved and judged in the same way.
+`elastream.experiments.page` renders them.
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 
 from elastream.experiments.page import Page, Table
 
-__all__ = ["CHANCE", "Check", "Outcome", "as_json", "check_table", "counted", "environment"]
+__all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment"]
 
 CHANCE = 0.05
 """Significance level of the sign test that decides whether a bar over several runs is held or missed."""
@@ -78,8 +78,8 @@ def _decided(held: int, runs: int) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of an experiment. figures: by name, nested, JSON-ready; paper: the paper's, under the same names.
+class Findings:
+    """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all.
 
     verdict: explanation of missed checks; empty if none is missed or the cause is unknown.
     """
@@ -97,7 +97,7 @@ class Outcome:
         return not any(check.missed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON-ready dict, see `as_json`."""
+        """The findings as JSON-ready dict, see `as_json`."""
         return as_json(self.figures, self.paper, self.checks, self.environment, self.verdict)
 
 

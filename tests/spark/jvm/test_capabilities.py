@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from elastream.model.errors import EnvironmentProblem
-from elastream.spark import capabilities
-from elastream.spark.capabilities import probe
+from elastream.spark.jvm import capabilities
 from elastream.spark.jvm.allocation import UNLIMITED
+from elastream.spark.jvm.capabilities import probe
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

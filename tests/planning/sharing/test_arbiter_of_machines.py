@@ -6,34 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.cloud import Billing, HostType, Lease
-from elastream.planning.managers.messages import Holding, View
-from elastream.planning.sharing.messages import Claim, PoolOffer
-from elastream.planning.sharing.pooling import (
-    Machine,
-    Paid,
-    PoolRules,
-    PoolState,
-    Stance,
-    admission,
-    bill,
-    hear,
-    join,
-    leave,
-    round_of,
-    view,
-)
+from elastream.planning.sharing.arbiter import decide, join, leave, refusal
+from elastream.planning.sharing.billing import Paid, bill
+from elastream.planning.sharing.messages import Claim, View
+from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.state import Arbiter, Tenure, fixed, view_for
 from properties import examples
 
 SMALL = HostType("small", cores=0.5, price=1.0, billing=Billing(30.0))
 BIG = HostType("big", cores=2.0, price=4.0, billing=Billing(60.0))
-NOTHING = View("", 0, ())
-RULES = PoolRules(patience=20.0, silence=15.0, settle=5.0)
+NOTHING = View("", 0)
+RULES = Rules(patience=20.0, silence=15.0, settle=5.0)
 
 
-def pool(small: int = 4, big: int = 0) -> PoolState:
-    kinds = {kind.name: kind for kind in (SMALL, BIG)}
+def pool(small: int = 4, big: int = 0) -> Arbiter:
     names = [*["small"] * small, *["big"] * big]
-    return PoolState(kinds, {f"m{number}": Machine(kind) for number, kind in enumerate(names, start=1)})
+    return fixed((SMALL, BIG), {f"m{number}": kind for number, kind in enumerate(names, start=1)})
 
 
 @dataclass
@@ -54,25 +42,24 @@ class App:
         """What it says; holding everything it was told of and does not leave."""
         self.number += 1
         leaving = () if self.refuses else self.told.leave
-        self.held = {machine for machine in self.told.hosts if machine not in leaving}
+        self.held = {machine for machine in self.told.names if machine not in leaving}
         surplus = sorted(self.held)[self.wants :]
         self.held -= set(surplus)
         asks = (self.kind,) * max(0, self.wants - len(self.held))
         refused = self.told.leave if self.refuses else ()
-        held = Holding(self.name, self.number, self.told.term, tuple(sorted(self.held)), refused)
-        self.said = Claim(held, asks, self.critical)
+        self.said = Claim(self.name, self.number, self.told.term, tuple(sorted(self.held)), refused, asks, self.critical)
         return self.said
 
 
 class Play:
     """A pool and its applications, step by step, a second each."""
 
-    def __init__(self, state: PoolState, rules: PoolRules = RULES) -> None:
+    def __init__(self, state: Arbiter, rules: Rules = RULES) -> None:
         self.state, self.rules, self.now = state, rules, 0.0
         self.apps: dict[str, App] = {}
 
     def join(self, name: str, wants: int, priority: float = 1.0, minimum: int = 1, kind: str = "small") -> App:
-        assert not admission(self.state, name, minimum)
+        assert not refusal(self.state, name, minimum)
         self.state = join(self.state, name, priority, minimum, self.now)
         self.apps[name] = App(name, wants, kind)
         return self.apps[name]
@@ -81,12 +68,12 @@ class Play:
         for _ in range(seconds):
             self.now += 1.0
             for name, app in self.apps.items():
-                if name in self.state.members and heard(name):
-                    self.state = hear(self.rules, self.state, self.now, app.claim())
-            self.state = round_of(self.rules, self.state, self.now)
+                if name in self.state.applications and heard(name):
+                    self.state = decide(self.rules, self.state, self.now, [app.claim()])[0]
+            self.state = decide(self.rules, self.state, self.now)[0]
             for name, app in self.apps.items():
-                if name in self.state.members and heard(name):
-                    app.told = view(self.state, name)
+                if name in self.state.applications and heard(name):
+                    app.told = view_for(self.state, name)
         return self
 
     def counts(self) -> dict[str, int]:
@@ -98,7 +85,7 @@ def test_an_application_gets_what_it_asks_for_while_there_is_room():
     play.join("a", wants=3)
     play.step(3)
     assert play.counts() == {"a": 3}
-    assert [m.stance for m in play.state.machines.values()].count(Stance.IDLE) == 1
+    assert [m.tenure for m in play.state.hosts.values()].count(Tenure.IDLE) == 1
 
 
 def test_a_second_application_gets_its_minimum_from_the_first_at_once_and_its_share_as_machines_have_settled():
@@ -141,7 +128,7 @@ def test_a_recall_that_is_refused_is_cancelled_and_not_repeated_before_its_patie
     recalls = []
     for _ in range(45):
         play.step()
-        recalls += [play.now for machine in play.state.machines.values() if machine.stance is Stance.RECALLED]
+        recalls += [play.now for machine in play.state.hosts.values() if machine.tenure is Tenure.RECALLED]
     assert play.counts() == {"a": 2, "b": 0}
     # Both machines were tried, each once in 20 s.
     assert 2 <= len(recalls) <= 8
@@ -152,13 +139,11 @@ def test_a_recall_that_nobody_needs_any_more_is_cancelled():
     play.join("a", wants=2)
     play.step(5)
     b = play.join("b", wants=1)
-    play.state = hear(RULES, play.state, play.now, b.claim())
-    play.state = round_of(RULES, play.state, play.now)
-    assert view(play.state, "a").leave
+    play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
+    assert view_for(play.state, "a").leave
     b.wants = 0
-    play.state = hear(RULES, play.state, play.now, b.claim())
-    play.state = round_of(RULES, play.state, play.now)
-    assert not view(play.state, "a").leave
+    play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
+    assert not view_for(play.state, "a").leave
 
 
 def test_an_application_that_dies_gives_its_machines_back_when_its_silence_is_over():
@@ -166,19 +151,19 @@ def test_an_application_that_dies_gives_its_machines_back_when_its_silence_is_ov
     play.join("a", wants=2)
     play.step(5)
     play.step(14, heard=lambda name: False)
-    assert play.state.owned("a")
+    assert play.state.applications["a"].hosts
     play.step(2, heard=lambda name: False)
-    assert "a" not in play.state.members
-    assert all(machine.owner == "" for machine in play.state.machines.values())
+    assert "a" not in play.state.applications
+    assert all(machine.owner == "" for machine in play.state.hosts.values())
 
 
 def test_an_application_that_leaves_frees_its_name_and_its_machines():
     play = Play(pool(2))
     play.join("a", wants=2)
     play.step(5)
-    play.state = leave(play.state, "a", play.now)
-    assert not admission(play.state, "a", 2)
-    assert {machine.stance for machine in play.state.machines.values()} == {Stance.FREE}
+    play.state = leave(RULES, play.state, "a", play.now)
+    assert not refusal(play.state, "a", 2)
+    assert {machine.tenure for machine in play.state.hosts.values()} == {Tenure.FREE}
 
 
 def test_a_machine_that_nobody_wants_is_kept_until_the_end_of_what_is_paid():
@@ -187,9 +172,9 @@ def test_a_machine_that_nobody_wants_is_kept_until_the_end_of_what_is_paid():
     play.step(10)
     app.wants = 0
     play.step(5)
-    assert play.state.machines["m1"].stance is Stance.FREE
+    assert play.state.hosts["m1"].tenure is Tenure.FREE
     play.step(20)
-    assert play.state.machines["m1"].stance is Stance.IDLE
+    assert play.state.hosts["m1"].tenure is Tenure.IDLE
     (paid,) = play.state.ended
     assert paid.lease.cost(play.now) == 1.0
 
@@ -201,7 +186,7 @@ def test_a_machine_that_changes_hands_stays_leased():
     a.wants = 0
     play.step(1)
     play.apps.pop("a")
-    play.state = leave(play.state, "a", play.now)
+    play.state = leave(RULES, play.state, "a", play.now)
     play.join("b", wants=1)
     play.step(5)
     (paid,) = play.state.leases.values()
@@ -214,34 +199,24 @@ def test_kinds_are_shared_each_by_itself():
     play.join("a", wants=2, kind="big")
     play.join("b", wants=2, kind="small")
     play.step(5)
-    assert [play.state.machines[m].kind for m in sorted(play.apps["a"].held)] == ["big", "big"]
-    assert [play.state.machines[m].kind for m in sorted(play.apps["b"].held)] == ["small", "small"]
+    assert [play.state.hosts[m].kind for m in sorted(play.apps["a"].held)] == ["big", "big"]
+    assert [play.state.hosts[m].kind for m in sorted(play.apps["b"].held)] == ["small", "small"]
 
 
 @pytest.mark.parametrize(
     ("minimum", "said"),
-    [(1, ""), (2, "'b' cannot be sure of 2 machines: the pool has 3 of 'small', of which 2 are promised to others")],
+    [(1, ""), (2, "'b' cannot be sure of 2 hosts: there are 3 of 'small', of which 2 are promised to others")],
 )
 def test_more_than_there_is_is_promised_to_nobody(minimum, said):
     play = Play(pool(3, big=5))
     play.join("a", wants=1, minimum=2)
-    assert admission(play.state, "b", minimum) == said
+    assert refusal(play.state, "b", minimum) == said
 
 
 def test_a_name_is_taken_while_its_application_lives():
     play = Play(pool())
     play.join("a", wants=1)
-    assert admission(play.state, "a", 1) == "an application called 'a' is in the pool already"
-
-
-def test_a_claim_survives_a_trip_through_json():
-    claim = Claim(Holding("a", 3, 2, ("m1",), ("m1",)), ("small",), True)
-    assert Claim.from_json(claim.to_json()) == claim
-
-
-def test_an_offer_survives_a_trip_through_json():
-    offer = PoolOffer("demo", (SMALL, BIG), {"small": 3, "big": 1}, {"edge": {"cloud": "40ms"}})
-    assert PoolOffer.from_json(offer.to_json()) == offer
+    assert refusal(play.state, "a", 1) == "an application called 'a' is a member already"
 
 
 def test_an_application_that_was_only_cut_off_has_back_what_nobody_took_meanwhile():
@@ -250,12 +225,12 @@ def test_an_application_that_was_only_cut_off_has_back_what_nobody_took_meanwhil
     play.step(5)
     held = play.apps["a"].held
     play.step(20, heard=lambda name: False)
-    assert "a" not in play.state.members
+    assert "a" not in play.state.applications
     play.join("b", wants=1)
     play.step(3, heard=lambda name: name == "b")
     (taken,) = play.apps["b"].held
     back = play.join("a", wants=2)
-    back.told = View("a", 0, tuple(sorted(held)))
+    back.told = View("a", 0, tuple((host, "small", 0) for host in sorted(held)))
     play.step(3)
     assert back.held == held - {taken}
 
@@ -306,22 +281,21 @@ def test_whatever_is_lost_or_doubled_no_machine_has_two_holders_and_the_books_ag
             app.refuses = bool(number % 2)
         elif what == "drop":
             lost = True
-        elif what == "double" and name in play.state.members and app.said:
-            before = play.state
-            again = replace(app.said, asks=("small",) * 5, holding=replace(app.said.holding, hosts=()))
-            play.state = hear(RULES, play.state, play.now, again)
-            assert play.state.machines == before.machines
-            assert play.state.members[name].asks == before.members[name].asks
+        elif what == "double" and name in play.state.applications and app.said:
+            again = replace(app.said, asks=("small",) * 5, hosts=())
+            heard, unheard = (decide(RULES, play.state, play.now, said)[0] for said in ([again], []))
+            assert heard.hosts == unheard.hosts
+            assert heard.applications[name].asks == unheard.applications[name].asks
         elif what == "die":
             app.wants, app.held = 0, set()
-        elif what == "join" and name not in play.state.members:
+        elif what == "join" and name not in play.state.applications:
             play.join(name, wants=number)
         play.step(heard=lambda each, name=name, lost=lost: not (lost and each == name))
-        held = [machine for each, one in play.apps.items() if each in play.state.members for machine in one.held]
+        held = [machine for each, one in play.apps.items() if each in play.state.applications for machine in one.held]
         assert len(held) == len(set(held))
-        for machine, record in play.state.machines.items():
-            assert (record.owner in play.state.members) == (record.stance in (Stance.HELD, Stance.RECALLED))
-            assert (machine in play.state.leases) == (record.stance is not Stance.IDLE)
+        for machine, record in play.state.hosts.items():
+            assert (record.owner in play.state.applications) == (record.tenure in (Tenure.HELD, Tenure.RECALLED))
+            assert (machine in play.state.leases) == (record.tenure is not Tenure.IDLE)
             if record.owner:
                 assert play.state.leases[machine].spells[-1][0] == record.owner
 
