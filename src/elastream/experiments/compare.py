@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
@@ -111,7 +111,7 @@ class Comparison:
         ]
         return " ".join(sentences)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Findings:
         """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
         winner = self.winner
         check = Check(
@@ -130,7 +130,7 @@ class Comparison:
             "verdict": self.verdict,
             "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
         }
-        return Outcome(figures, {}, (check,), self._page(), environment(plant="simulated"))
+        return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:
         """A row a policy; one that misses the target says so in its compliance."""

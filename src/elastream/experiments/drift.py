@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.control.loop import Loop
 from elastream.experiments.calibrated import calibration_of
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
@@ -210,7 +210,7 @@ class Replayed:
             "and are represented by one constant for each of these."
         )
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Findings:
         """Tables, page and JSON."""
         figures = {
             "dataflow": self.measured.header.flow,
@@ -236,7 +236,7 @@ class Replayed:
             "verdict": self.verdict,
         }
         about = {key: value for key, value in self.measured.header.environment.items() if key != "directory"}
-        return Outcome(figures, {}, self.checks, self._page(), environment(plant="simulated", measured=about))
+        return Findings(figures, {}, self.checks, self._page(), environment(plant="simulated", measured=about))
 
     def _page(self) -> Page:
         about = self.measured.header.environment

@@ -10,7 +10,16 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result, drive
-from elastream.simulation.settings import Assumption, Distribution, Fault, Messaging, RegionLink, Service, Settings, Travel
+from elastream.simulation.settings import (
+    Assumption,
+    Distribution,
+    HostFailure,
+    Messaging,
+    RegionLink,
+    Service,
+    Settings,
+    Travel,
+)
 
 __all__ = [
     "Assumption",
@@ -19,7 +28,7 @@ __all__ = [
     "Distribution",
     "Drift",
     "Emissions",
-    "Fault",
+    "HostFailure",
     "Messaging",
     "Recorded",
     "RegionLink",

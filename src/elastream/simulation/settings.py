@@ -16,7 +16,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
-__all__ = ["Assumption", "Distribution", "Fault", "Messaging", "RegionLink", "Service", "Settings", "Travel"]
+__all__ = ["Assumption", "Distribution", "HostFailure", "Messaging", "RegionLink", "Service", "Settings", "Travel"]
 
 
 class Distribution(StrEnum):
@@ -99,7 +99,7 @@ class Messaging:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class HostFailure:
     """Loss of `host` without warning at `time`, seconds; None: the host that has been running longest.
 
     Items in service on it return to the head of their queue (at least once: work is lost, items are not); its cached
@@ -225,7 +225,7 @@ class Settings:
     speed_interval: float = 60.0
     batch_ratios: tuple[float, ...] = ()
     links: Mapping[tuple[str, str], RegionLink] = field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[HostFailure, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost",

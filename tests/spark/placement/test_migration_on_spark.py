@@ -15,6 +15,7 @@ from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.migration import MigrationState
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
@@ -49,7 +50,7 @@ def cluster_session(tmp_path_factory):
             state_store="disk",
         )
         session = open_session(master, "migration", folder, settings)
-        wait_until(lambda: len(Executors(session).by_address()) == 2)
+        wait_until(lambda: len(Executors(DriverSide(session)).by_address()) == 2)
         yield session
     finally:
         cluster.close()
@@ -116,7 +117,7 @@ def stays(query, states, partition, place, other):
 
 
 def places(spark):
-    return [Location(address, each.id) for address, each in sorted(Executors(spark).by_address().items())]
+    return [Location(address, each.id) for address, each in sorted(Executors(DriverSide(spark)).by_address().items())]
 
 
 def is_exact(spark, kind, checkpoint):

@@ -13,7 +13,7 @@ import numpy as np
 
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.cases import run_all
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Metric

@@ -15,8 +15,8 @@ import numpy as np
 
 from elastream.clouds.local.local import Local
 from elastream.experiments.e2df.experiment import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS
+from elastream.experiments.findings import Check
 from elastream.experiments.on_spark import SparkRun, run_on_spark
-from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import parquet, text_files
 from elastream.model.flow import Dataflow

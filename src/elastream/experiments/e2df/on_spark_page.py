@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_e2df_spark"]
@@ -26,7 +26,7 @@ def run_e2df_spark(
     sensitivity: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """The three scenarios, one after the other, each on a cluster of its own; `sensitivity` and `workers` change nothing.
 
     quick: half the time for the load. progress: called with (what is done, runs done, in all).
@@ -40,10 +40,10 @@ def run_e2df_spark(
     return outcome(runs, time.monotonic() - begun)
 
 
-def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Outcome:
+def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
     """All that the runs say."""
     checks = bars(runs)
-    return Outcome(
+    return Findings(
         {
             "scenarios": {name: run.metrics for name, run in runs.items()},
             "latency over static": {name: runs[name].latency / runs["static"].latency for name in SCENARIOS[1:]},

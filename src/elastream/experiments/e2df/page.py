@@ -21,7 +21,7 @@ from elastream.experiments.e2df.experiment import (
     run_cases,
     utilisation_at_peak,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["E2dfVariation", "comparison", "outcome", "provision_table", "run_e2df", "verdict"]
@@ -41,7 +41,7 @@ def run_e2df(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """The three scenarios, and unless `quick` the same at the other end of what the paper's provision can mean.
 
     sensitivity: also with every assumption halved and doubled. progress: called with (what is done, runs done, in all).
@@ -59,11 +59,11 @@ def run_e2df(
     return outcome(varied, seconds)
 
 
-def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Outcome:
+def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
     """All that the runs say; the first variation is what the bars are about."""
     runs = varied[0].runs
     checks = bars(runs)
-    return Outcome(
+    return Findings(
         {
             "scenarios": {run.case.scenario: run.metrics for run in runs},
             "variations": {

@@ -22,7 +22,7 @@ from elastream.experiments.elastic_allocator.experiment import (
     by_policy,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import amount, percent
 
@@ -42,7 +42,7 @@ def run_elastic_allocator(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """All rates under the three policies; unless `quick` with three seeds, and the World Cup's busiest day if it is there.
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
@@ -74,7 +74,7 @@ def run_elastic_allocator(
     return outcome(runs, seconds)
 
 
-def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
+def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
     """All that the runs say; the bars are about the assumptions as they stand."""
     given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
@@ -87,7 +87,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
         if (mine := [run for run in runs if run.case.assumptions == other])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
-    return Outcome(
+    return Findings(
         {
             "rates": tables,
             "World Cup 1998, busiest day": day,

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from elastream.experiments.findings import Check
 from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
-from elastream.experiments.outcome import Check
 from elastream.model.action import TaskId
 from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
 

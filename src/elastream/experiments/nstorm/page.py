@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.nstorm.experiment import (
     EXECUTORS,
     FULL,
@@ -25,7 +26,6 @@ from elastream.experiments.nstorm.experiment import (
     usual,
 )
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_nstorm"]
@@ -45,7 +45,7 @@ def run_nstorm(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     moves: Sequence[int] | None = None,
     seconds: float | None = None,
-) -> Outcome:
+) -> Findings:
     """The experiment on Spark, or that part of it with so many `moves` and `seconds` a case.
 
     sensitivity, workers: nothing here is assumed, and nothing can run side by side.
@@ -56,11 +56,11 @@ def run_nstorm(
     return outcome(runs, setting, about, time.monotonic() - began)
 
 
-def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Outcome:
+def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
     """All that the runs say."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
-    return Outcome(
+    return Findings(
         {
             "cases": {run.case.name: _figures(run, baseline, setting) for run in runs},
             "baseline (records/s, by round)": [round(baseline[int(n * setting.seconds)]) for n in range(setting.rounds)],

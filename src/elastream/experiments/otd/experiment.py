@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.experiments.assumptions import assumed
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Floats, Metric, Observation

@@ -8,6 +8,7 @@ from typing import Any
 
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
     FEWER_SEEDS,
@@ -24,7 +25,6 @@ from elastream.experiments.otd.experiment import (
     mean_of,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import percent
 
@@ -39,7 +39,7 @@ def run_otd(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """Both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
 
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
@@ -91,7 +91,7 @@ def figures_of(
     return found
 
 
-def outcome(runs: Sequence[OtdRun], seconds: float) -> Outcome:
+def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
     """All that the runs say; the bars are about the paper's own cluster."""
     given = OtdAssumptions()
     main = figures_of(runs, MAIN, given)
@@ -109,7 +109,7 @@ def outcome(runs: Sequence[OtdRun], seconds: float) -> Outcome:
     ]
     best = sum(exact) / len(exact)
     checks = bars(main)
-    return Outcome(
+    return Findings(
         {
             MAIN.name: main,
             "exact packing, CPU use of workers": best,

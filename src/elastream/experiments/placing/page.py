@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.findings import Check, Findings, check_table, environment
 from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.placing.on_spark import (
     HOST,
@@ -72,7 +72,7 @@ CPU, SPREAD = "CPU of hosts (mean, of the quota)", "CPU of hosts (deviation)"
 
 def run_otd_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
+) -> Findings:
     """Both kinds of application, each on a cluster of its own; `sensitivity` and `workers` change nothing.
 
     quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
@@ -96,7 +96,7 @@ def run_otd_spark(
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
-def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Outcome:
+def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Findings:
     """All that the runs say: phases by case and name. kinds: what hosts and network they were on."""
     checks = [check for case, phases in found.items() for check in _otd_bars(case, phases)]
     tables = [table for case, phases in found.items() for table in _tables(f"{case}-intensive, on Spark", phases)]
@@ -116,7 +116,7 @@ def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], 
 
 def run_elastic_allocator_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
+) -> Findings:
     """A query allocated beside one that runs, evenly, by chance and by the allocator; otherwise as `run_otd_spark`.
 
     quick: one random placement and not three, measured for less long.
@@ -140,7 +140,7 @@ def run_elastic_allocator_spark(
     return allocator_outcome(found, kinds, time.monotonic() - begun)
 
 
-def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Outcome:
+def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Findings:
     """The same of the allocated query: phases by name."""
     ours = found[GMA].metrics
     source = "paper, section V-B: lowest deviation and highest utilisation of the three"
@@ -236,14 +236,14 @@ def _outcome(
     tables: Sequence[Table],
     kinds: Sequence[str],
     seconds: float,
-) -> Outcome:
+) -> Findings:
     seconds = round(seconds, 1)
     about = Prose(
         f"Hosts: {'; '.join(kinds)}. Figures are measured on Spark. Deviation is the root "
         "of the summed squares off the mean."
     )
     blocks: list[Block] = [Prose(prose), about, check_table(checks, "Spark"), *tables]
-    return Outcome(
+    return Findings(
         {**figures, "seconds": seconds},
         paper,
         tuple(checks),

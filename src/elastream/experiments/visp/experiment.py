@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastream.experiments.cases import run_all
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
     MONITORING,

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, scaled, variations
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.experiments.visp.experiment import (
     BTUS,
@@ -51,12 +51,12 @@ class VispVariation:
         return f"{self.assumption} x {self.factor:g}"
 
 
-def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Outcome:
+def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Findings:
     """All that the runs say: figures, the paper's under the same names, bars and the page."""
     figures = tabulate(runs)
     checks = bars(figures)
     about = environment(plant="simulated", runs=len(runs), seconds=round(seconds, 1))
-    return Outcome(
+    return Findings(
         {
             "tables": {
                 pattern: {column: {m: _json(s) for m, s in metrics.items()} for column, metrics in columns.items()}
@@ -82,7 +82,7 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
     )
 
 
-def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Outcome:
+def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Findings:
     """The whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
@@ -135,15 +135,15 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVari
     if not missed:
         return ""
     said = []
-    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Claim}
-    if found := kinds[Claim.POLICIES]:
+    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Topic}
+    if found := kinds[Topic.POLICIES]:
         said.append(f"{_are(found)} about the BTU policy against the baseline: {found[0].name} is {found[0].value}.")
-    if found := kinds[Claim.EARLY]:
+    if found := kinds[Topic.EARLY]:
         said.append(
             f"{_are(found)} about hosts that BTU10 gave back early, {found[0].value} a run: plans are {PROVISIONING:.0f} s "
             f"apart, more than the last 5 % of ten minutes, so the last plan before the end of a BTU comes before them."
         )
-    if found := kinds[Claim.AMONG]:
+    if found := kinds[Topic.AMONG]:
         gaps = [gap for columns in figures.values() for level in LEVELS for gap in _steps(columns, f"{level} compliance")]
         hosts = fmean(columns[f"btu {minutes}"]["hosts (mean)"].mean for columns in figures.values() for minutes in BTUS)
         bill = fmean(paper_hosts(pattern, minutes) for pattern in figures for minutes in BTUS)
@@ -163,7 +163,7 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVari
     return " ".join(said)
 
 
-class Claim(Enum):
+class Topic(Enum):
     """What a bar is about."""
 
     POLICIES = "the BTU policy against the baseline"
@@ -171,18 +171,18 @@ class Claim(Enum):
     AMONG = "BTU10, BTU30 and BTU60 among each other"
 
 
-def kinds_missed(check: Check) -> set[Claim]:
+def kinds_missed(check: Check) -> set[Topic]:
     """Which claims a missed bar contradicts; the order of all four makes two. None for a bar that holds."""
     if not check.missed:
         return set()
     if "early host releases of BTU" in check.name:
-        return {Claim.EARLY}
+        return {Topic.EARLY}
     if "orders threshold" in check.name:
         threshold, *btus = (float(part.rstrip("%")) for part in str(check.value).split(" / "))
         beaten, mixed = threshold >= min(btus), btus != sorted(btus)
         # A tie in the digits shown is one of BTUs: the baseline is far off or beats them.
-        return {*([Claim.POLICIES] if beaten else []), *([Claim.AMONG] if mixed or not beaten else [])}
-    return {Claim.AMONG if "as the BTU grows" in check.name else Claim.POLICIES}
+        return {*([Topic.POLICIES] if beaten else []), *([Topic.AMONG] if mixed or not beaten else [])}
+    return {Topic.AMONG if "as the BTU grows" in check.name else Topic.POLICIES}
 
 
 def paper_hosts(pattern: str, minutes: int) -> float:
@@ -203,7 +203,7 @@ def _steps(columns: Mapping[str, Mapping[str, Statistic]], metric: str) -> list[
 def _hangs_on(varied: Sequence[VispVariation]) -> str:
     """Under which assumptions each kind of bar holds, by what the variations found."""
     said = []
-    for kind in Claim:
+    for kind in Topic:
         by_missed: dict[bool, list[str]] = {True: [], False: []}
         for each in varied:
             by_missed[any(kind in kinds_missed(check) for check in each.checks)].append(each.name)

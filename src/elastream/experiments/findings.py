@@ -1,6 +1,6 @@
 """What an experiment has come to: figures, the paper's beside them, and bars that are held, missed or undecided.
 
-Every experiment ends in an `Outcome`, so that all of them print, save and fail alike. How it is laid out as a page is
+Every experiment ends in an `Findings`, so that all of them print, save and fail alike. How it is laid out as a page is
 `elastream.experiments.page`.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from elastream.experiments.page import Page, Table
 
-__all__ = ["CHANCE", "Check", "Outcome", "as_json", "check_table", "counted", "environment"]
+__all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment"]
 
 CHANCE = 0.05
 """How likely a bar may be called held, or missed, by chance where runs scatter."""
@@ -78,7 +78,7 @@ def _decided(held: int, runs: int) -> bool | None:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Findings:
     """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all.
 
     verdict: what missed checks hang on, in words; empty where none is missed or nothing is known about it.
