@@ -5,6 +5,7 @@ Two executors, one query a kind of state. What is counted in the end is what a b
 
 import json
 import time
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -32,6 +33,11 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
+@cache
+def executors(session):
+    return Executors(DriverSide(session))
+
+
 @pytest.fixture(scope="module")
 def cluster_session(tmp_path_factory):
     end_session()
@@ -50,7 +56,7 @@ def cluster_session(tmp_path_factory):
             state_store="disk",
         )
         session = open_session(master, "migration", folder, settings)
-        wait_until(lambda: len(Executors(DriverSide(session)).by_address()) == 2)
+        wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
     finally:
         cluster.close()
@@ -117,7 +123,7 @@ def stays(query, states, partition, place, other):
 
 
 def places(spark):
-    return [Location(address, each.id) for address, each in sorted(Executors(DriverSide(spark)).by_address().items())]
+    return [Location(address, each.id) for address, each in sorted(executors(spark).by_address().items())]
 
 
 def is_exact(spark, kind, checkpoint):
