@@ -22,7 +22,7 @@ from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
-from spark_jvm import end_session
+from spark_jvm import end_shared_session
 from waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -40,7 +40,7 @@ def executors(session):
 
 @pytest.fixture(scope="module")
 def cluster_session(tmp_path_factory):
-    end_session()
+    end_shared_session()
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(Local(TINY, max_hosts=2, min_hosts=2), folder)
     master = cluster.start()
