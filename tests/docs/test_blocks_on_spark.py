@@ -46,8 +46,7 @@ def test_blocks_beside_a_query_that_exists_work(page, folder, spark, query):
         carried_out.names |= {"spark": spark, "query": query}
         carried_out.execute(block)
         if isinstance(pilot := carried_out.result, Autopilot):
-            assert pilot.running
-            pilot.stop()
+            pilot.stop()  # it may have ended by itself: this session has one executor
             assert not pilot.running
     assert query.isActive
 

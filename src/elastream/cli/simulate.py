@@ -17,7 +17,7 @@ from elastream.model.errors import CloudError, ElastreamError, InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.findings import Findings
     from elastream.model.cloud import Billing, HostType
     from elastream.model.graph import Graph
     from elastream.model.plant import Policy
@@ -132,7 +132,7 @@ def simulate(
     _finish(comparison.outcome(), html, json_file, console)
 
 
-def _finish(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
+def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, console: "Console") -> None:
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
@@ -151,7 +151,7 @@ def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ..
     return found.settings, found.host_types
 
 
-def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Outcome":
+def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
     """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
     from elastream.experiments.drift import replayed
     from elastream.recording.recorder import Recording
