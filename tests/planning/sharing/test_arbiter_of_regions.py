@@ -299,7 +299,9 @@ def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, i
 # -- shared by what applications request -----------------------------------------------------------------------------------
 
 EAST, WEST = (HostType(f"small-{region}", cores=1.0, region=region) for region in ("east", "west"))
-DEMAND = Rules(patience=20.0, min_hosts=0, regions={"east": RegionFacts(capacity=2), "west": RegionFacts(capacity=1)})
+DEMAND = ArbiterRules(
+    patience=20.0, min_hosts=0, regions={"east": RegionFacts(capacity=2), "west": RegionFacts(capacity=1)}
+)
 
 
 def requested(name: str, number: int, seen: int = 1, hosts: tuple[str, ...] = (), n: int = 1, **about) -> Claim:
