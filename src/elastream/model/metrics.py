@@ -166,7 +166,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
             fused=when(_COUNTED, Given.FIRST, kinds=READING),
@@ -181,7 +181,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(f"{_METER}, over all usable cores", Given.PYTHON, kinds=TRANSFORMS),
                 Promise("as for `busy_cores`, over all usable cores", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
         ),
@@ -201,7 +201,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             watched=(
                 Promise("sum over its tasks", KEYED),
