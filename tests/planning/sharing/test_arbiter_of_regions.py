@@ -14,10 +14,10 @@ from elastream.planning.sharing import holder
 from elastream.planning.sharing.arbiter import decide
 from elastream.planning.sharing.ledger import Ledger
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import RegionFacts, Rules
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, Tenure, adopt, order_for, view_for
 
-RULES = Rules(by_spare=True, patience=100.0)
+RULES = ArbiterRules(by_spare=True, patience=100.0)
 
 
 def viewed(region: str = "east", owner: str = "a") -> HostRecord:
@@ -68,15 +68,15 @@ def test_who_was_not_heard_to_have_seen_an_order_is_told_again_and_may_ask_for_n
 @pytest.mark.parametrize(
     ("rules", "reason"),
     [
-        (Rules(by_spare=True, regions={"east": RegionFacts(price=3)}, max_price=2), "costs 3 a second"),
-        (Rules(by_spare=True, regions={"east": RegionFacts(latency=0.2)}, max_latency=0.1), "0.2 s away"),
-        (Rules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "all 1 hosts"),
-        (Rules(by_spare=True, max_hosts=1), "as many as may be"),
-        (Rules(by_spare=True, prefer=("west",)), "west is preferred"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(price=3)}, max_price=2), "costs 3 a second"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(latency=0.2)}, max_latency=0.1), "0.2 s away"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "all 1 hosts"),
+        (ArbiterRules(by_spare=True, max_hosts=1), "as many as may be"),
+        (ArbiterRules(by_spare=True, prefer=("west",)), "west is preferred"),
     ],
     ids=["price", "latency", "capacity", "hosts in all", "another region preferred"],
 )
-def test_a_region_is_refused_with_the_reason(rules: Rules, reason: str) -> None:
+def test_a_region_is_refused_with_the_reason(rules: ArbiterRules, reason: str) -> None:
     state = start(h1=viewed())
     after, told = decide(rules, state, 0.0, [asks(up=("h1",), add=("small",))])
     assert reason in refusals(told)["east"]
@@ -84,7 +84,7 @@ def test_a_region_is_refused_with_the_reason(rules: Rules, reason: str) -> None:
 
 
 def test_a_preferred_region_that_is_full_stands_in_nobodys_way() -> None:
-    rules = Rules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
+    rules = ArbiterRules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
@@ -107,7 +107,7 @@ def test_a_host_that_is_coming_in_a_region_not_heard_is_not_waited_for() -> None
 
 
 def test_the_preferred_region_itself_may_grow() -> None:
-    rules = Rules(by_spare=True, prefer=("east",))
+    rules = ArbiterRules(by_spare=True, prefer=("east",))
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 

@@ -26,12 +26,11 @@ from elastream.planning.managers.applications import ApplicationRules, initial_p
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
-from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
+from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
 from elastream.planning.managers.seats import Seats
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.managers.telling import told
-from elastream.planning.sharing.rules import RegionFacts
-from elastream.planning.sharing.rules import Rules as ArbiterRules
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 
 __all__ = ["E2df", "E2dfMemory"]
 
@@ -108,14 +107,14 @@ class E2df:
                 return Plan(tuple(moves), memory)
         return self._round(observation, memory, hosts_too)
 
-    def rules(self, observation: Observation, spread: bool) -> Rules:
+    def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
         """The rules of its managers under what the plant allows. spread: whether the first placement is done."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
         # Until the first placement, R_init hosts must be there, whatever is spare.
         spare = self.spare if spread else max(self.spare, self.initial - len(observation.tasks))
-        return Rules(
+        return HierarchyRules(
             OperatorRules(self.scale_out, self.scale_in, self.seed),
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
             RegionRules(spare, self.low, self.infrastructure_period),
@@ -180,7 +179,9 @@ class E2df:
             if wanted[str(task)] != host
         ]
 
-    def _begin(self, observation: Observation, snapshot: Snapshot, rules: Rules, before: Hierarchy | None) -> Hierarchy:
+    def _begin(
+        self, observation: Observation, snapshot: Snapshot, rules: HierarchyRules, before: Hierarchy | None
+    ) -> Hierarchy:
         leases = [observation.leases[host] for host in snapshot.hosts.names]
         draining = [lease.host for lease in leases if lease.state is HostState.DRAINING]
         owner = np.where(snapshot.hosts.up, 0, -1)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from elastream.planning.sharing.ledger import Ledger
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.shares import Need, shares
 from elastream.planning.sharing.state import Arbiter, Member, Party, Tenure
 
@@ -38,7 +38,7 @@ def join(state: Arbiter, application: str, priority: float, minimum: int, now: f
     return replace(state, applications={**state.applications, application: member})
 
 
-def leave(rules: Rules, state: Arbiter, application: str, now: float) -> Arbiter:
+def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
     """The application has ended, and gives back what it held."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
@@ -46,7 +46,7 @@ def leave(rules: Rules, state: Arbiter, application: str, now: float) -> Arbiter
 
 
 def decide(
-    rules: Rules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
+    rules: ArbiterRules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
     """One round: what was heard since the last is taken in, in this order, and whoever must know is sent an order or a
     view.

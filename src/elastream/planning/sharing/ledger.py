@@ -7,7 +7,7 @@ from dataclasses import replace
 from elastream.model.cloud import Lease, LifecycleError
 from elastream.planning.sharing.billing import Paid
 from elastream.planning.sharing.messages import RegionOrder, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, Member, Party, Tenure, order_for, view_for
 
 __all__ = ["Ledger"]
@@ -22,7 +22,7 @@ class Ledger:
     The term of whoever must hear of a change grows once, however much changes.
     """
 
-    def __init__(self, rules: Rules, state: Arbiter, now: float) -> None:
+    def __init__(self, rules: ArbiterRules, state: Arbiter, now: float) -> None:
         self.rules = rules
         self.now = now
         self.kinds = state.kinds
