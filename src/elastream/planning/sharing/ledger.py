@@ -41,6 +41,8 @@ class Ledger:
         self.staying = self.total - sum(self.hosts[host].goes for host in self.unsettled)
         self.speaking: set[str] = set()
         """Regions that were heard in this round."""
+        self.unwanted: dict[str, str] = {}
+        """Hosts that their regions would be rid of, with the reason."""
         self.refused: dict[str, str] = {}
         """By region, why it may not have all that it requests."""
         self.kept: dict[str, list[tuple[str, str, str]]] = {}
