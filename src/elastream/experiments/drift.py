@@ -40,7 +40,7 @@ LIMIT = 2.0
 
 
 @dataclass
-class Phase:
+class PhaseTotals:
     """Batches with records that began in a phase of a run, their seconds and records, and its part of the mean backlog."""
 
     batches: int = 0
@@ -142,7 +142,7 @@ class Replayed:
         return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
 
     @cached_property
-    def _phases(self) -> dict[str, tuple["Phase", "Phase"]]:
+    def _phases(self) -> dict[str, tuple["PhaseTotals", "PhaseTotals"]]:
         """Measured, and simulated in the run that is shown, by phase."""
         measured, simulated = (
             self._in_phases(run, shift)
@@ -150,7 +150,7 @@ class Replayed:
         )
         return {name: (measured[name], simulated[name]) for name in measured}
 
-    def _in_phases(self, run: Recording, shift: float) -> dict[str, "Phase"]:
+    def _in_phases(self, run: Recording, shift: float) -> dict[str, "PhaseTotals"]:
         begins = self.measured.batches[0].start
         ready = [
             (lease.since, lease.ready_at() or self.measured.end) for lease in self.measured.hosts if lease.since > begins
@@ -161,7 +161,7 @@ class Replayed:
                 return PHASES[1]
             return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
 
-        found = {name: Phase() for name in PHASES}
+        found = {name: PhaseTotals() for name in PHASES}
         backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in _sources(self.measured)], axis=0))
         for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
             found[phase(time)].backlog += queued / len(run.times)

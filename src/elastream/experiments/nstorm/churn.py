@@ -65,6 +65,7 @@ def schedule(events: int, seed: int) -> Iterator[str]:
 def churn(
     events: int,
     *,
+    hosts: int = HOSTS,
     seed: int = 1,
     state_store: StateStore = "memory",
     limit: float = float("inf"),
@@ -75,7 +76,9 @@ def churn(
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(Rig(Path(folder), rows=ROWS, vocabulary=VOCABULARY, state_store=state_store)) as rig,
+        contextlib.closing(
+            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY, state_store=state_store),
+        ) as rig,
     ):
         rig.begin(warm=0.0)
         run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
@@ -96,12 +99,13 @@ def churn(
                 if chance.random() < 0.8:
                     rig.next_batch(PATIENCE)
             else:
-                rig.wait_for_hosts(LEAST, PATIENCE)
+                # With one left, what it loses has nowhere to go meanwhile.
+                rig.wait_for_hosts(hosts - 1, PATIENCE)
                 victim = chance.choice(rig.hosts)
                 (rig.kill if kind == "kill" else rig.decommission)(victim)
                 rig.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
                 progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
-        rig.wait_for_hosts(HOSTS - 1, PATIENCE)
+        rig.wait_for_hosts(hosts - 1, PATIENCE)
         rig.next_batch(PATIENCE)
         placing, starts = rig.follower.placing, rig.follower.restarts + (rig.follower.query.runId != run_id)
         batches, wrong = rig.finish()

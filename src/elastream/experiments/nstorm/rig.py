@@ -40,7 +40,7 @@ SENTENCE, VOCABULARY = 8, 20_000
 ROWS = 40_000
 """Records per batch: about a second of work for four executors on two cores."""
 OPERATOR = "count"
-START_LIMIT, SETTLE_LIMIT = 180.0, 90.0
+START_LIMIT, SETTLE_LIMIT = 300.0, 300.0
 """Time limits, seconds, for the start of executors and for a placement to take effect, on a busy machine."""
 CORES = os.cpu_count() or 1
 WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
@@ -59,10 +59,17 @@ class Rig:
     """Four executors that run a word count at full speed; must be closed."""
 
     def __init__(
-        self, folder: Path, *, rows: int = ROWS, vocabulary: int = VOCABULARY, state_store: StateStore = "memory"
+        self,
+        folder: Path,
+        *,
+        hosts: int = HOSTS,
+        rows: int = ROWS,
+        vocabulary: int = VOCABULARY,
+        state_store: StateStore = "memory",
     ) -> None:
+        self._size = hosts
         self._folder, self._rows, self._vocabulary, self._state_store = folder, rows, vocabulary, state_store
-        self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * HOSTS, min_hosts=HOSTS), folder / "cluster")
+        self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
         self._leased = 0
         self._spark: SparkSession | None = None
@@ -84,7 +91,8 @@ class Rig:
     @property
     def confinement(self) -> str:
         """Description of how the hosts are limited."""
-        return f"{HOSTS} processes of one slot each on one machine, sharing its {CORES} cores; no quota, no network limits"
+        shared = f"one machine, sharing its {CORES} cores; no quota, no network limits"
+        return f"{self._size} processes of one slot each on {shared}"
 
     @property
     def hosts(self) -> list[str]:
@@ -102,7 +110,7 @@ class Rig:
         The query runs no Python code: only its own batches can warm up executors.
         """
         master = self._cluster.start()
-        for _ in range(HOSTS):
+        for _ in range(self._size):
             self._lease()
         settings = settings_for(
             driver_address=self._cluster.driver_address,
@@ -110,19 +118,19 @@ class Rig:
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
             state_store=self._state_store,
-            small=CORES < HOSTS,
+            small=self._size > CORES,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
         self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
         self._executors = Executors(DriverSide(self.spark))
-        _until(lambda: len(self._executors.by_address()) == HOSTS, START_LIMIT, f"{HOSTS} executors")
+        _until(lambda: len(self._executors.by_address()) == self._size, START_LIMIT, f"{self._size} executors")
         self.plan = AllocationStore(self._folder / "allocation.jsonl")
         self._traffic = _Traffic(self.spark)
         self._follower = Follower(
             self.spark, self._start, AllocationStore(self.plan.path), Scheme.LAZY, operator=OPERATOR, partitions=PARTITIONS
         )
         hosts = self.hosts
-        even = {TaskId(OPERATOR, index): hosts[index % HOSTS] for index in range(PARTITIONS)}
+        even = {TaskId(OPERATOR, index): hosts[index % self._size] for index in range(PARTITIONS)}
         _until(lambda: len(self.follower.placing.where()) == PARTITIONS, START_LIMIT, "the first batch")
         self.plan.publish(even, at=time.time(), why="spread evenly")
         self.settle()
@@ -146,7 +154,7 @@ class Rig:
 
     def settle(self) -> None:
         """Wait until every task is on its planned host and every executor is up, and for one more batch."""
-        _until(lambda: self._there() and len(self.hosts) >= HOSTS, SETTLE_LIMIT, "the placement that was planned")
+        _until(lambda: self._there() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
         self.next_batch(SETTLE_LIMIT)
 
     def next_batch(self, limit: float) -> None:
@@ -212,7 +220,7 @@ class Rig:
         self._note()
         source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self._rows)
         return (
-            self._words(source.option("numPartitions", HOSTS).load())
+            self._words(source.option("numPartitions", self._size).load())
             .groupBy("word")
             .count()
             .writeStream.outputMode("update")

@@ -37,8 +37,8 @@ __all__ = [
     "PARTITIONS",
     "ROUND",
     "Moves",
-    "Phase",
-    "Query",
+    "PlacementFigures",
+    "SteadyQuery",
     "cluster",
     "network_kind",
     "operators_of",
@@ -67,7 +67,7 @@ WatchedPlant: TypeAlias = SparkPlant[WatchedQueries]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SteadyQuery:
     """A query whose batches follow each other without a pause (always a full batch ready).
 
     partner: what a second stage with state behind the first one does, or nothing. rows: a batch. steps: of a harmonic
@@ -99,7 +99,7 @@ class Moves(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PlacementFigures:
     """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
 
     sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
@@ -143,7 +143,7 @@ def _deviation(used: Sequence[float]) -> float:
     return deviation(np.array(used), np.ones(len(used)))
 
 
-def frame_of(spark: SparkSession, query: Query) -> DataFrame:
+def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
     """The query's frame: drops duplicate records, works on the rest, and counts them by a key of the partner partition."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
     numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
@@ -173,7 +173,7 @@ def _bytes(count: int) -> Any:
     return F.concat(*parts) if parts else F.lit("")
 
 
-def begin(spark: SparkSession, queries: Sequence[Query], directory: RunDirectory) -> None:
+def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDirectory) -> None:
     """Start the queries, one batch after the other."""
     for query in queries:
         writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
@@ -182,7 +182,7 @@ def begin(spark: SparkSession, queries: Sequence[Query], directory: RunDirectory
 
 
 @contextlib.contextmanager
-def cluster(queries: Sequence[Query]) -> Iterator[WatchedPlant]:
+def cluster(queries: Sequence[SteadyQuery]) -> Iterator[WatchedPlant]:
     """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be."""
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
         directory = RunDirectory.create(Path(name) / "runs", "placement")
@@ -259,7 +259,7 @@ def _measured(seen: Observation) -> bool:
     return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
 
 
-def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> Phase:
+def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures:
     """Measure for `seconds` what goes on under the placement as it is."""
     hosts = tuple(plant.hosts.usable)
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
@@ -279,7 +279,7 @@ def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> Phase:
     )
     within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
     batches = [batch for query in plant.queries.live for batch in query.batches if batch.rows and began <= batch.end]
-    return Phase(
+    return PlacementFigures(
         cpu,
         link,
         tuple(map(tuple, np.nanmean(sent, axis=0).tolist())),

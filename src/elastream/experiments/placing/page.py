@@ -16,8 +16,8 @@ from elastream.experiments.placing.on_spark import (
     HOSTS,
     PARTITIONS,
     ROUND,
-    Phase,
-    Query,
+    PlacementFigures,
+    SteadyQuery,
     cluster,
     network_kind,
     operators_of,
@@ -41,16 +41,16 @@ HIGH, LOW = 0.75, 0.65
 """OTD's bounds of high and low load, which the paper does not give. In micro-batches even the busiest host, for which all
 others wait, itself waits for the driver between two stages: it is used to some three quarters to nine tenths."""
 
-CASES: Mapping[str, Query] = {
-    "communication": Query("distinct", 2000, "count", sent=8192),
-    "computation": Query("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
+CASES: Mapping[str, SteadyQuery] = {
+    "communication": SteadyQuery("distinct", 2000, "count", sent=8192),
+    "computation": SteadyQuery("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
 }
 """Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that links are
 busy for a good part of a batch; or harmonic numbers in it, so many that working them out is most of a batch."""
 RUNNING, ALLOCATED = "words", "topk"
 BESIDE = (
-    Query(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
-    Query(ALLOCATED, 1000, steps=4000, skew=1.0, payload=4096),
+    SteadyQuery(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
+    SteadyQuery(ALLOCATED, 1000, steps=4000, skew=1.0, payload=4096),
 )
 """What runs already, and what is allocated beside it."""
 
@@ -77,7 +77,7 @@ def run_otd_spark(
 
     quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
     """
-    begun, found, kinds = time.monotonic(), dict[str, dict[str, Phase]](), dict[str, None]()
+    begun, found, kinds = time.monotonic(), dict[str, dict[str, PlacementFigures]](), dict[str, None]()
     cases = dict(list(CASES.items())[: 1 if quick else None])
     for number, (case, query) in enumerate(cases.items()):
         progress(case, number, len(cases))
@@ -96,7 +96,7 @@ def run_otd_spark(
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
-def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Findings:
+def otd_outcome(found: Mapping[str, Mapping[str, PlacementFigures]], kinds: Sequence[str], seconds: float) -> Findings:
     """The findings of the runs: phases by case and name. kinds: descriptions of hosts and network."""
     checks = [check for case, phases in found.items() for check in _otd_bars(case, phases)]
     tables = [table for case, phases in found.items() for table in _tables(f"{case}-intensive, on Spark", phases)]
@@ -140,7 +140,7 @@ def run_elastic_allocator_spark(
     return allocator_outcome(found, kinds, time.monotonic() - begun)
 
 
-def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Findings:
+def allocator_outcome(found: Mapping[str, PlacementFigures], kinds: Sequence[str], seconds: float) -> Findings:
     """The findings for the allocated query: phases by name."""
     ours = found[GMA].metrics
     source = "paper, section V-B: lowest deviation and highest utilisation of the three"
@@ -165,7 +165,7 @@ def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds:
     return _outcome("Elastic Allocator on Spark", prose, figures, {}, checks, tables, kinds, seconds)
 
 
-def _otd_bars(case: str, phases: Mapping[str, Phase]) -> list[Check]:
+def _otd_bars(case: str, phases: Mapping[str, PlacementFigures]) -> list[Check]:
     even, otd = _mean(phases, "even"), phases[OTD].metrics
     found = [
         _all_accepted(case, phases),
@@ -190,20 +190,20 @@ def _otd_bars(case: str, phases: Mapping[str, Phase]) -> list[Check]:
     return found
 
 
-def _mean(phases: Mapping[str, Phase], policy: str) -> dict[str, float]:
+def _mean(phases: Mapping[str, PlacementFigures], policy: str) -> dict[str, float]:
     """Means of the figures over all phases of `policy`."""
     mine = [each.metrics for name, each in phases.items() if name.startswith(policy)]
     return {name: statistics.fmean(each[name] for each in mine) for name in mine[0]}
 
 
-def _all_accepted(who: str, phases: Mapping[str, Phase]) -> Check:
+def _all_accepted(who: str, phases: Mapping[str, PlacementFigures]) -> Check:
     refused = sum(each.moves.refused for each in phases.values())
     return Check(
         f"{who}: moves that the plant refused", refused, "0", refused == 0, "the plants take what policies propose"
     )
 
 
-def _tables(caption: str, phases: Mapping[str, Phase]) -> tuple[Table, Table]:
+def _tables(caption: str, phases: Mapping[str, PlacementFigures]) -> tuple[Table, Table]:
     """A table of all figures, and one of the traffic between hosts."""
     every = tuple(phases.values())
     figures = tuple((name, *(_text(name, each.metrics.get(name)) for each in every)) for name in every[0].metrics)

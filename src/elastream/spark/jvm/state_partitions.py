@@ -35,7 +35,7 @@ PATIENCE = 60.0
 """Most seconds to wait for the end of a batch, whose plan shows how its operators open their state."""
 
 
-class Run(Protocol):
+class QueryRun(Protocol):
     """One run of a query, by its ids; a StreamingQuery is one."""
 
     @property
@@ -59,7 +59,7 @@ class StatePartitions:
     def __init__(
         self,
         spark: SparkSession,
-        query: Run,
+        query: QueryRun,
         partitions: int,
         operators: Sequence[StatefulOperator] = (FIRST,),
         driver: DriverSide | None = None,
