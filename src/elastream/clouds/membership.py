@@ -162,12 +162,22 @@ class Membership:
         self._critical = False
         self._stopping = threading.Event()
         self._occupied: Callable[[], Collection[str]] = lambda: ()
+        self._use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
         self._evict: Callable[[str], None] = lambda host: None
         self._thread = AlarmedThread(self._alarms, THREAD, self._beat)
 
-    def start(self, occupied: Callable[[], Collection[str]], evict: Callable[[str], None]) -> None:
-        """Begin to send claims. occupied: hosts whose machines are in use; evict: ends one whose machine is another's."""
-        self._occupied, self._evict = occupied, evict
+    def start(
+        self,
+        occupied: Callable[[], Collection[str]],
+        evict: Callable[[str], None],
+        use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict,
+    ) -> None:
+        """Begin to send claims.
+
+        occupied: hosts whose machines are in use. evict: ends one whose machine is another's. use: by host, replicas on it
+        and its CPU utilisation, None where unknown.
+        """
+        self._occupied, self._evict, self._use = occupied, evict, use
         self._thread.start()
 
     def stop(self) -> None:
@@ -269,6 +279,7 @@ class Membership:
             self._evict(host)
 
     def _claim(self) -> Claim:
+        use = self._use()  # has locks of its own
         with self._lock:
             occupied = self._occupied()
             for host in [host for host in self._bound if host not in occupied]:
@@ -286,5 +297,12 @@ class Membership:
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
             # What is given back is not used any more, whenever that is heard.
-            self._held, said = holder.claim(self._held, gone, refused=refused, asks=tuple(asks), critical=self._critical)
+            self._held, said = holder.claim(
+                self._held,
+                gone,
+                refused=refused,
+                asks=tuple(asks),
+                critical=self._critical,
+                used=tuple((self._bound[host], *each) for host, each in use.items() if host in self._bound),
+            )
             return said

@@ -8,6 +8,7 @@ with `Local`; it starts once the pool has granted a machine for it. `membership.
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,9 @@ from elastream.model.errors import CloudError
 from elastream.planning.sharing.messages import Offer
 
 __all__ = ["Pool", "PoolHosts"]
+
+EMPTY_AFTER = 30.0
+"""Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,10 @@ class PoolHosts:
         self._waiting: dict[str, HostType] = {}
         self._evicted: set[str] = set()
         self._closed = False
-        membership.start(local.occupied, self._evict)
+        self._held: dict[str, float] = {}  # when each host last held state, or was not ready yet
+        self._seen: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
+        self._state = RunState()
+        membership.start(local.occupied, self._evict, self._use)
 
     @property
     def terms(self) -> Terms:
@@ -149,6 +156,7 @@ class PoolHosts:
     def report(self, state: RunState) -> None:
         """Hold settled hosts to their type; tell the pool what is kept, and whether the service level is missed."""
         self.local.report(state)
+        self._state = state
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
@@ -166,6 +174,28 @@ class PoolHosts:
     def _place(self) -> None:
         for name in self._membership.place(self._waiting, lambda host, kind: self.local.lease({host: kind})):
             del self._waiting[name]
+
+    def _use(self) -> Mapping[str, tuple[int, float | None]]:
+        """How used each host is, by replicas and CPU. Called by the membership's thread alone."""
+        now, state, found = time.monotonic(), self._state, {}
+        cores = {
+            name: kind.cores
+            for name, host in self.local.hosts().items()
+            for kind in self.terms.types
+            if kind.name == host.type
+        }
+        for host, measured in self.local.measure().items():
+            if host in state.holding or host not in state.ready:
+                self._held[host] = now
+            empty = now - self._held.setdefault(host, now) > EMPTY_AFTER
+            cpu = None
+            if measured.cpu_seconds is not None:
+                before, seconds = self._seen.get(host, (now, 0.0))
+                if now > before:
+                    cpu = max(0.0, measured.cpu_seconds - seconds) / (now - before) / cores.get(host, 1.0)
+                self._seen[host] = (now, measured.cpu_seconds)
+            found[host] = (0 if empty else 1, cpu)
+        return found
 
     def _evict(self, host: str) -> None:
         """End a host at once, because its machine is another application's. Called by the membership's thread."""
