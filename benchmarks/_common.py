@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from elastream.experiments import outcome
-from elastream.experiments.outcome import Check, as_json
+from elastream.experiments.findings import Check, as_json
 from elastream.spark.jvm.session import session_settings
 
 FILES = ("--json", "--html")

@@ -11,7 +11,8 @@ from ruamel.yaml import YAML
 
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
-from elastream.documents.dataflow import CLOUDS, PARTS, POLICIES, load_document
+from elastream.documents.dataflow import load_document
+from elastream.documents.registry import CLOUD, PARTS, POLICY
 from elastream.documents.user_code import ProgramError
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import collect, kafka, parquet, records, text_files
@@ -93,8 +94,8 @@ def test_paths_are_relative_to_the_document_and_addresses_are_left_alone(folder:
     text = GOOD.replace("words.py", "../words.py").replace("parquet: out/", "parquet: s3a://bucket/out")
     (folder / "below" / "flow.yaml").write_text(text)
     graph = load_document("below/flow.yaml").graph
-    assert graph.operator("lines").endpoint == text_files("below/books")
-    assert graph.operator("out").endpoint == parquet("s3a://bucket/out")
+    assert graph.operator("lines").reads == text_files("below/books")
+    assert graph.operator("out").writes == parquet("s3a://bucket/out")
 
 
 def test_functions_of_one_file_come_from_one_execution_of_it(folder: Path) -> None:
@@ -503,7 +504,7 @@ host_types:
         (
             "scale_out: 0.7", "scale_out: 1.5",
             ("flow.yaml:24: policy.threshold.scale_out: "
-            "scale_in 1.125 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
+            "scale_in is 1.125 and scale_out 1.5; must hold: 0 < scale_in < scale_out <= 1"),
         ),
         (
             "host_type: small", "host_type: smal",
@@ -519,7 +520,7 @@ def test_a_setting_that_does_not_fit_is_named_with_its_line(
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("target", [*POLICIES.values(), *CLOUDS.values(), *PARTS.values()])
+@pytest.mark.parametrize("target", [*POLICY.known.values(), *CLOUD.known.values(), *PARTS.values()])
 def test_every_registered_setting_exists(target: str) -> None:
     module, _, name = target.partition(":")
     assert hasattr(import_module(module), name)
@@ -530,7 +531,7 @@ def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(fo
     written = "      text_files: books/"
     Path("flow.yaml").write_text(GOOD.replace(written, loaded.format("ramp")))
     (source,) = load_document("flow.yaml").graph.sources
-    assert source.endpoint.load == ramp("5/s", "550/s", over="60s").then_back()
+    assert source.load == ramp("5/s", "550/s", over="60s").then_back()
     with pytest.raises(DataflowError, match=r"^flow\.yaml:7: operators\.lines\.load: 'rampe' is not a load"):
         load(GOOD.replace(written, loaded.format("rampe")))
 

@@ -23,7 +23,7 @@ from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Offer, RegionReport
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Standing
 from elastream.services.arbiter_service import arbiter_service, serve
@@ -68,7 +68,7 @@ KINDS = {region: HostType(f"small-{region}", cores=1.0, slots=1, region=region) 
 
 def manager(log: StateLog | None = None, **rules) -> ArbiterNode:
     offer = Offer("demo", tuple(KINDS.values()), 20)
-    return ArbiterNode(offer, Rules(**rules), log or StateLog(None, "arbiter"), time.time, regions=REGIONS)
+    return ArbiterNode(offer, ArbiterRules(**rules), log or StateLog(None, "arbiter"), time.time, regions=REGIONS)
 
 
 class Application:

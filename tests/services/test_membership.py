@@ -18,14 +18,14 @@ from elastream.clouds.pool import Membership, Pool, PoolClient
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
 
 COMMAND = Path(sys.executable).with_name("elastream")
 SMALL = HostType("small", cores=0.5, memory=1000, price=1.0, billing=Billing(30.0))
-RULES = Rules(patience=20.0, silence=15.0, settle=0.0)
+RULES = ArbiterRules(patience=20.0, silence=15.0, settle=0.0)
 
 
 RIGHT = "the token of the pool"

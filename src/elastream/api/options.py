@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastream.clouds.provider import Cloud
+from elastream.model.plant import Policy
 from elastream.recording.observer import Observer
 
 __all__ = ["RunOptions", "current_options", "with_options"]
@@ -21,7 +23,8 @@ class RunOptions:
     input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
     folder in which run directories are created. record: file of a second copy of the recording. limit: time limit of the
     run, seconds. observers: further observers. before: called with the validated graph, the policy, the cloud and the
-    target latency (seconds) before anything is started; an exception from it ends the run.
+    target latency (seconds) before anything is started; an exception from it ends the run. policy, cloud:
+    used instead of the program's.
     """
 
     input: str | None = None
@@ -31,6 +34,8 @@ class RunOptions:
     limit: float | None = None
     observers: Sequence[Observer] = ()
     before: Callable[..., None] | None = None
+    policy: Policy | None = None
+    cloud: Cloud | None = None
 
 
 DEFAULTS = RunOptions()

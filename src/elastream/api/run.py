@@ -89,6 +89,7 @@ def run(
     order.
     """
     options = current_options()
+    policy, cloud = options.policy or policy, options.cloud or cloud
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     for source in graph.sources:
@@ -206,10 +207,8 @@ def _with_input(graph: Graph, path: str | None) -> Graph:
     """`graph` with its only file source reading `path`; itself for None. Raises InputError for several file sources."""
     if path is None:
         return graph
-    readers = [source for source in graph.sources if isinstance(source.endpoint, TextFiles | Files)]
+    readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}
     if len(readers) != 1:
         raise InputError(f"--input {path}: dataflow {graph.name!r} has {len(readers)} sources that read files, not one")
-    operators = tuple(
-        replace(o, endpoint=replace(o.endpoint, path=path)) if o is readers[0] else o for o in graph.operators
-    )
+    operators = tuple(replace(o, reads=readers.get(o.name, o.reads)) for o in graph.operators)
     return Graph(graph.name, operators, graph.edges)

@@ -15,7 +15,7 @@ from elastream.model.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.findings import Findings
     from elastream.experiments.page import Table
 
 __all__ = ["experiment", "print_table", "save"]
@@ -49,7 +49,7 @@ def experiment(
     """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
     from rich.console import Console
 
-    from elastream.experiments.outcome import counted
+    from elastream.experiments.findings import counted
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
@@ -93,55 +93,55 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     return found
 
 
-def _visp() -> "Callable[..., Outcome]":
+def _visp() -> "Callable[..., Findings]":
     from elastream.experiments.visp.page import run_visp
 
     return run_visp
 
 
-def _e2df() -> "Callable[..., Outcome]":
+def _e2df() -> "Callable[..., Findings]":
     from elastream.experiments.e2df.page import run_e2df
 
     return run_e2df
 
 
-def _e2df_spark() -> "Callable[..., Outcome]":
+def _e2df_spark() -> "Callable[..., Findings]":
     from elastream.experiments.e2df.on_spark_page import run_e2df_spark
 
     return run_e2df_spark
 
 
-def _otd() -> "Callable[..., Outcome]":
+def _otd() -> "Callable[..., Findings]":
     from elastream.experiments.otd.page import run_otd
 
     return run_otd
 
 
-def _elastic_allocator() -> "Callable[..., Outcome]":
+def _elastic_allocator() -> "Callable[..., Findings]":
     from elastream.experiments.elastic_allocator.page import run_elastic_allocator
 
     return run_elastic_allocator
 
 
-def _nstorm() -> "Callable[..., Outcome]":
+def _nstorm() -> "Callable[..., Findings]":
     from elastream.experiments.nstorm.page import run_nstorm
 
     return run_nstorm
 
 
-def _otd_spark() -> "Callable[..., Outcome]":
+def _otd_spark() -> "Callable[..., Findings]":
     from elastream.experiments.placing.page import run_otd_spark
 
     return run_otd_spark
 
 
-def _elastic_allocator_spark() -> "Callable[..., Outcome]":
+def _elastic_allocator_spark() -> "Callable[..., Findings]":
     from elastream.experiments.placing.page import run_elastic_allocator_spark
 
     return run_elastic_allocator_spark
 
 
-PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
+PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Findings]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
     "otd": {"simulated": _otd, "spark": _otd_spark},
@@ -177,7 +177,7 @@ def print_table(console: "Console", table: "Table") -> None:
 
 
 def save(
-    outcome: "Outcome",
+    outcome: "Findings",
     html: Path | None,
     json_file: Path | None,
     console: "Console",

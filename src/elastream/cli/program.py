@@ -37,7 +37,8 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy, cloud = _setting(document, "policy").build(), _setting(document, "cloud").build()
+    policy = options.policy or _setting(document, "policy").build()
+    cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
 
     with with_options(options):

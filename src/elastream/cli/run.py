@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import as_seconds
+from elastream.cli.options import as_seconds, named_by
 from elastream.model.errors import DataflowError, ElastreamError
 
 if TYPE_CHECKING:
@@ -27,12 +27,20 @@ Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a secon
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is created.")]
 Limit = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="End the run after, e.g. 3min.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line every 10 s.")]
+Policy = Annotated[
+    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Policy to use instead of the file's, or file.py:Class.")
+]
+Cloud = Annotated[
+    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Cloud to use instead of the file's, or file.py:Class.")
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 
 
 def run(
     file: Program,
     input: Input = None,
+    policy: Policy = None,
+    cloud: Cloud = None,
     observe_only: ObserveOnly = False,
     record: Record = None,
     runs: Runs = Path("runs"),
@@ -54,7 +62,9 @@ def run(
         # Hosts take seconds to start, and the live view has no data until then.
         console.print(f"{graph.name}: starting the first host", markup=False, highlight=False, soft_wrap=True)
 
-    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce)
+    decides = None if policy is None else named_by(policy, "policy", file)
+    leases = None if cloud is None else named_by(cloud, "cloud", file)
+    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce, decides, leases)
     try:
         execute(file, options, without_run)
     except BaseException:

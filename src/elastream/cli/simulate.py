@@ -5,19 +5,19 @@ drift between simulation and measurement is printed.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.declared import declared
 from elastream.cli.experiment import NOT_HELD, Html, Json, print_table, progress_bar, save
-from elastream.cli.options import as_seconds
+from elastream.cli.options import as_seconds, named_by
 from elastream.model.errors import CloudError, ElastreamError, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.findings import Findings
     from elastream.model.cloud import Billing, HostType
     from elastream.model.graph import Graph
     from elastream.model.plant import Policy
@@ -36,7 +36,8 @@ Against = Annotated[
 ]
 Load = Annotated[str | None, typer.Option(metavar="LOAD", help="A CSV of counts, a YAML file, or a load such as 50/s.")]
 Policies = Annotated[
-    list[str] | None, typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy to compare; repeatable.")
+    list[str] | None,
+    typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy, or file.py:Class, to compare; repeatable."),
 ]
 Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; default: the host types of FILE.")]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
@@ -98,7 +99,7 @@ def simulate(
         _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
     given = declared(file)
-    named = {text: policy_from(text) for text in policy or []}
+    named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
     if not named and given.policy is not None:
         named = {given.policy.name: given.policy}
     if not named:
@@ -131,7 +132,7 @@ def simulate(
     _finish(comparison.outcome(), html, json_file, console)
 
 
-def _finish(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
+def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, console: "Console") -> None:
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
@@ -150,14 +151,14 @@ def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ..
     return found.settings, found.host_types
 
 
-def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Outcome":
+def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
     """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
     from elastream.experiments.drift import replayed
     from elastream.recording.recorder import Recording
 
     recording = Recording.read(against or run)
     source = None if against is None else Recording.read(run)
-    policies = _recorded_policy(recording) | {text: policy_from(text) for text in wanted}
+    policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
     with progress_bar(console) as progress:
         found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=progress)
     print_table(console, found.constants())
@@ -169,48 +170,16 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
     """The policy of a run with the parameters that it had; none where that is no policy of ours."""
-    from elastream.documents.dataflow import PARTS, POLICIES, imported
+    from elastream.documents.registry import POLICY, made
+    from elastream.documents.user_code import References
 
     name, parameters = recording.header.policy, recording.header.environment.get("policy")
-    if name not in POLICIES or parameters is None:
+    if name not in POLICY.known or parameters is None:
         return {}
     try:
-        given = {
-            key: imported(PARTS[key])(**value) if key in PARTS and isinstance(value, dict) else value
-            for key, value in parameters.items()
-        }
-        return {name: imported(POLICIES[name])(**given)}
-    except (TypeError, ValueError, ElastreamError) as error:
+        return {name: made(POLICY, name, parameters, References(Path()))}
+    except ElastreamError as error:
         raise InputError(f"the recorded policy {name} cannot be built from its recorded parameters: {error}") from None
-
-
-def policy_from(text: str) -> "Policy":
-    """The policy that `btu` or `static:hosts=3` names; a usage error where there is none such."""
-    from elastream.documents.dataflow import POLICIES, imported
-
-    name, _, given = text.partition(":")
-    if name not in POLICIES:
-        raise typer.BadParameter(f"there is no policy {name!r} (there are: {', '.join(POLICIES)})")
-    parameters: dict[str, Any] = {}
-    for part in filter(None, given.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{part!r} in {text!r} is not key=value")
-        parameters[key.strip()] = _number(value.strip())
-    try:
-        policy: Policy = imported(POLICIES[name])(**parameters)
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(f"policy {text!r}: {error}") from None
-    return policy
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 def hosts_from(

@@ -68,8 +68,13 @@ def _named(value: object) -> object:
     return value
 
 
-def _simulated(value: object) -> object:
-    return {"simulated": True} if value == "simulated" else value
+def _endpoint(value: object) -> object:
+    """`simulated`, and a class of the user's with or without parameters, as the keys that stand for them."""
+    if value == "simulated":
+        return {"simulated": True}
+    if isinstance(value, str | Mapping) and isinstance(named := _named(value), Mapping) and len(named) == 1:
+        return {"own": named} if ":" in next(iter(named)) else value
+    return value
 
 
 def _edges(value: object) -> object:
@@ -128,9 +133,12 @@ class AlternateKeys(Keys):
 
 
 class SourceKeys(Keys):
-    """What a source reads: one of text_files, files, records and kafka with its options; or only `simulated`."""
+    """What a source reads: one of text_files, files, records and kafka with its options; `simulated`; or `own`, a class of
+    the user's with its parameters.
+    """
 
     simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
     text_files: str | None = None
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
@@ -142,6 +150,8 @@ class SourceKeys(Keys):
 
     @model_validator(mode="after")
     def _one(self) -> "SourceKeys":
+        if self.own is not None:
+            return self
         kind = _exactly_one(self, (*SOURCES, "simulated"), "source")
         owners = {"format": ("files",), "servers": ("kafka",), "options": ("kafka",), "schema_": ("files", "records")}
         _belongs(self, owners, kind)
@@ -151,9 +161,10 @@ class SourceKeys(Keys):
 
 
 class SinkKeys(Keys):
-    """What a sink writes: one of parquet, collect and kafka; or only `simulated`."""
+    """What a sink writes: one of parquet, collect and kafka; `simulated`; or `own`, a class of the user's."""
 
     simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
     parquet: str | None = None
     collect: str | None = None
     kafka: str | None = None
@@ -162,6 +173,8 @@ class SinkKeys(Keys):
 
     @model_validator(mode="after")
     def _one(self) -> "SinkKeys":
+        if self.own is not None:
+            return self
         kind = _exactly_one(self, (*SINKS, "simulated"), "sink")
         _belongs(self, {"servers": ("kafka",), "options": ("kafka",)}, kind)
         return self
@@ -171,8 +184,8 @@ class OperatorKeys(Keys):
     """An operator: a source, a sink, a function of records, or a function of records by key."""
 
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
-    source: Annotated[SourceKeys | None, BeforeValidator(_simulated)] = None
-    sink: Annotated[SinkKeys | None, BeforeValidator(_simulated)] = None
+    source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
+    sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
     load: Any = None
     map: str | None = None
     flat_map: str | None = None

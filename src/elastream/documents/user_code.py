@@ -1,4 +1,4 @@
-"""Loads user functions named in a document, and attributes errors to user code or to this package.
+"""Loads user functions and classes named in a document or a command, and attributes errors to user code or this package.
 
 An error in user code is reported in one sentence with file and line, without a stack trace; a fault of this package keeps
 its stack trace. Documents and the command line share this rule.
@@ -10,14 +10,14 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import elastream
 from elastream.model.errors import ElastreamError
 
-__all__ = ["Functions", "ProgramError", "blame", "importing_from", "near", "placed"]
+__all__ = ["ProgramError", "References", "blame", "importing_from", "near", "placed"]
 
 _OURS = Path(elastream.__file__).parent
 
@@ -97,62 +97,74 @@ def importing_from(folder: Path) -> Iterator[None]:
         sys.path.remove(entry)
 
 
-class Functions:
-    """Functions by reference, `"module:function"` or `"file.py:function"`, the latter relative to `folder`.
+class References:
+    """Functions and classes by reference, `"module:name"` or `"file.py:name"`, the latter relative to the first of
+    `folders` that has the file.
 
-    A file is executed once however many of its functions are used, and is not left among the imported modules: what
-    comes from it is pickled by value, so that it reaches leased hosts that have no such file.
+    A file is executed once however much of it is used, and is not left among the imported modules: functions that come
+    from it are pickled by value, so that they reach leased hosts that have no such file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
         self._files: dict[Path, dict[str, Any]] = {}
 
-    def find(self, reference: str) -> Callable[..., Any]:
-        """The function that `reference` names; ProgramError says what is missing, or where the user's code fails."""
+    def find(self, reference: str, what: str = "function") -> Callable[..., Any]:
+        """What `reference` names, a `what`; ProgramError says what is missing, or where the user's code fails."""
         place, colon, attribute = reference.rpartition(":")
         if not (colon and place and attribute):
-            raise ProgramError(f"{reference!r} names no function: write 'module:function' or 'file.py:function'")
+            name = "function" if what == "function" else "Class"
+            raise ProgramError(f"{reference!r} names no {what}: write 'module:{name}' or 'file.py:{name}'")
         names = self._file(place) if place.endswith(".py") else self._module(place)
         head, *rest = attribute.split(".")
         if head not in names:
-            functions = [name for name, value in names.items() if callable(value) and not name.startswith("_")]
-            raise ProgramError(f"{place} has no function {head!r}{near(head, functions)}")
+            own = [
+                name
+                for name, value in names.items()
+                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == names["__name__"]
+            ]
+            raise ProgramError(f"{place} has no {what} {head!r}{near(head, own)}")
         found: Any = names[head]
         for name in rest:
             if not hasattr(found, name):
-                raise ProgramError(f"{place} has no function {attribute!r}")
+                raise ProgramError(f"{place} has no {what} {attribute!r}")
             found = getattr(found, name)
         if not callable(found):
-            raise ProgramError(f"{attribute!r} of {place} is no function but {type(found).__name__}")
-        function: Callable[..., Any] = found
-        return function
+            raise ProgramError(f"{attribute!r} of {place} is no {what} but {type(found).__name__}")
+        named: Callable[..., Any] = found
+        return named
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Run the user's code: what it raises by itself becomes a ProgramError with file and line."""
+        with ExitStack() as stack:
+            for folder in reversed(self._folders):
+                stack.enter_context(importing_from(folder))
+            try:
+                yield
+            except ElastreamError:
+                raise
+            except Exception as error:
+                told = (blame(error, folder) for folder in self._folders)
+                raise next(filter(None, told), error) from error
 
     def _file(self, place: str) -> dict[str, Any]:
-        path = (self._folder / place).resolve()
+        path = next((f / place for f in self._folders if (f / place).is_file()), self._folders[0] / place).resolve()
         if path not in self._files:
             if not path.is_file():
-                raise ProgramError(f"there is no file {_short(self._folder / place)}")
-            with self._user_code():
+                raise ProgramError(f"there is no file {_short(self._folders[0] / place)}")
+            with self.user_code():
                 # A name no import can have: nothing that is imported is shadowed while the file runs.
                 self._files[path] = runpy.run_path(str(path), run_name=f"document:{path.stem}")
         return self._files[path]
 
     def _module(self, place: str) -> dict[str, Any]:
-        with self._user_code():
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise ProgramError(f"{place!r} is no name of a module")
+        with self.user_code():
             try:
                 return vars(importlib.import_module(place))
             except ModuleNotFoundError as error:
                 if error.name and (place == error.name or place.startswith(f"{error.name}.")):
                     raise ProgramError(f"there is no module {error.name!r}") from None
                 raise
-
-    @contextmanager
-    def _user_code(self) -> Iterator[None]:
-        with importing_from(self._folder):
-            try:
-                yield
-            except ElastreamError:
-                raise
-            except Exception as error:
-                raise blame(error, self._folder) or error from error

@@ -10,7 +10,16 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result, drive
-from elastream.simulation.settings import Assumption, Distribution, Fault, Messaging, RegionLink, Service, Settings, Travel
+from elastream.simulation.settings import (
+    Assumption,
+    Distribution,
+    HostFailure,
+    Messaging,
+    NetworkLink,
+    Service,
+    Settings,
+    Travel,
+)
 
 __all__ = [
     "Assumption",
@@ -19,10 +28,10 @@ __all__ = [
     "Distribution",
     "Drift",
     "Emissions",
-    "Fault",
+    "HostFailure",
     "Messaging",
+    "NetworkLink",
     "Recorded",
-    "RegionLink",
     "Result",
     "Service",
     "Settings",

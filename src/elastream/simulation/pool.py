@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats
 from elastream.simulation.draws import uniform
-from elastream.simulation.settings import Fault, Settings
+from elastream.simulation.settings import HostFailure, Settings
 
 __all__ = ["Event", "SimulatedHosts"]
 
@@ -63,7 +63,7 @@ class SimulatedHosts:
         self.next_number = 1
         self.renewed: dict[str, int] = {}
         self._order = 0
-        self._faults: dict[int, Fault] = {}
+        self._faults: dict[int, HostFailure] = {}
         self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
         for fault in settings.faults:
             self._faults[self._order] = fault

@@ -256,7 +256,7 @@ def _await_first(hosts: Hosts, names: Sequence[str]) -> None:
 
 def _kafka(graph: Graph) -> Mapping[str, str]:
     """What a session needs beside the rest where the dataflow reads or writes Kafka."""
-    uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
+    uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )
     return kafka_settings() if uses_kafka else {}

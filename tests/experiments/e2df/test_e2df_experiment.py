@@ -32,7 +32,7 @@ from elastream.model.observation import Metric
 from elastream.model.qos import offered_rates
 from elastream.model.stages import lay_out
 from elastream.planning.policies.e2df import E2df
-from elastream.simulation import Fault, Settings, make_plant
+from elastream.simulation import HostFailure, Settings, make_plant
 from elastream.workload import ramp
 
 PAPER_TEXT = Path(__file__).parents[3] / "../shared/seeds/e2df-multi-level-elasticity.txt"
@@ -157,7 +157,7 @@ def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_und
         lay_out(word_count(SHORT), fused=False),
         host_types=[HostType("quad", cores=2.0, slots=4, start=5.0, stop=10.0)],
         loads={"sentences": ramp(5.0, 300.0, over=300.0).then_back()},
-        settings=Settings(monitor=30.0, faults=(Fault(200.0),)),
+        settings=Settings(monitor=30.0, faults=(HostFailure(200.0),)),
         hosts=3,
         max_hosts=10,
     )

@@ -192,7 +192,7 @@ def write(spark: SparkSession, topic: KafkaTopic, first: int, last: int) -> None
 @pytest.mark.kafka
 def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("lines", broker)
-    operator = Operator("lines", Kind.SOURCE, endpoint=topic)
+    operator = Operator("lines", Kind.SOURCE, reads=topic)
     check_source(operator)
     for first, last in ((0, 500), (500, 1200)):
         write(spark, topic, first, last)
@@ -208,7 +208,7 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
 def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     source, sink = kafka("before", broker), kafka("after", broker)
     write(spark, source, 0, 300)
-    operator = Operator("before", Kind.SOURCE, endpoint=source)
+    operator = Operator("before", Kind.SOURCE, reads=source)
     stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
     query = (
         stream.selectExpr("key", "upper(value) as value")

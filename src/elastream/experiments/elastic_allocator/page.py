@@ -1,7 +1,6 @@
-"""The Elastic Allocator experiment as people read it: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
+"""Page of the Elastic Allocator experiment: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
 
-Figures are simulated; the paper shows curves and its text gives no values. The figures are computed in
-`experiment`.
+Figures are simulated; the paper shows curves and its text gives no values. `experiment` computes the figures.
 """
 
 import math
@@ -22,7 +21,7 @@ from elastream.experiments.elastic_allocator.experiment import (
     by_policy,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import amount, percent
 
@@ -33,7 +32,7 @@ PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",
     "Figure 5": "EA has the lowest deviation of both, above all at high rates",
 }
-"""Section V-B says so in words; the values stand in its curves only."""
+"""Statements of section V-B; the paper gives the values as curves only."""
 
 
 def run_elastic_allocator(
@@ -42,8 +41,8 @@ def run_elastic_allocator(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
-    """All rates under the three policies; unless `quick` with three seeds, and the World Cup's busiest day if it is there.
+) -> Findings:
+    """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
     """
@@ -74,8 +73,8 @@ def run_elastic_allocator(
     return outcome(runs, seconds)
 
 
-def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
-    """All that the runs say; the bars are about the assumptions as they stand."""
+def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the default assumptions."""
     given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
     checks = bars(main)
@@ -87,7 +86,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
         if (mine := [run for run in runs if run.case.assumptions == other])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
-    return Outcome(
+    return Findings(
         {
             "rates": tables,
             "World Cup 1998, busiest day": day,
@@ -107,7 +106,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Outcome:
 
 
 def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """At which rates more is used, and why not at the others."""
+    """Rates at which utilisation is higher, and the reason for the others."""
     parts = []
     for name in ("CPU use", "link use"):
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
@@ -121,7 +120,7 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str], caption: str) -> Table:
-    """A row a rate, per figure a column a policy."""
+    """A table with a row per rate, and a column per figure and policy."""
     rows = tuple(
         (rate, *(_text(name, table[policy][name]) for name in names for policy in POLICIES))
         for rate, table in rates.items()

@@ -1,12 +1,13 @@
-"""The N-Storm experiment as people read it: its figures beside those of Figs. 8 to 11, curves, bars, how it was measured.
+"""Page of the N-Storm experiment: figures next to those of Figs. 8 to 11, curves, bars, and the method of measurement.
 
-Figures from Spark and the paper's never share a row. What is measured and computed is in `experiment`.
+Figures from Spark and the paper's never share a row. `experiment` measures and computes the figures.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.nstorm.experiment import (
     EXECUTORS,
     FULL,
@@ -25,16 +26,15 @@ from elastream.experiments.nstorm.experiment import (
     usual,
 )
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_nstorm"]
 
 ALONE = 0.03
-"""Share of the cores that others may use of a machine that counts as free."""
+"""Fraction of the cores that other programs may use on a machine that counts as free."""
 
 SCHEMES = {RESTART: "Storm", EXECUTORS: "Storm*", ONLINE: "N-Storm", LAZY: "N-Storm+"}
-"""What the paper calls each scheme."""
+"""The paper's name of each scheme."""
 
 
 def run_nstorm(
@@ -45,10 +45,10 @@ def run_nstorm(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     moves: Sequence[int] | None = None,
     seconds: float | None = None,
-) -> Outcome:
+) -> Findings:
     """The experiment on Spark, or that part of it with so many `moves` and `seconds` a case.
 
-    sensitivity, workers: nothing here is assumed, and nothing can run side by side.
+    sensitivity, workers: ignored; there are no assumptions, and cases cannot run in parallel.
     """
     setting = (QUICK if quick else FULL).reduced(moves, seconds)
     began = time.monotonic()
@@ -56,11 +56,11 @@ def run_nstorm(
     return outcome(runs, setting, about, time.monotonic() - began)
 
 
-def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Outcome:
-    """All that the runs say."""
+def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
+    """The findings of the runs."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
-    return Outcome(
+    return Findings(
         {
             "cases": {run.case.name: _figures(run, baseline, setting) for run in runs},
             "baseline (records/s, by round)": [round(baseline[int(n * setting.seconds)]) for n in range(setting.rounds)],
@@ -84,7 +84,7 @@ def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, An
 
 
 def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
-    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
+    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours followed by the paper's."""
     baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
     rows: list[tuple[str, ...]] = []
@@ -107,7 +107,7 @@ def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
 
 
 def movement_table(runs: Sequence[NStormRun]) -> Table:
-    """What moved, how soon it was there, and what it cost to say so (Fig. 11)."""
+    """Migrations, their time to land, and the control traffic (Fig. 11)."""
     rows = []
     for run in runs:
         landing = f"{sum(run.landing) / len(run.landing):.1f}" if run.landing else "-"

@@ -1,6 +1,6 @@
-"""The VISP experiment as people read it: Tables 3 to 6 beside the paper's, plots like Figures 8 to 11, bars, sensitivity.
+"""Page of the VISP experiment: Tables 3 to 6 next to the paper's, plots as in Figures 8 to 11, bars, sensitivity.
 
-Simulated figures and the paper's never share a column. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a column. `experiment` computes the figures.
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, scaled, variations
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.experiments.visp.experiment import (
     BTUS,
@@ -39,7 +39,7 @@ FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10",
 
 @dataclass(frozen=True, slots=True)
 class VispVariation:
-    """What became of the bars with one assumption multiplied."""
+    """Results of the bars with one assumption multiplied."""
 
     assumption: str
     factor: float
@@ -47,16 +47,16 @@ class VispVariation:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name of the variation in tables."""
         return f"{self.assumption} x {self.factor:g}"
 
 
-def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Outcome:
-    """All that the runs say: figures, the paper's under the same names, bars and the page."""
+def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Findings:
+    """The findings of the runs: figures, the paper's under the same names, bars and the page."""
     figures = tabulate(runs)
     checks = bars(figures)
     about = environment(plant="simulated", runs=len(runs), seconds=round(seconds, 1))
-    return Outcome(
+    return Findings(
         {
             "tables": {
                 pattern: {column: {m: _json(s) for m, s in metrics.items()} for column, metrics in columns.items()}
@@ -82,12 +82,12 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
     )
 
 
-def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Outcome:
-    """The whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
+def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Findings:
+    """Run the whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
     published versions of O2 and O6 wait.
-    progress: called with (name of what is done, runs done, runs in all).
+    progress: called with (description, runs done, all runs).
     """
     told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
@@ -105,7 +105,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     runs, seconds = run_cases(wanted, workers, tell)
     varied = []
     if changes:
-        # One batch, so that the workers are never idle between two variations.
+        # One batch, so that workers are not idle between two variations.
         batches = [cases(("stepwise",), seeds, assumptions) for assumptions in changes.values()]
         found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
         size = len(batches[0])
@@ -117,7 +117,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
 
 
 def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Table:
-    """One of Tables 3 to 6: per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """One of Tables 3 to 6: per metric a row of ours (simulated), followed by the paper's if it gives one."""
     paper = TABLES[pattern]
     rows: list[tuple[str, ...]] = []
     for metric in next(iter(columns.values())):
@@ -130,20 +130,20 @@ def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> 
 
 
 def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
-    """What the missed bars come to and what they hang on, in words made of the figures; empty where none is missed."""
+    """Explanation of the missed bars, from the figures; empty if none is missed."""
     missed = [check for check in checks if check.missed]
     if not missed:
         return ""
     said = []
-    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Claim}
-    if found := kinds[Claim.POLICIES]:
+    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Topic}
+    if found := kinds[Topic.POLICIES]:
         said.append(f"{_are(found)} about the BTU policy against the baseline: {found[0].name} is {found[0].value}.")
-    if found := kinds[Claim.EARLY]:
+    if found := kinds[Topic.EARLY]:
         said.append(
             f"{_are(found)} about hosts that BTU10 gave back early, {found[0].value} a run: plans are {PROVISIONING:.0f} s "
             f"apart, more than the last 5 % of ten minutes, so the last plan before the end of a BTU comes before them."
         )
-    if found := kinds[Claim.AMONG]:
+    if found := kinds[Topic.AMONG]:
         gaps = [gap for columns in figures.values() for level in LEVELS for gap in _steps(columns, f"{level} compliance")]
         hosts = fmean(columns[f"btu {minutes}"]["hosts (mean)"].mean for columns in figures.values() for minutes in BTUS)
         bill = fmean(paper_hosts(pattern, minutes) for pattern in figures for minutes in BTUS)
@@ -163,30 +163,30 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVari
     return " ".join(said)
 
 
-class Claim(Enum):
-    """What a bar is about."""
+class Topic(Enum):
+    """The claim that a bar tests."""
 
     POLICIES = "the BTU policy against the baseline"
     EARLY = "early releases by the BTU policy"
     AMONG = "BTU10, BTU30 and BTU60 among each other"
 
 
-def kinds_missed(check: Check) -> set[Claim]:
+def kinds_missed(check: Check) -> set[Topic]:
     """Which claims a missed bar contradicts; the order of all four makes two. None for a bar that holds."""
     if not check.missed:
         return set()
     if "early host releases of BTU" in check.name:
-        return {Claim.EARLY}
+        return {Topic.EARLY}
     if "orders threshold" in check.name:
         threshold, *btus = (float(part.rstrip("%")) for part in str(check.value).split(" / "))
         beaten, mixed = threshold >= min(btus), btus != sorted(btus)
-        # A tie in the digits shown is one of BTUs: the baseline is far off or beats them.
-        return {*([Claim.POLICIES] if beaten else []), *([Claim.AMONG] if mixed or not beaten else [])}
-    return {Claim.AMONG if "as the BTU grows" in check.name else Claim.POLICIES}
+        # A tie in the shown digits is between BTUs: the baseline is far off or better.
+        return {*([Topic.POLICIES] if beaten else []), *([Topic.AMONG] if mixed or not beaten else [])}
+    return {Topic.AMONG if "as the BTU grows" in check.name else Topic.POLICIES}
 
 
 def paper_hosts(pattern: str, minutes: int) -> float:
-    """Hosts that the BTU policy had on average, by what the paper printed as its resource cost."""
+    """Mean number of hosts of the BTU policy, derived from the paper's resource cost."""
     cost = TABLES[pattern].rows["resource cost"][f"btu {minutes}"].mean
     return cost / BTU_PRICES[minutes] * minutes * 60 / RUN_SECONDS
 
@@ -201,9 +201,9 @@ def _steps(columns: Mapping[str, Mapping[str, Statistic]], metric: str) -> list[
 
 
 def _hangs_on(varied: Sequence[VispVariation]) -> str:
-    """Under which assumptions each kind of bar holds, by what the variations found."""
+    """Assumptions under which each kind of bar holds, from the variations."""
     said = []
-    for kind in Claim:
+    for kind in Topic:
         by_missed: dict[bool, list[str]] = {True: [], False: []}
         for each in varied:
             by_missed[any(kind in kinds_missed(check) for check in each.checks)].append(each.name)

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
+from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
@@ -84,9 +84,9 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
 def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
     """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
     for operator in graph.operators:
-        if isinstance(operator.endpoint, KafkaTopic):
-            topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
-            return KafkaTopic(topic, operator.endpoint.servers, {})
+        for known in (operator.reads, operator.writes):
+            if isinstance(known, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
     raise DataflowError(
         f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
         "Kafka source or sink that names the servers"
@@ -120,7 +120,7 @@ def start_writing(
     """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
     A batch starts when the previous one has ended, and at least `interval` seconds after its start. Raises
-    EnvironmentProblem if a sink cannot be written, DataflowError for a sink without an endpoint.
+    EnvironmentProblem if a sink cannot be written, DataflowError for a sink that writes nothing.
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
@@ -134,8 +134,8 @@ def start_writing(
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
         writers.append((group, _batch_writer(target, sink, key)))
     frame = flows[0].frame
-    by_batch = isinstance(sink, Collected) or (isinstance(target, Edge) and isinstance(sink, ParquetSink))
-    if len(flows) == 1 and not key and not by_batch:
+    native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
+    if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
@@ -152,10 +152,9 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
         if target.durable == "kafka":
             return _edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
-    if target.endpoint is None:
+    if target.writes is None:
         raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
-    sink: SinkSpec = target.endpoint
-    return sink
+    return target.writes
 
 
 def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
@@ -194,6 +193,8 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
+        case StreamWriter():
+            return sink.write
 
 
 def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:

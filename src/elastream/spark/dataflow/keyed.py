@@ -60,7 +60,7 @@ def _with_state(
     frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
 ) -> DataFrame:
     returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
-    state = schema_from(operator.endpoint, f"the state of operator {operator.name!r}")
+    state = schema_from(operator.state, f"the state of operator {operator.name!r}")
     alternates = tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates)
     function = state_function(
         pickled(alternates, f"operator {operator.name!r}"),

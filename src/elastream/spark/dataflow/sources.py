@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, TextFiles
+from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, StreamReader, TextFiles
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
@@ -80,7 +80,7 @@ def open_source(
     workers, and continues by the clock, also across restarts. Without a load: Spark's readers, and no such column. Raises
     InputError for records that cannot be read.
     """
-    match operator.endpoint:
+    match operator.reads:
         case KafkaTopic() as topic:
             messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
             return messages.select(F.col("key").cast("string"), F.col("value").cast("string"), "timestamp")
@@ -107,7 +107,24 @@ def open_source(
                 .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
             )
-    raise InputError(f"source {operator.name!r} has no endpoint to read from; it can only be simulated")
+        case StreamReader() as reader:
+            return _read_by(reader, spark, operator.name)
+    raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
+
+
+def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
+    """What a source of the user's own reads; raises InputError where that fails or is not as it declares."""
+    what = f"source {name!r}: {type(reader).__name__}.read"
+    try:
+        frame = reader.read(spark)
+    except Exception as error:
+        raise InputError(f"{what} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise InputError(f"{what} returned no streaming DataFrame")
+    columns = _arrow(reader.schema).names
+    if missing := [column for column in columns if column not in frame.columns]:
+        raise InputError(f"{what} returned no column {missing[0]!r} (it returned: {', '.join(frame.columns)})")
+    return frame.select(*columns)
 
 
 def check_source(operator: Operator) -> None:
@@ -116,7 +133,7 @@ def check_source(operator: Operator) -> None:
     Checks for a missing path, an empty folder, text that is not UTF-8 (with file and byte), an unknown format, and a topic
     without name or servers. Paths with a scheme (`s3a://...`) without a load are checked by Spark.
     """
-    match operator.endpoint:
+    match operator.reads:
         case TextFiles(path, load) | Files(path, load=load) if "://" in path:
             if load is not None:
                 raise InputError(f"source {operator.name!r}: a load needs local files, not {path}")
@@ -130,8 +147,10 @@ def check_source(operator: Operator) -> None:
                 raise InputError(f"source {operator.name!r}: the list of records is empty")
         case KafkaTopic() as topic:
             check_topic(topic)
+        case StreamReader():
+            pass  # what it reads is known when it is opened
         case _:
-            raise InputError(f"source {operator.name!r} has no endpoint to read from; it can only be simulated")
+            raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
 
 
 def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:

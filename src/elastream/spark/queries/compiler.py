@@ -298,7 +298,7 @@ class _Compiler:
         )
 
     def _open(self, source: Operator) -> DataFrame:
-        if source.endpoint is None:
+        if source.reads is None:
             raise DataflowError(f"source {source.name!r} reads nothing; it can only be simulated")
         return open_source(
             self.spark,
