@@ -57,9 +57,9 @@ class Autopilot:
     that runs already and is somebody else's to close. host_type: what is leased, by default what the cloud has.
 
     target_latency: seconds, or text such as `"2s"`, that a record may take; it decides how fast backlog must go. period:
-    between two observations. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`. metrics_port,
-    registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are written, for
-    `elastream explain` and `elastream report`.
+    between two observations. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`.
+    metrics_port, registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are
+    written, for `elastream explain` and `elastream report`.
 
     It changes no query and no setting. It ends by itself when its queries have ended or the session is stopped, and with
     `stop`, or the `with` block that it is used in. Raises ElastreamError for arguments that make no sense, and nothing
@@ -126,7 +126,7 @@ class Autopilot:
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """What it observes and acts on, for tests and benchmarks; None before the start, or where nothing can be observed."""
+        """What it observes and acts on, for tests and benchmarks; None before the start, or where that cannot be."""
         return self._plant
 
     def stop(self) -> None:
@@ -263,7 +263,7 @@ class _Spoken:
 
     def observed(self, observation: Observation) -> None:
         graph = observation.context.graph
-        if graph.order != self._watched:
+        if graph.operators and graph.order != self._watched:
             self._watched = graph.order
             queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
             log.info("autopilot watches %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
@@ -273,10 +273,8 @@ class _Spoken:
             leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
             self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
         busy = self._plant.look_seconds > self._period
-        self._once(
-            "busy",
-            f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often" if busy else "",
-        )
+        slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
+        self._once("busy", slow if busy else "")
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:
