@@ -165,7 +165,7 @@ class Autopilot:
                 if plant is not None:
                     self._steer(plant)
                     if self.kept:
-                        log.info("hosts kept until this program ends: %s; queries need them, and no other host has room",
+                        log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
                                  ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
@@ -258,21 +258,19 @@ class _Logger:
         self._logged: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
-        log.info("autopilot started: observes every %s", format_duration(self._period))
+        log.info("autopilot started: one observation every %s", format_duration(self._period))
 
     def observed(self, observation: Observation) -> None:
         graph = observation.context.graph
-        if graph.order != self._watched:
+        if graph.operators and graph.order != self._watched:
             self._watched = graph.order
             queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
-            log.info(
-                "autopilot watches queries: %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none"
-            )
+            log.info("autopilot watches %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
         for host, lease in observation.leases.items():
             tasks = observation.hosts.value(host, Metric.TASKS)
-            does = "autopilot would move" if self._observe_only else "autopilot moves"
-            moves = f"{does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is draining"
-            self._once(host, moves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
+            does = "would move" if self._observe_only else "moves"
+            leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
+            self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
         busy = self._plant.look_seconds > self._period
         slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
         self._once("busy", slow if busy else "")
@@ -284,7 +282,7 @@ class _Logger:
             self._log(outcome)
         self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"autopilot would {describe(action)} ({action.why})" for action in would))
+        self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 

@@ -37,7 +37,7 @@ class DriverSide:
             # Through an object, because the gateway finds a class by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
-            raise EnvironmentProblem(f"this Spark lacks internals that are read: {first_line(error)}") from None
+            raise EnvironmentProblem(f"this Spark lacks internals that are read: {first_line(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
         """Call `method` with `arguments`; returns the fields of each line.

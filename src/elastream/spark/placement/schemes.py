@@ -5,7 +5,7 @@ section 5.2). All read the plan periodically from a store, and differ in how the
 `LAZY`; the others are baselines.
 """
 
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +26,8 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
 
 __all__ = ["CYCLES", "Cycles", "Follower", "Scheme"]
+
+log = logging.getLogger(__name__)
 
 
 class Scheme(StrEnum):
@@ -125,11 +127,12 @@ class Follower:
                         self._enact()
                         self.acted = self.plan.latest.version
                 self._look()
-            except (Py4JError, PySparkException) as error:
-                # Calls may fail while executors start and stop; the end of the query is an error.
-                if not self.query.isActive:
+            except Exception as error:
+                # Calls may fail while executors start and stop; any other error, and the end of the query, is a failure.
+                if not isinstance(error, Py4JError | PySparkException) or not self.query.isActive:
                     self.failure = error
                     return
+                log.debug("the plan was not followed for a moment", exc_info=True)
 
     def _look(self) -> None:
         progress = java_query(self.query).lastProgress()
@@ -175,8 +178,10 @@ class Follower:
         found = self._executors.by_address()
         for address in addresses:
             if (executor := found.get(address)) is not None:
-                with contextlib.suppress(Py4JError):
+                try:
                     context.killAndReplaceExecutor(executor.id)
+                except Py4JError:
+                    log.info("executor %s was gone before it was replaced", executor.id, exc_info=True)
 
     def _at(self, task: TaskId) -> str | None:
         at = self.placing.where().get(task)
