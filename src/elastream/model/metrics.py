@@ -34,8 +34,11 @@ _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
 _TAKEN = f"records taken by {_BATCHES}"
 _LAST_20 = "records of the last 20 batches over the time between them"
-_WINDOW = "mean over the last five batches"
+_WINDOW = "mean over the last seven batches"
 _DUE = "commit of the batch less the moment at which the load made the record due"
+_TASK_TIME = "CPU time, with Python the time in its slot less waiting; median of the last seven batches"
+_SPREAD = "spread of the last seven batches"
+_CPU = "CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take"
 _LEASES = "leases in whole billing time units, or what a pool charges"
 
 _DURATIONS = promised_of(
@@ -98,7 +101,7 @@ class Metric(StrEnum):
             apart=Promise(_COUNTED, READING),
             fused=(Promise(_COUNTED, SOURCES), when("what its query's batches took", Given.FIRST, kinds=WORKING)),
         ),
-        promised_of(Rows.APPLICATION, dataflow=_SUM, apart=_SUM, fused=_SUM),
+        promised_of(Rows.APPLICATION, dataflow=_SUM, simulated=_SUM),
     )
     PROCESSED_RATE = (
         "processed_rate",
@@ -115,7 +118,7 @@ class Metric(StrEnum):
             apart=Promise(_COUNTED, WORKING),
             fused=when(_TAKEN, Given.FIRST, kinds=READING),
         ),
-        promised_of(Rows.TASK, dataflow=f"records read from shuffles, {_WINDOW}"),
+        promised_of(Rows.TASK, spark=f"records read from shuffles, {_WINDOW}"),
     )
     EMITTED_RATE = (
         "emitted_rate",
@@ -184,7 +187,7 @@ class Metric(StrEnum):
         ),
         promised_of(
             Rows.TASK,
-            dataflow=f"part of the time for which it kept a slot, {_WINDOW}",
+            spark=f"part of the time for which it kept a slot, {_WINDOW}",
             apart=_COUNTED,
             fused="an equal part of its operator's `busy_cores`",
         ),
@@ -209,8 +212,7 @@ class Metric(StrEnum):
         ),
         promised_of(
             Rows.TASK,
-            dataflow=f"CPU time of the task, {_WINDOW}; with Python, time in its slot less waiting",
-            watched="the same, median of the last seven batches",
+            spark=_TASK_TIME,
             apart=when(_COUNTED, Given.QUEUES),
             fused="an equal part of its operator's",
         ),
@@ -219,7 +221,7 @@ class Metric(StrEnum):
         "busy_cores_error",
         Quantity.CORES,
         "Standard error of `busy_cores` where it is an estimate from samples: noise that no decision should rest on.",
-        promised_of(Rows.TASK, watched="spread of the last seven batches"),
+        promised_of(Rows.TASK, spark=_SPREAD),
     )
     PARALLELISM = (
         "parallelism",
@@ -250,8 +252,7 @@ class Metric(StrEnum):
         "Part of a host's cores that is in use (E2DF's U_n).",
         promised_of(
             Rows.HOST,
-            dataflow=when("CPU time of the host's processes, mean over 3 s", Given.UP),
-            watched=when("CPU time of its executors' tasks over their cores", Given.UP),
+            spark=when(_CPU, Given.UP),
             apart=when(_COUNTED, Given.UP),
             fused=when("mean over the last 3 s", Given.UP),
         ),
@@ -260,7 +261,7 @@ class Metric(StrEnum):
         "memory",
         Quantity.MEGABYTES,
         "Memory in use on a host or by a task.",
-        promised_of(Rows.HOST, dataflow=when("as the provider measures it", Given.UP), apart="what its tasks declare"),
+        promised_of(Rows.HOST, spark=when("memory of its processes", Given.MEASURED), apart="what its tasks declare"),
         promised_of(Rows.TASK, apart="what its operator declares"),
     )
     SPEED = (
@@ -269,17 +270,14 @@ class Metric(StrEnum):
         "Speed of a host's cores relative to the standard core, as measured now.",
         promised_of(
             Rows.HOST,
-            apart=when("its type's, as it varies now", Given.UP),
-            fused=when("its type's, as it varies now", Given.UP),
+            simulated=when("its type's, as it varies now", Given.UP),
         ),
     )
     TASKS = (
         "tasks",
         Quantity.COUNT,
         "Tasks placed on a host (E2DF's A_n).",
-        promised_of(
-            Rows.HOST, dataflow=_PARTITIONS, watched=_PARTITIONS, apart="instances placed there", fused=_PARTITIONS
-        ),
+        promised_of(Rows.HOST, spark=_PARTITIONS, apart="instances placed there", fused=_PARTITIONS),
     )
     BANDWIDTH = (
         "bandwidth",
@@ -287,15 +285,13 @@ class Metric(StrEnum):
         "Of a host: what it exchanges with others, both directions. Of a link: what it can carry.",
         promised_of(
             Rows.HOST,
-            dataflow=when("sum of `traffic` over its links", Given.SHUFFLES),
-            apart=when("emitted records by their size, between hosts", Given.SIZES),
-            fused=when("emitted records by their size, between hosts", Given.SIZES),
+            spark=when("sum of `traffic` over its links", Given.SHUFFLES),
+            simulated=when("emitted records by their size, between hosts", Given.SIZES),
         ),
         promised_of(
             Rows.LINK,
             dataflow=when("what the host's network is limited to", Given.NETWORKS),
-            apart=when("as declared", Given.LIMITED),
-            fused=when("as declared", Given.LIMITED),
+            simulated=when("as declared", Given.LIMITED),
         ),
     )
     NETWORK_LATENCY = (
@@ -305,19 +301,17 @@ class Metric(StrEnum):
         promised_of(
             Rows.LINK,
             dataflow=when("half of an ICMP echo's round trip between hosts", Given.NETWORKS),
-            apart="as declared for the regions of the two hosts",
-            fused="as declared for the regions of the two hosts",
+            simulated="as declared for the regions of the two hosts",
         ),
     )
     TRAFFIC = (
         "traffic",
         Quantity.BYTE_RATE,
         "Bytes exchanged over a link, or read by a task from shuffles.",
-        promised_of(Rows.TASK, dataflow=f"shuffle bytes read, {_WINDOW}"),
+        promised_of(Rows.TASK, spark=f"shuffle bytes read, {_WINDOW}"),
         promised_of(
             Rows.LINK,
-            dataflow=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
-            watched=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
+            spark=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
         ),
     )
     LATENCY_P50 = (
@@ -385,7 +379,7 @@ class Metric(StrEnum):
         "cost",
         Quantity.MONEY,
         "Money paid for hosts since the start.",
-        promised_of(Rows.APPLICATION, dataflow=_LEASES, watched=_LEASES, apart=_LEASES, fused=_LEASES),
+        promised_of(Rows.APPLICATION, spark=_LEASES, simulated=_LEASES),
     )
 
 

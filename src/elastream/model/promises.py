@@ -87,6 +87,7 @@ class Given(StrEnum):
     SIZES = "record sizes are declared"
     LIMITED = "the link has a declared bandwidth"
     WIDTH = "the operator is the first of a stage with a parallelism of its own, or waits"
+    MEASURED = "the provider of hosts measures it"
     NETWORKS = "hosts have networks of their own"
     QUEUES = "each instance has a queue of its own"
 
@@ -145,9 +146,18 @@ Cell: TypeAlias = str | Promise | tuple[Promise, ...]
 Promises: TypeAlias = dict[tuple[Rows, PlantKind], tuple[Promise, ...]]
 
 
-def promised_of(rows: Rows, dataflow: Cell = (), watched: Cell = (), apart: Cell = (), fused: Cell = ()) -> Promises:
-    """What each plant promises of `rows`; nothing where nothing is said."""
-    cells = zip(PlantKind, (dataflow, watched, apart, fused), strict=True)
+def promised_of(
+    rows: Rows,
+    dataflow: Cell = (),
+    watched: Cell = (),
+    apart: Cell = (),
+    fused: Cell = (),
+    *,
+    spark: Cell = (),
+    simulated: Cell = (),
+) -> Promises:
+    """What each plant promises of `rows`; `spark` and `simulated` are for both of theirs where nothing else is said."""
+    cells = zip(PlantKind, (dataflow or spark, watched or spark, apart or simulated, fused or simulated), strict=True)
     promises = {(rows, plant): _promises(cell) for plant, cell in cells}
     return {key: found for key, found in promises.items() if found}
 
