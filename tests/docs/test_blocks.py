@@ -56,7 +56,7 @@ def started(folder: Path) -> Page:
 
 def needs_spark(page: Path) -> bool:
     """Whether blocks of it speak of a session and a query that exist."""
-    return any(re.search(r"\bspark\b", block.text) for block in blocks(page) if block.language in PYTHON)
+    return any("Autopilot(spark" in block.text for block in blocks(page) if block.language in PYTHON)
 
 
 def test_a_block_says_what_it_is():
