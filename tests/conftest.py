@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
 from properties import USUAL
-from spark_jvm import end_session, shared_session
+from spark_jvm import end_shared_session, shared_session
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test on Spark with a session of its own finds none open."""
     if item.get_closest_marker("spark") and "local_spark" not in getattr(item, "fixturenames", ()):
-        end_session()
+        end_shared_session()
 
 
 @pytest.fixture

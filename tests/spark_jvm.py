@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.session import session_settings
 
+_shared: SparkSession | None = None
+
 
 def shared_session() -> SparkSession:
     """A session on this process's own cores, for all tests that need no hosts: the one that is open, or a new one."""
@@ -25,17 +27,21 @@ def shared_session() -> SparkSession:
         # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
         "spark.python.authenticate.socketTimeout": "300s",
     }
-    builder = SparkSession.builder.master("local[2]").appName("tests")
-    if SparkSession.getActiveSession() is None:
+    global _shared
+    if _shared is None:
+        builder = SparkSession.builder.master("local[2]").appName("tests")
         for key, value in settings.items():
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+        _shared = builder.getOrCreate()
+    return _shared
 
 
-def end_session() -> None:
-    """Stop the session that is open, if there is one."""
-    if (session := SparkSession.getActiveSession()) is not None:
-        session.stop()
+def end_shared_session() -> None:
+    """Stop the session that tests share, if it is open: there is room for one session, and a test wants its own."""
+    global _shared
+    if _shared is not None:
+        _shared.stop()
+        _shared = None
 
 
 def forget_jvm() -> None:
@@ -43,7 +49,7 @@ def forget_jvm() -> None:
     gateway = SparkContext._gateway
     if gateway is None:
         return
-    end_session()
+    end_shared_session()
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

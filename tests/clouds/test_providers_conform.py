@@ -19,7 +19,7 @@ from elastream.clouds.pool import Membership, Pool, PoolClient, PoolHosts
 from elastream.clouds.provider import RunState, Terms
 from elastream.model.cloud import HostType
 from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
@@ -82,7 +82,7 @@ def pool(folder: Path) -> Iterator[Made]:
     """Machines of an arbiter whose service runs in this process."""
     offer = Offer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), 2)
     log = StateLog(folder / "pool.journal", "pool")
-    node = ArbiterNode(offer, Rules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
+    node = ArbiterNode(offer, ArbiterRules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
     transport = InProcess(TestClient(arbiter_service(node)))
     membership = Membership(PoolClient(Pool("http://pool", "a"), transport))
     provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))

@@ -23,7 +23,7 @@ from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Offer, RegionReport
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Standing
 from elastream.services.arbiter_service import arbiter_service, serve
@@ -31,22 +31,14 @@ from elastream.services.region_link import RegionLink, follow
 from elastream.services.region_node import RegionNode
 from elastream.services.serving import listening
 from elastream.services.state_log import StateLog
+from waiting import wait_until
 
 TOKEN = "a token of the tests"
-LIMIT = 60.0
-"""Seconds that anything may take before a test gives up; none is judged by how long it took."""
 
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
-
-
-def until(what, seen=lambda: "") -> None:
-    end = time.monotonic() + LIMIT
-    while not what():
-        assert time.monotonic() < end, f"it never came: {seen()}"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -56,7 +48,7 @@ def served(node, token: str = TOKEN):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started)
+    wait_until(lambda: server.started)
     yield f"http://127.0.0.1:{config.port}"
     server.should_exit = True
     thread.join()
@@ -68,7 +60,7 @@ KINDS = {region: HostType(f"small-{region}", cores=1.0, slots=1, region=region) 
 
 def manager(log: StateLog | None = None, **rules) -> ArbiterNode:
     offer = Offer("demo", tuple(KINDS.values()), 20)
-    return ArbiterNode(offer, Rules(**rules), log or StateLog(None, "arbiter"), time.time, regions=REGIONS)
+    return ArbiterNode(offer, ArbiterRules(**rules), log or StateLog(None, "arbiter"), time.time, regions=REGIONS)
 
 
 class Application:
@@ -372,7 +364,7 @@ class World:
             self.speak()
             return what()
 
-        until(spoken, lambda: {n: (self.hosts(n), p.told()[-500:]) for n, p in self.processes.items()})
+        wait_until(spoken, otherwise=lambda: {n: (self.hosts(n), p.told()[-500:]) for n, p in self.processes.items()})
 
     def place(self, region: str, name: str = "a") -> str:
         """A replica on a host of `region` that the application requests for it; returns the host."""

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,14 +17,15 @@ from elastream.clouds.pool import Membership, Pool, PoolClient
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
+from waiting import ended, wait_until
 
 COMMAND = Path(sys.executable).with_name("elastream")
 SMALL = HostType("small", cores=0.5, memory=1000, price=1.0, billing=Billing(30.0))
-RULES = Rules(patience=20.0, silence=15.0, settle=0.0)
+RULES = ArbiterRules(patience=20.0, silence=15.0, settle=0.0)
 
 
 RIGHT = "the token of the pool"
@@ -334,11 +334,12 @@ class TestRefusals:
 
 def until_granted(member: Membership, running: set[str]) -> None:
     """Claim until there is a machine for h1: rounds take place every so often."""
-    until = time.monotonic() + 60
-    while not member.place({"h1": SMALL}, lambda host, kind: running.add(host)):
-        assert time.monotonic() < until
+
+    def granted() -> bool:
         member.beat()
-        time.sleep(0.05)
+        return bool(member.place({"h1": SMALL}, lambda host, kind: running.add(host)))
+
+    wait_until(granted)
 
 
 class TestCommand:
@@ -382,14 +383,15 @@ class TestCommand:
         with pytest.raises(EnvironmentProblem):
             member.beat()
         serving()
-        until = time.monotonic() + 10
-        while True:
+
+        def answers() -> bool:
             try:
                 member.beat()
-                break
             except EnvironmentProblem:
-                assert time.monotonic() < until
-                time.sleep(0.1)
+                return False
+            return True
+
+        wait_until(answers)
         status = httpx.get(url, trust_env=False).json()
         assert status["applications"]["a"]["holds"] == 1
         assert running == {"h1"}
@@ -401,7 +403,7 @@ class TestCommand:
         member = Membership(PoolClient(Pool(url, "a")))
         until_granted(member, set())
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = ended(process)
         assert "a owes 1.00" in out
         assert not err
         member.close()
@@ -430,9 +432,7 @@ class TestCommand:
 
     def test_a_port_that_is_taken_is_one_sentence_and_status_2(self, serving, tmp_path):
         serving()
-        again = subprocess.run(
-            [COMMAND, "manager", str(tmp_path / "arbiter.yaml")], capture_output=True, text=True, timeout=60
-        )
+        again = subprocess.run([COMMAND, "manager", str(tmp_path / "arbiter.yaml")], capture_output=True, text=True)
         assert again.returncode == 2
         assert again.stderr.startswith("elastream: cannot listen on 127.0.0.1:")
         assert len(again.stderr.splitlines()) == 1

@@ -24,7 +24,7 @@ from elastream.planning.managers.applications import Application, ApplicationRul
 from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode, Standing, UnknownMember
 from elastream.services.region_node import RegionNode, RegionState
 from elastream.services.state_log import StateLog
@@ -34,7 +34,7 @@ REGIONS, APPLICATIONS = ("east", "west"), ("a", "b")
 SMALL = HostType("small", cores=1.0, slots=1)
 KINDS = {region: HostType(f"small-{region}", cores=1.0, slots=1, region=region) for region in REGIONS}
 OFFER = Offer("demo", tuple(KINDS.values()), 8)
-RULES = Rules(patience=50.0, max_hosts=8, min_hosts=0)
+RULES = ArbiterRules(patience=50.0, max_hosts=8, min_hosts=0)
 APPLICATION = ApplicationRules(settle=20.0)
 REGION = RegionRules(spare=2, low=0.1, settle=10.0)
 
@@ -539,7 +539,7 @@ class IdempotentCloud(Cloud):
             super().lease(hosts)
 
 
-def arbiter(rules: Rules = RULES, **about) -> ArbiterNode:
+def arbiter(rules: ArbiterRules = RULES, **about) -> ArbiterNode:
     return ArbiterNode(OFFER, rules, StateLog(None, "arbiter"), lambda: 0.0, regions=REGIONS, **about)
 
 
@@ -643,7 +643,7 @@ def test_nothing_is_placed_on_a_host_that_is_to_be_left_and_a_placement_keeps_it
 
 
 def test_refusals_reach_the_region_with_their_reason():
-    node = arbiter(Rules(max_hosts=0), period=1e9)
+    node = arbiter(ArbiterRules(max_hosts=0), period=1e9)
     node.round()
     node.report(RegionReport("east", 1, 0, (), add=("small-east",)))
     node.round()
@@ -653,7 +653,7 @@ def test_refusals_reach_the_region_with_their_reason():
 
 
 def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
-    node = arbiter(Rules(max_hosts=0))
+    node = arbiter(ArbiterRules(max_hosts=0))
     key = node.join("a", Standing())
     assert node.claim(Claim("a", 1, 1, (), asks=("small-east",)), key).refused.startswith(
         "the manager of east is not heard"

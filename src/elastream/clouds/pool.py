@@ -46,6 +46,8 @@ THREAD = "pool membership"
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool takes an application for dead after many times that."""
+EMPTY_AFTER = 30.0
+"""Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
 ANSWER_WITHIN = 5.0
 """Seconds after which a claim counts as lost."""
 TOKEN = "ELASTREAM_POOL_TOKEN"
@@ -219,12 +221,22 @@ class Membership:
         self._critical = False
         self._stopping = threading.Event()
         self._occupied: Callable[[], Collection[str]] = lambda: ()
+        self._use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
         self._evict: Callable[[str], None] = lambda host: None
         self._thread = AlarmedThread(self._alarms, THREAD, self._beat)
 
-    def start(self, occupied: Callable[[], Collection[str]], evict: Callable[[str], None]) -> None:
-        """Begin to send claims. occupied: hosts whose machines are in use; evict: ends one whose machine is another's."""
-        self._occupied, self._evict = occupied, evict
+    def start(
+        self,
+        occupied: Callable[[], Collection[str]],
+        evict: Callable[[str], None],
+        use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict,
+    ) -> None:
+        """Begin to send claims.
+
+        occupied: hosts whose machines are in use. evict: ends one whose machine is another's. use: by host, replicas on it
+        and its CPU utilisation, None where unknown.
+        """
+        self._occupied, self._evict, self._use = occupied, evict, use
         self._thread.start()
 
     def stop(self) -> None:
@@ -326,6 +338,7 @@ class Membership:
             self._evict(host)
 
     def _claim(self) -> Claim:
+        use = self._use()  # has locks of its own
         with self._lock:
             occupied = self._occupied()
             for host in [host for host in self._bound if host not in occupied]:
@@ -343,7 +356,14 @@ class Membership:
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
             # What is given back is not used any more, whenever that is heard.
-            self._held, said = holder.claim(self._held, gone, refused=refused, asks=tuple(asks), critical=self._critical)
+            self._held, said = holder.claim(
+                self._held,
+                gone,
+                refused=refused,
+                asks=tuple(asks),
+                critical=self._critical,
+                used=tuple((self._bound[host], *each) for host, each in use.items() if host in self._bound),
+            )
             return said
 
 
@@ -356,7 +376,10 @@ class PoolHosts:
         self._waiting: dict[str, HostType] = {}
         self._evicted: set[str] = set()
         self._closed = False
-        membership.start(local.occupied, self._evict)
+        self._held: dict[str, float] = {}  # when each host last held state, or was not ready yet
+        self._seen: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
+        self._state = RunState()
+        membership.start(local.occupied, self._evict, self._use)
 
     @property
     def terms(self) -> Terms:
@@ -402,6 +425,7 @@ class PoolHosts:
     def report(self, state: RunState) -> None:
         """Hold settled hosts to their type; tell the pool what is kept, and whether the service level is missed."""
         self.local.report(state)
+        self._state = state
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
@@ -419,6 +443,28 @@ class PoolHosts:
     def _place(self) -> None:
         for name in self._membership.place(self._waiting, lambda host, kind: self.local.lease({host: kind})):
             del self._waiting[name]
+
+    def _use(self) -> Mapping[str, tuple[int, float | None]]:
+        """How used each host is, by replicas and CPU. Called by the membership's thread alone."""
+        now, state, found = time.monotonic(), self._state, {}
+        cores = {
+            name: kind.cores
+            for name, host in self.local.hosts().items()
+            for kind in self.terms.types
+            if kind.name == host.type
+        }
+        for host, measured in self.local.measure().items():
+            if host in state.holding or host not in state.ready:
+                self._held[host] = now
+            empty = now - self._held.setdefault(host, now) > EMPTY_AFTER
+            cpu = None
+            if measured.cpu_seconds is not None:
+                before, seconds = self._seen.get(host, (now, 0.0))
+                if now > before:
+                    cpu = max(0.0, measured.cpu_seconds - seconds) / (now - before) / cores.get(host, 1.0)
+                self._seen[host] = (now, measured.cpu_seconds)
+            found[host] = (0 if empty else 1, cpu)
+        return found
 
     def _evict(self, host: str) -> None:
         """End a host at once, because its machine is another application's. Called by the membership's thread."""

@@ -126,12 +126,14 @@ class RunState:
     """What a run reports to its provider, each time in full, so that a report that is lost or repeated does no harm.
 
     ready: hosts that take tasks: their start is over. settled: of these, those that have worked off their first batches and
-    can be held to their type. kept: recalled hosts that the run will not leave, because nothing else could do their work.
-    critical: whether the service level is missed, which gives a claim more weight where several share hosts.
+    can be held to their type. holding: hosts that hold state of the run. kept: recalled hosts that the run will not leave,
+    because nothing else could do their work. critical: whether the service level is missed, which gives a claim more weight
+    where several share hosts.
     """
 
     ready: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+    holding: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     critical: bool = False
 

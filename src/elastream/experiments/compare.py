@@ -1,4 +1,4 @@
-"""Policies tried on one load before any of them is trusted with money: any dataflow, load and price list, simulated.
+"""Compares policies in simulation, on one dataflow, load and price list.
 
 What a policy costs is only worth saying beside what it keeps of the service level: `Comparison.verdict` never calls a
 policy cheaper that misses the target without saying so.
@@ -27,18 +27,18 @@ from elastream.simulation import Result, Settings, Travel, drive, make_plant
 __all__ = ["PER_SECOND", "Comparison", "Trial", "compare", "read_prices"]
 
 PER_SECOND = Billing(1.0, 60.0)
-"""How clouds bill today: by the second, at least a minute."""
+"""Today's cloud billing: by the second, at least a minute."""
 SINGLE_UP_TO = 2_000_000
-"""Records of a load up to which each travels by itself; above, they travel as cohorts."""
+"""Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
 ECU_PER_STANDARD_CORE = 1.0
-"""EC2 compute units of the core that speeds are relative to: the m1.small's."""
+"""EC2 compute units of the standard core (m1.small), to which speeds are relative."""
 PLOTTED = 2_000
-"""Points of a curve on the page; longer runs are thinned."""
+"""Most points of a curve on the page; longer runs are subsampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one policy came to. compliance: fraction of records in time, None where nothing was promised.
+    """Results of one policy. compliance: fraction of records in time, None without a service level.
 
     waiting: records still queued at the end. series: rows as in `simulation.Result`.
     """
@@ -63,7 +63,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Trials of one load; `target` is the fraction of records that must be in time."""
+    """Trials of one load. target: fraction of records that must be in time."""
 
     graph: Graph
     seconds: float
@@ -83,7 +83,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Who wins and why, and what any cheaper policy misses."""
+        """The best policy and the reason, and what cheaper policies miss."""
         winner = self.winner
         if winner is None:
             best = max(self.trials, key=lambda trial: trial.compliance or 0.0)
@@ -133,7 +133,7 @@ class Comparison:
         return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:
-        """A row a policy; one that misses the target says so in its compliance."""
+        """A table with a row per policy; a missed target is marked in its compliance."""
         rows = []
         for trial in self.trials:
             kept = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"

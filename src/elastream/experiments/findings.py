@@ -1,7 +1,7 @@
-"""What an experiment has come to: figures, the paper's beside them, and bars that are held, missed or undecided.
+"""Findings of an experiment: its figures, those of the paper, and bars that are held, missed or undecided.
 
-Every experiment ends in an `Findings`, so that all of them print, save and fail alike. How it is laid out as a page is
-`elastream.experiments.page`.
+Every experiment returns `Findings`, so that all are printed, saved and judged in the same way.
+`elastream.experiments.page` renders them.
 """
 
 import math
@@ -19,12 +19,12 @@ from elastream.experiments.page import Page, Table
 __all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment"]
 
 CHANCE = 0.05
-"""How likely a bar may be called held, or missed, by chance where runs scatter."""
+"""Significance level of the sign test that decides whether a bar over several runs is held or missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One bar: `holds` says whether `value` is within `bound`, None where runs cannot tell; `source`: where it is from."""
+    """One bar. holds: whether `value` is within `bound`; None: undecided. source: origin of the bar."""
 
     name: str
     value: float | str
@@ -34,42 +34,42 @@ class Check:
 
     @property
     def missed(self) -> bool:
-        """Whether the bar is missed; an undecided one is not."""
+        """Whether the bar is missed; an undecided bar is not."""
         return self.holds is False
 
     @property
     def verdict(self) -> str:
-        """held, missed or undecided."""
+        """ "held", "missed" or "undecided"."""
         return "undecided" if self.holds is None else "held" if self.holds else "missed"
 
     @classmethod
     def at_least(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """That `value` reaches `bar`; it is shown with so many decimals."""
+        """A check that `value` is at least `bar`. digits: decimals shown."""
         return cls(name, round(value, digits), f">= {bar:g}", value >= bar, source)
 
     @classmethod
     def at_most(cls, name: str, value: float, bar: float, source: str, digits: int = 4) -> "Check":
-        """That `value` does not exceed `bar`; it is shown with so many decimals."""
+        """A check that `value` is at most `bar`. digits: decimals shown."""
         return cls(name, round(value, digits), f"<= {bar:g}", value <= bar, source)
 
     @classmethod
     def median_at_least(cls, name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> "Check":
-        """That the median of what `runs` are drawn from reaches `bar`, by a sign test: fewer than five never decide it."""
+        """A check that the population median of `runs` is at least `bar`, by a sign test; needs at least five runs."""
         held = sum(run >= bar for run in runs)
         return cls(name, round(statistics.median(runs), digits), f">= {bar:g}", _decided(held, len(runs)), source)
 
     @classmethod
     def median_at_most(cls, name: str, runs: Sequence[float], bar: float, source: str, digits: int = 4) -> "Check":
-        """That the median of what `runs` are drawn from does not exceed `bar`, by a sign test: see `median_at_least`."""
+        """A check that the population median of `runs` is at most `bar`, by a sign test; needs at least five runs."""
         held = sum(run <= bar for run in runs)
         return cls(name, round(statistics.median(runs), digits), f"<= {bar:g}", _decided(held, len(runs)), source)
 
 
 def _decided(held: int, runs: int) -> bool | None:
-    """Whether a bar is held that `held` of `runs` runs are within: each is as likely within as beyond at the bar itself."""
+    """Sign test: True (held), False (missed) or None (undecided), given that `held` of `runs` runs are within the bar."""
 
     def chance(least: int) -> float:
-        """Of as many within, or more, where one is as likely as the other."""
+        """Probability of at least `least` runs within the bar, each with probability 1/2."""
         return float(sum(math.comb(runs, number) for number in range(least, runs + 1)) / 2**runs)
 
     if chance(held) <= CHANCE:
@@ -81,7 +81,7 @@ def _decided(held: int, runs: int) -> bool | None:
 class Findings:
     """Figures by name (nested, JSON-ready), the paper's under the same names, checks, and the page that shows it all.
 
-    verdict: what missed checks hang on, in words; empty where none is missed or nothing is known about it.
+    verdict: explanation of missed checks; empty if none is missed or the cause is unknown.
     """
 
     figures: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Findings:
         return not any(check.missed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The findings as JSON-ready dict, see `as_json`."""
         return as_json(self.figures, self.paper, self.checks, self.environment, self.verdict)
 
 
@@ -108,20 +108,20 @@ def as_json(
     environment: Mapping[str, Any],
     summary: str = "",
 ) -> dict[str, Any]:
-    """What `--json` writes, of experiments and benchmarks; `summary`: what they come to, in words."""
+    """Content of the `--json` file of experiments and benchmarks; summary: conclusion in words."""
     bars = [{"name": c.name, "value": c.value, "bound": c.bound, "verdict": c.verdict, "source": c.source} for c in checks]
     return {"figures": figures, "paper": paper, "checks": bars, "summary": summary, "environment": dict(environment)}
 
 
 def counted(checks: Sequence[Check]) -> str:
-    """How many bars are held, in words."""
+    """Number of bars held, as text."""
     undecided = sum(check.holds is None for check in checks)
     held = f"{sum(check.verdict == 'held' for check in checks)} of {len(checks)} bars are held"
     return f"{held}, {undecided} undecided" if undecided else held
 
 
 def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
-    """The bars, each with its value; `plant`: what the figures are from."""
+    """A table of the bars with values and verdicts; plant: origin of the figures."""
     return Table(
         f"Bars, on {plant} figures",
         ("bar", "value", "bound", "verdict", "source"),
@@ -131,7 +131,7 @@ def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
 
 
 def environment(**more: Any) -> dict[str, Any]:
-    """What a figure depends on besides the code: day, machine, interpreter, libraries; simulated ones say so in `plant`."""
+    """Conditions of figures besides the code: date, machine, interpreter, libraries; more: others, such as `plant`."""
     return {
         "date": strftime("%Y-%m-%d"),
         "python": platform.python_version(),

@@ -20,7 +20,7 @@ from elastream.model.errors import CloudError, InputError
 from elastream.planning.sharing.arbiter import decide, join, leave, refusal
 from elastream.planning.sharing.billing import Paid, bill
 from elastream.planning.sharing.messages import Claim, Offer, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Member, Party, Tenure, fixed, order_for, view_for
 from elastream.services.state_log import StateLog
 
@@ -65,7 +65,7 @@ class ArbiterNode:
     def __init__(
         self,
         offer: Offer,
-        rules: Rules,
+        rules: ArbiterRules,
         log: StateLog,
         clock: Callable[[], float],
         *,

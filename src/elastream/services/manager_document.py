@@ -28,7 +28,7 @@ from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
-from elastream.planning.sharing.rules import RegionFacts, Rules
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
 from elastream.services.serving import Listen, host_and_port, read_token
 
@@ -50,7 +50,7 @@ class ArbiterSetting:
     offer: Offer
     machines: Mapping[str, str]
     regions: tuple[str, ...]
-    rules: Rules
+    rules: ArbiterRules
     standings: Mapping[str, Standing]
     host: str
     port: int
@@ -241,8 +241,8 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
     )
 
 
-def _rules(keys: ArbiterKeys) -> Rules:
-    return Rules(
+def _rules(keys: ArbiterKeys) -> ArbiterRules:
+    return ArbiterRules(
         patience=keys.patience,
         silence=keys.silence,
         settle=keys.settle,

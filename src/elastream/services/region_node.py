@@ -15,7 +15,7 @@ from elastream.clouds.provider import HostStatus, Measured, Phase, Provider
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
 from elastream.planning.managers import regions
-from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing.messages import RegionOrder, RegionReport
 from elastream.services.state_log import StateLog
@@ -165,7 +165,7 @@ class RegionNode:
         return Snapshot(
             now,
             (self.state.region.name,),
-            Hosts(
+            LeasedHosts(
                 names,
                 np.zeros(len(names), dtype=np.int64),
                 np.array(slots, dtype=np.int64),

@@ -16,7 +16,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
-__all__ = ["Assumption", "Distribution", "HostFailure", "Messaging", "RegionLink", "Service", "Settings", "Travel"]
+__all__ = ["Assumption", "Distribution", "HostFailure", "Messaging", "NetworkLink", "Service", "Settings", "Travel"]
 
 
 class Distribution(StrEnum):
@@ -70,7 +70,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class RegionLink:
+class NetworkLink:
     """Network between two regions. latency: seconds one way; bandwidth: bytes/s per host (None: no limit)."""
 
     latency: float
@@ -224,7 +224,7 @@ class Settings:
     speed_trace: Floats | None = None
     speed_interval: float = 60.0
     batch_ratios: tuple[float, ...] = ()
-    links: Mapping[tuple[str, str], RegionLink] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
     faults: tuple[HostFailure, ...] = ()
 
     def __post_init__(self) -> None:

@@ -9,14 +9,14 @@ from elastream.model.cloud import Billing, HostType, Lease
 from elastream.planning.sharing.arbiter import decide, join, leave, refusal
 from elastream.planning.sharing.billing import Paid, bill
 from elastream.planning.sharing.messages import Claim, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, Tenure, fixed, view_for
 from properties import examples
 
 SMALL = HostType("small", cores=0.5, price=1.0, billing=Billing(30.0))
 BIG = HostType("big", cores=2.0, price=4.0, billing=Billing(60.0))
 NOTHING = View("", 0)
-RULES = Rules(patience=20.0, silence=15.0, settle=5.0)
+RULES = ArbiterRules(patience=20.0, silence=15.0, settle=5.0)
 
 
 def pool(small: int = 4, big: int = 0) -> Arbiter:
@@ -54,7 +54,7 @@ class App:
 class Play:
     """A pool and its applications, step by step, a second each."""
 
-    def __init__(self, state: Arbiter, rules: Rules = RULES) -> None:
+    def __init__(self, state: Arbiter, rules: ArbiterRules = RULES) -> None:
         self.state, self.rules, self.now = state, rules, 0.0
         self.apps: dict[str, App] = {}
 

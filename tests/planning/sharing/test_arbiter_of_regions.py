@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.model.cloud import LifecycleError
+from elastream.model.cloud import HostType, LifecycleError
 from elastream.planning.managers import applications, regions
 from elastream.planning.managers.applications import Application, ApplicationRules
 from elastream.planning.managers.regions import Region, RegionRules
@@ -14,10 +14,10 @@ from elastream.planning.sharing import holder
 from elastream.planning.sharing.arbiter import decide
 from elastream.planning.sharing.ledger import Ledger
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import RegionFacts, Rules
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, Tenure, adopt, order_for, view_for
 
-RULES = Rules(by_spare=True, patience=100.0)
+RULES = ArbiterRules(by_spare=True, patience=100.0)
 
 
 def viewed(region: str = "east", owner: str = "a") -> HostRecord:
@@ -68,15 +68,15 @@ def test_who_was_not_heard_to_have_seen_an_order_is_told_again_and_may_ask_for_n
 @pytest.mark.parametrize(
     ("rules", "reason"),
     [
-        (Rules(by_spare=True, regions={"east": RegionFacts(price=3)}, max_price=2), "costs 3 a second"),
-        (Rules(by_spare=True, regions={"east": RegionFacts(latency=0.2)}, max_latency=0.1), "0.2 s away"),
-        (Rules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "all 1 hosts"),
-        (Rules(by_spare=True, max_hosts=1), "as many as may be"),
-        (Rules(by_spare=True, prefer=("west",)), "west is preferred"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(price=3)}, max_price=2), "costs 3 a second"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(latency=0.2)}, max_latency=0.1), "0.2 s away"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "all 1 hosts"),
+        (ArbiterRules(by_spare=True, max_hosts=1), "as many as may be"),
+        (ArbiterRules(by_spare=True, prefer=("west",)), "west is preferred"),
     ],
     ids=["price", "latency", "capacity", "hosts in all", "another region preferred"],
 )
-def test_a_region_is_refused_with_the_reason(rules: Rules, reason: str) -> None:
+def test_a_region_is_refused_with_the_reason(rules: ArbiterRules, reason: str) -> None:
     state = start(h1=viewed())
     after, told = decide(rules, state, 0.0, [asks(up=("h1",), add=("small",))])
     assert reason in refusals(told)["east"]
@@ -84,7 +84,7 @@ def test_a_region_is_refused_with_the_reason(rules: Rules, reason: str) -> None:
 
 
 def test_a_preferred_region_that_is_full_stands_in_nobodys_way() -> None:
-    rules = Rules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
+    rules = ArbiterRules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
@@ -107,7 +107,7 @@ def test_a_host_that_is_coming_in_a_region_not_heard_is_not_waited_for() -> None
 
 
 def test_the_preferred_region_itself_may_grow() -> None:
-    rules = Rules(by_spare=True, prefer=("east",))
+    rules = ArbiterRules(by_spare=True, prefer=("east",))
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
@@ -294,3 +294,79 @@ def test_neither_of_two_applications_starves(most: int, wants: list[tuple[int, i
         held = {name: holder.hear(each, view_for(manager, name)) for name, each in held.items()}
     assert placed["a"]
     assert placed["b"]
+
+
+# -- shared by what applications request -----------------------------------------------------------------------------------
+
+EAST, WEST = (HostType(f"small-{region}", cores=1.0, region=region) for region in ("east", "west"))
+DEMAND = ArbiterRules(
+    patience=20.0, min_hosts=0, regions={"east": RegionFacts(capacity=2), "west": RegionFacts(capacity=1)}
+)
+
+
+def requested(name: str, number: int, seen: int = 1, hosts: tuple[str, ...] = (), n: int = 1, **about) -> Claim:
+    return Claim(name, number, seen, hosts, asks=("small-east",) * n, **about)
+
+
+def demand(**hosts: HostRecord) -> Arbiter:
+    records = {name: replace(record, kind="small-east") for name, record in hosts.items()}
+    return replace(start(**records), kinds={kind.name: kind for kind in (EAST, WEST)})
+
+
+def test_a_request_that_no_free_host_meets_is_ordered_of_its_region_and_granted_when_that_is_up() -> None:
+    state, told = decide(DEMAND, demand(), 0.0, [asks(), requested("a", 1)])
+    assert orders(told) == {"east": ("h10",)}
+    state, told = decide(DEMAND, state, 0.5, [requested("a", 2)])
+    assert state.next_number == 11, "one that is on order is waited for"
+    state, told = decide(DEMAND, state, 1.0, [asks(number=2, seen=2, up=("h10",))])
+    assert views(told)["a"] == (("h10",), ())
+
+
+def test_no_host_is_ordered_of_a_region_that_is_not_heard() -> None:
+    state, _ = decide(DEMAND, demand(), 1000.0, [requested("a", 1)])
+    assert (dict(state.hosts), state.applications["a"].refused) == ({}, "the manager of east is not heard")
+
+
+def test_where_no_region_may_grow_a_host_is_recalled_for_who_is_entitled_with_the_reason() -> None:
+    state = demand(h1=viewed(), h2=viewed())
+    state, _ = decide(DEMAND, state, 0.0, [asks(up=("h1", "h2")), requested("b", 1)])
+    (recalled,) = view_for(state, "a").recalled
+    assert recalled == ("h2", "b is entitled to 1 of 2 'small-east'")
+    state, _ = decide(DEMAND, state, 1.0, [Claim("a", 1, 2, ("h1",)), requested("b", 2)])
+    assert view_for(state, "b").names == ("h2",)
+    assert order_for(state, "east").hosts == (("h1", "small-east"), ("h2", "small-east")), "it stays leased"
+
+
+def test_who_has_its_share_is_told_so() -> None:
+    state = demand(h1=viewed(), h2=viewed(owner="b"))
+    state, _ = decide(DEMAND, state, 0.0, [asks(up=("h1", "h2")), requested("b", 1, hosts=("h2",))])
+    assert state.applications["b"].refused == "east has all 2 hosts that it can have; the share of b is 1 of 2"
+
+
+def test_a_host_of_a_critical_application_is_not_drained() -> None:
+    state = demand(h1=viewed(), h2=viewed())
+    report = asks(up=("h1", "h2"), drain=("h1",))
+    state, _ = decide(DEMAND, state, 0.0, [Claim("a", 1, 1, ("h1", "h2"), critical=True)])
+    state, told = decide(DEMAND, state, 1.0, [report])
+    assert state.hosts["h1"].tenure is Tenure.HELD
+    (order,) = (message for message in told if isinstance(message, RegionOrder))
+    assert order.kept == (("h1", "application manager of a", "its response time is over its target"),)
+
+
+def test_how_used_hosts_are_reaches_their_region_only() -> None:
+    state = demand(h1=viewed(), h2=viewed("west"))
+    state, _ = decide(DEMAND, state, 0.0, [Claim("a", 1, 1, ("h1", "h2"), used=(("h1", 1, 0.4), ("h2", 0, None)))])
+    assert order_for(state, "east").used == (("h1", 1, 0.4),)
+    assert order_for(state, "west").used == (("h2", 0, None),)
+
+
+def test_a_host_that_comes_up_goes_to_who_requested_it_though_its_region_would_give_it_back() -> None:
+    state, _ = decide(DEMAND, demand(), 0.0, [asks(), requested("a", 1)])
+    report = asks(number=2, seen=2, up=("h10",), release=("h10",), empty=("h10",))
+    state, _ = decide(replace(DEMAND, settle=15.0), state, 1.0, [report, requested("a", 2)])
+    assert view_for(state, "a").names == ("h10",)
+    again = replace(report, number=3)
+    assert view_for(decide(replace(DEMAND, settle=15.0), state, 15.0, [again])[0], "a").recalled == ()
+    assert view_for(decide(replace(DEMAND, settle=15.0), state, 16.0, [again])[0], "a").leave == ("h10",)
+    nobody, _ = decide(DEMAND, decide(DEMAND, demand(), 0.0, [asks(add=("small-east",))])[0], 1.0, [report])
+    assert not nobody.hosts, "nobody requests it: it goes"

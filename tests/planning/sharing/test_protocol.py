@@ -17,14 +17,14 @@ from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.arbiter import decide
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
 from properties import examples
 
 Message = Claim | View | RegionReport | RegionOrder
 REGIONS, APPLICATIONS = ("east", "west"), {"a": 1.0, "b": 1.0}
 SMALL = HostType("small", cores=1.0, region="east")
-RULES = Rules(by_spare=True, patience=50.0, max_hosts=8)
+RULES = ArbiterRules(by_spare=True, patience=50.0, max_hosts=8)
 APPLICATION_RULES = ApplicationRules(settle=20.0)
 REGION_RULES = RegionRules(settle=10.0)
 
@@ -276,7 +276,7 @@ def test_lost_messages_delay_what_the_managers_agree_on_and_change_nothing_of_it
 ) -> None:
     """Regions that want a number of hosts have it, and applications hold them, once messages come through again."""
     wanted = {"east": east, "west": west}
-    rules = Rules(by_spare=True)
+    rules = ArbiterRules(by_spare=True)
     manager = adopt({}, REGIONS, APPLICATIONS, 1)
     had = {name: Region(name, 1) for name in REGIONS}
     held = {name: Application(name, 1) for name in APPLICATIONS}

@@ -153,7 +153,7 @@ def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_
     [
         (None, "'lines' reads nothing"),
         (TextFiles("/no/such/place"), "no file or folder /no/such/place"),
-        (TextFiles("s3a://bucket/text", constant(1)), "not on s3a://bucket/text"),
+        (TextFiles("s3a://bucket/text", constant(1)), "needs local files, not s3a://bucket/text"),
         (Files("/no/such/place", "n long"), "no file or folder"),
         (Records((), "n long"), "list of records is empty"),
         (KafkaTopic("", "127.0.0.1:9092"), "has no name"),

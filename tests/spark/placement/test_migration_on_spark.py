@@ -5,6 +5,7 @@ Two executors, one query a kind of state. What is counted in the end is what a b
 
 import json
 import time
+from functools import cache
 
 import pandas as pd
 import pytest
@@ -21,7 +22,7 @@ from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
-from spark_jvm import end_session
+from spark_jvm import end_shared_session
 from waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -32,9 +33,14 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
+@cache
+def executors(session):
+    return Executors(DriverSide(session))
+
+
 @pytest.fixture(scope="module")
 def cluster_session(tmp_path_factory):
-    end_session()
+    end_shared_session()
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(Local(TINY, max_hosts=2, min_hosts=2), folder)
     master = cluster.start()
@@ -50,7 +56,7 @@ def cluster_session(tmp_path_factory):
             state_store="disk",
         )
         session = open_session(master, "migration", folder, settings)
-        wait_until(lambda: len(Executors(DriverSide(session)).by_address()) == 2)
+        wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
     finally:
         cluster.close()
@@ -117,7 +123,7 @@ def stays(query, states, partition, place, other):
 
 
 def places(spark):
-    return [Location(address, each.id) for address, each in sorted(Executors(DriverSide(spark)).by_address().items())]
+    return [Location(address, each.id) for address, each in sorted(executors(spark).by_address().items())]
 
 
 def is_exact(spark, kind, checkpoint):

@@ -1,7 +1,7 @@
-"""E2DF's evaluation, simulated: Word Count under a load that rises and falls, with no, one and two levels of elasticity.
+"""E2DF's evaluation, simulated: Word Count under a rising and falling load, with no, one and two levels of elasticity.
 
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
-Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `E2dfAssumptions`; the page is `page`.
+Lo Presti, 2018), section 5 and Figure 2. `E2dfAssumptions` holds values that the paper does not give; `page` renders.
 """
 
 import math
@@ -40,16 +40,15 @@ __all__ = [
 ]
 
 SCENARIOS = ("static", "application", "both levels")
-"""Nothing adapts; operators do, on hosts that stay; operators and hosts do (paper, section 5)."""
+"""No adaptation; operators adapt on fixed hosts; operators and hosts adapt (paper, section 5)."""
 LOWEST, HIGHEST = 5.0, 550.0
 """Tuples/s at the ends and in the middle of the run (paper, section 5)."""
 STATIC: Mapping[str, int] = {"source": 1, "split": 2, "count": 6, "consume": 6}
-"""Replicas of the static provision: 15 in all (paper; the source is what 2 + 6 + 6 leaves over)."""
+"""Replicas of the static provision: 15 in total (paper; the source's one is the remainder of 2 + 6 + 6)."""
 STATIC_HOSTS, FIRST_HOSTS = 16, 5
-"""Hosts of the static provision, and R_init (paper). More than 16 there are not: with half a core each they are the paper's
-whole machine."""
+"""Hosts of the static provision, also the maximum: with half a core each they fill the paper's machine; R_init (paper)."""
 CORES = 0.5
-"""Of a core that a host may use; C_n is 1, so a replica has it all (paper)."""
+"""Cores of a host; C_n is 1, so one replica uses all of it (paper)."""
 SCALE_OUT, SCALE_IN = 0.7, 0.75
 """S_s-out and c (paper)."""
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 30.0, 60.0
@@ -74,7 +73,7 @@ FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
 
 @dataclass(frozen=True)
 class E2dfAssumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+    """Values that the paper does not give, which can be halved and doubled."""
 
     work: float = assumed(
         1.0,
@@ -101,7 +100,7 @@ class E2dfAssumptions:
 
 
 def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
-    """Of the static provision's replicas of `operator`, at 550 tuples/s."""
+    """Utilisation of the static provision's replicas of `operator`, at 550 tuples/s."""
     if operator == "source":
         return assumptions.source_work
     replicas = STATIC[operator]
@@ -109,7 +108,7 @@ def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
 
 
 def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
-    """The most work under which no replica of the static provision is above S_s-out: the other end of what it can mean."""
+    """The largest work with no replica of the static provision above S_s-out: the upper end of its interpretation."""
     most = min(
         SCALE_OUT / utilisation_at_peak(operator, replace(assumptions, work=1.0)) for operator in ("count", "consume")
     )
@@ -117,7 +116,7 @@ def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
 
 
 def word_count(assumptions: E2dfAssumptions) -> Graph:
-    """Sentences from outside, the paper's source and its three operators, each with the work that the provision implies."""
+    """The paper's source and three operators, each with the work that the static provision implies."""
 
     def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
         # Core-seconds a tuple: what keeps the static replicas, with half a core each, that busy at the peak.
@@ -147,7 +146,7 @@ def word_count(assumptions: E2dfAssumptions) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class E2dfCase:
-    """One run: a scenario and what is assumed."""
+    """One run: a scenario under given assumptions."""
 
     scenario: str
     assumptions: E2dfAssumptions = field(default_factory=E2dfAssumptions)
@@ -155,7 +154,7 @@ class E2dfCase:
 
     @property
     def policy(self) -> Policy:
-        """Who decides."""
+        """The policy of the scenario."""
         if self.scenario == "static":
             return Static(STATIC_HOSTS, STATIC)
         return E2df(
@@ -173,10 +172,10 @@ class E2dfCase:
 
 @dataclass(frozen=True, slots=True)
 class E2dfRun:
-    """What a case came to. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
+    """Results of a case. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
 
-    running: hosts that are up, mean over time; `hosts` counts them from the moment they are asked for until they are gone.
-    refused: actions that the plant did not do. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
+    running: hosts that are up, mean over time; `hosts` counts them from request to release. refused: actions that the
+    plant refused. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
     """
 
     case: E2dfCase
@@ -194,7 +193,7 @@ class E2dfRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         return {
             "mean latency (ms)": 1e3 * self.latency,
             "replicas (mean)": self.replicas,
@@ -270,7 +269,7 @@ def run_case(case: E2dfCase) -> E2dfRun:
 
 
 def _up_seconds(lease: Lease, now: float) -> float:
-    """How long its host took replicas, by `now`."""
+    """Seconds in which the lease's host was up, until `now`."""
     ready = lease.ready_at()
     left = next((at for at, state in lease.history if state in (HostState.RELEASING, HostState.LOST)), now)
     return 0.0 if ready is None else left - ready
@@ -279,7 +278,7 @@ def _up_seconds(lease: Lease, now: float) -> float:
 def run_cases(
     wanted: Sequence[E2dfCase], workers: int = 2, progress: Callable[[E2dfCase, int, int], None] = lambda *_: None
 ) -> tuple[list[E2dfRun], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
     begun = time.monotonic()
     make(wanted[0]).advance(1.0)
     runs, _ = run_all(run_case, wanted, workers, progress)

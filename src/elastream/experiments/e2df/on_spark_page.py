@@ -1,7 +1,6 @@
-"""The E2DF experiment on Spark as people read it: figures, what was scaled, curves like Figure 2, bars.
+"""Page of the E2DF experiment on Spark: figures, scaling, curves as in Figure 2, bars.
 
-Figures from Spark stand in no table with simulated ones, and the paper's in rows of their own. The figures are measured
-in `on_spark`.
+Tables never mix figures from Spark with simulated ones; the paper's have separate rows. `on_spark` measures the figures.
 """
 
 import math
@@ -17,7 +16,7 @@ from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table,
 __all__ = ["outcome", "run_e2df_spark"]
 
 QUICK_RISE = 30.0
-"""Seconds that the load rises with `quick`: too short for hosts to follow it well; it shows that everything works."""
+"""Seconds that the load rises with `quick`: a functional check, too short for hosts to follow the load well."""
 
 
 def run_e2df_spark(
@@ -27,9 +26,9 @@ def run_e2df_spark(
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Findings:
-    """The three scenarios, one after the other, each on a cluster of its own; `sensitivity` and `workers` change nothing.
+    """Run the three scenarios one after the other, each on a separate cluster; `sensitivity` and `workers` are ignored.
 
-    quick: half the time for the load. progress: called with (what is done, runs done, in all).
+    quick: half the length of the load. progress: called with (description, runs done, all runs).
     """
     begun = time.monotonic()
     runs = {}
@@ -41,7 +40,7 @@ def run_e2df_spark(
 
 
 def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
-    """All that the runs say."""
+    """The findings of the runs."""
     checks = bars(runs)
     return Findings(
         {
@@ -57,7 +56,7 @@ def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
 
 
 def _comparison(runs: Mapping[str, SparkScenario]) -> Table:
-    """Absolute figures of ours; the paper's stand in `_ratios`, because only ratios compare."""
+    """Our absolute figures; the paper's are in `_ratios`, because only ratios are comparable."""
     names = next(iter(runs.values())).metrics
     rows = tuple((name, *(_text(run.metrics[name]) for run in runs.values())) for name in names)
     return Table("Word Count on Spark", ("", *runs), rows)

@@ -1,6 +1,6 @@
-"""The E2DF experiment as people read it: its figures beside the paper's, curves like Figure 2, bars, and what they hang on.
+"""Page of the simulated E2DF experiment: figures next to the paper's, curves as in Figure 2, bars, and their sensitivity.
 
-Simulated figures and the paper's never share a row. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
 import math
@@ -29,7 +29,7 @@ __all__ = ["E2dfVariation", "comparison", "outcome", "provision_table", "run_e2d
 
 @dataclass(frozen=True, slots=True)
 class E2dfVariation:
-    """The three scenarios under other assumptions; `name` says which."""
+    """The three scenarios under other assumptions, described by `name`."""
 
     name: str
     runs: tuple[E2dfRun, ...]
@@ -44,7 +44,7 @@ def run_e2df(
 ) -> Findings:
     """The three scenarios, and unless `quick` the same at the other end of what the paper's provision can mean.
 
-    sensitivity: also with every assumption halved and doubled. progress: called with (what is done, runs done, in all).
+    sensitivity: also with every assumption halved and doubled. progress: called with (description, runs done, all runs).
     """
     given = E2dfAssumptions()
     sets = [("as assumed", given)]
@@ -60,7 +60,7 @@ def run_e2df(
 
 
 def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
-    """All that the runs say; the first variation is what the bars are about."""
+    """The findings of the runs; the bars apply to the first variation."""
     runs = varied[0].runs
     checks = bars(runs)
     return Findings(
@@ -82,7 +82,7 @@ def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
 
 
 def comparison(runs: Sequence[E2dfRun]) -> Table:
-    """Per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
     rows: list[tuple[str, ...]] = []
     for metric in runs[0].metrics:
         rows.append((f"{metric} (simulated)", *(_text(run.metrics[metric]) for run in runs)))
@@ -110,7 +110,7 @@ def provision_table(varied: Sequence[E2dfVariation]) -> Table:
 
 
 def verdict(varied: Sequence[E2dfVariation]) -> str:
-    """What missed bars hang on, in words; empty where none is missed."""
+    """Explanation of missed bars; empty if none is missed."""
     given = varied[0].runs
     if not _missed(bars(given)):
         return ""

@@ -1,8 +1,7 @@
-"""Elastic Allocator's evaluation, simulated: Top-K placed beside Word Count and Join, at 200 to 1,200 tuples/s.
+"""Elastic Allocator's evaluation, simulated: Top-K is placed next to Word Count and Join, at 200 to 1,200 tuples/s.
 
-From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V. What the
-paper leaves open stands in `AllocatorAssumptions`; the page is `page`. `AllocatorCase` and `AllocatorRun` know nothing of
-the plant, so that another one fits beside `run_case`.
+From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V.
+`AllocatorAssumptions` holds values that the paper does not give; `page` renders the results.
 """
 
 import math
@@ -52,23 +51,23 @@ QUERIES: Mapping[str, tuple[tuple[str, int, float, float], ...]] = {
     "join": (("parse", 4, 0.5, 1.0), ("match", 6, 3.0, 1.0)),
     "top-k": (("read", 3, 0.5, 1.0), ("rank", 5, 1.5, 0.5), ("merge", 2, 1.0, 0.1)),
 }
-"""Operators of each query: tasks, work a tuple of the query, and bytes it sends on for a tuple, both relative. Thirty
-tasks: ten workers of three slots (paper, Figure 3). A slot is a process, so a task may use all cores of its host."""
+"""Operators of each query: name, tasks, relative work per tuple, relative bytes sent per tuple. Thirty tasks: ten workers
+of three slots (paper, Figure 3). A slot is a process, so that a task may use all cores of its host."""
 RUNNING, ALLOCATED = ("word count", "join"), "top-k"
 SECONDS, DECIDED, PERIOD = 60.0, 30.0, 10.0
 """Length of a run at one rate, when measuring begins, and seconds between rounds (paper: 5 to 10)."""
 WORLD_CUP = Path("../shared/data/rates/worldcup98_requests_per_minute.csv.gz")
-"""Requests a minute to the World Cup 1998 site; its busiest day is played with a second for each minute."""
+"""Requests per minute to the World Cup 1998 site; its busiest day is replayed with one second per minute."""
 DAY = 1440
 FIGURES = ("CPU use", "link use", "CPU deviation", "link deviation", "tuples/s")
-"""What the paper shows in Figures 4 and 5, whose values its text does not give, and what gets through."""
+"""The quantities of the paper's Figures 4 and 5 (its text gives no values), and the throughput."""
 WITHIN = 1.05
-"""The bar: GMA's objective over the exact one's."""
+"""The bar: the objective of greedy matching (GMA) over that of the exact placement."""
 
 
 @dataclass(frozen=True)
 class AllocatorAssumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+    """Values that the paper does not give, which can be halved and doubled."""
 
     busy: float = assumed(
         0.6,
@@ -84,7 +83,7 @@ class AllocatorAssumptions:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorCase:
-    """One run; a rate of 0 stands for the World Cup's busiest day. `exact`: whether to ask the solver too."""
+    """One run. rate: 0: the World Cup's busiest day. exact: whether to compute the exact placement too."""
 
     policy: str
     rate: int
@@ -100,8 +99,8 @@ class AllocatorCase:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorRun:
-    """What a case came to: means over time of `FIGURES`. gap: deviation of the greedy matching over that of the best
-    placement found by the solver, on what was seen when it decided; proven: whether that one is proven best.
+    """Results of a case: means over time of `FIGURES`. gap: deviation of the greedy matching over that of the solver's best
+    placement, for the observation at its decision. proven: whether that one is proven optimal.
 
     series: rows of (s, tuples/s offered, CPU use, link use, CPU deviation, link deviation).
     """
@@ -121,7 +120,7 @@ def operators_of(query: str) -> tuple[str, ...]:
 
 
 def queries(assumptions: AllocatorAssumptions) -> Graph:
-    """All three queries as one dataflow; each has a source of its own, at the same rate."""
+    """All three queries as one dataflow; each has a separate source with the same rate."""
     work = sum(cost for operators in QUERIES.values() for _, _, cost, _ in operators)
     # Every byte but the last operator's is sent once and received once; what comes from outside is received only.
     bytes_ = sum(2 * size for operators in QUERIES.values() for _, _, _, size in operators[:-1]) + len(QUERIES)
@@ -154,9 +153,9 @@ def queries(assumptions: AllocatorAssumptions) -> Graph:
 
 @lru_cache
 def world_cup_day(path: Path = WORLD_CUP) -> Integers:
-    """Tuples each second: the busiest day of the log, minute by minute, its busiest minute scaled to the highest rate.
+    """Tuples per second: the busiest day of the log, minute by minute, its peak scaled to the highest rate; shape (1440,).
 
-    Raises InputError where the file is not there.
+    Raises InputError if the file is missing.
     """
     counts = np.array([piece.total for piece in trace(path, gaps="empty").pieces])
     days = counts[: counts.size // DAY * DAY].reshape(-1, DAY)
@@ -165,7 +164,7 @@ def world_cup_day(path: Path = WORLD_CUP) -> Integers:
 
 
 def make(case: AllocatorCase) -> SimulatedPlant:
-    """The plant of a case, at time 0, all queries where Storm's even scheduler puts them."""
+    """The plant of a case, at time 0, with all queries placed by Storm's even scheduler."""
     given = case.assumptions
     graph = queries(given)
     counts = np.full(int(SECONDS), case.rate) if case.rate else world_cup_day()
@@ -199,7 +198,7 @@ def make(case: AllocatorCase) -> SimulatedPlant:
 
 
 def policy_of(case: AllocatorCase) -> Policy:
-    """Who places Top-K."""
+    """The policy that places Top-K."""
     mine = operators_of(ALLOCATED)
     match case.policy:
         case "even":
@@ -246,7 +245,7 @@ def used(seen: Observation) -> Floats:
 
 
 def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool]:
-    """(deviation of the greedy matching over that of the best placement found, whether that is proven best)."""
+    """(deviation of the greedy matching over that of the best placement found, whether that one is proven optimal)."""
     needs, mine = needs_of(seen), movable(seen, operators_of(ALLOCATED))
     others = np.setdiff1d(np.arange(len(seen.tasks)), mine)
     sizes = capacities_of(seen, np.arange(len(seen.hosts)))
@@ -273,11 +272,11 @@ def by_policy(runs: Sequence[AllocatorRun], rate: int) -> dict[str, dict[str, fl
 
 
 SAME = 0.002
-"""Of utilisation: what the simulator's steps of time may leave between two runs that do the same."""
+"""Tolerance of utilisation: difference between equal runs that the simulator's time steps may cause."""
 
 
 def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
-    """Against even and random at every rate, and against the exact placement."""
+    """Bars against even and random placement at every rate, and against the exact placement."""
     tables = {rate: by_policy(runs, rate) for rate in RATES if by_policy(runs, rate)}
     checks = []
     for name in ("CPU deviation", "link deviation"):

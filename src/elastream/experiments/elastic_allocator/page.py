@@ -1,7 +1,6 @@
-"""The Elastic Allocator experiment as people read it: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
+"""Page of the Elastic Allocator experiment: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
 
-Figures are simulated; the paper shows curves and its text gives no values. The figures are computed in
-`experiment`.
+Figures are simulated; the paper shows curves and its text gives no values. `experiment` computes the figures.
 """
 
 import math
@@ -33,7 +32,7 @@ PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",
     "Figure 5": "EA has the lowest deviation of both, above all at high rates",
 }
-"""Section V-B says so in words; the values stand in its curves only."""
+"""Statements of section V-B; the paper gives the values as curves only."""
 
 
 def run_elastic_allocator(
@@ -43,7 +42,7 @@ def run_elastic_allocator(
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Findings:
-    """All rates under the three policies; unless `quick` with three seeds, and the World Cup's busiest day if it is there.
+    """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
     """
@@ -75,7 +74,7 @@ def run_elastic_allocator(
 
 
 def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
-    """All that the runs say; the bars are about the assumptions as they stand."""
+    """The findings of the runs; the bars apply to the default assumptions."""
     given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
     checks = bars(main)
@@ -107,7 +106,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
 
 
 def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """At which rates more is used, and why not at the others."""
+    """Rates at which utilisation is higher, and the reason for the others."""
     parts = []
     for name in ("CPU use", "link use"):
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
@@ -121,7 +120,7 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str], caption: str) -> Table:
-    """A row a rate, per figure a column a policy."""
+    """A table with a row per rate, and a column per figure and policy."""
     rows = tuple(
         (rate, *(_text(name, table[policy][name]) for name in names for policy in POLICIES))
         for rate, table in rates.items()

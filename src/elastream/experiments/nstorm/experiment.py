@@ -1,8 +1,8 @@
-"""N-Storm's evaluation of task migration (section 5.2) on real Spark: one query, random re-deployments, four schemes.
+"""N-Storm's evaluation of task migration (section 5.2) on Spark: one query, random re-deployments, four schemes.
 
-A word count reads as fast as it can, from a source that always has a batch of the same size ready, as the paper's clients
-feed its topology; so what a migration costs is missing from the total. State partitions are the tasks, executors the
-workers. What is measured and how it is judged is here; how it is shown is `nstorm_page`.
+A word count reads at full speed from a source that always has a batch of the same size ready, as the paper's clients feed
+its topology; the cost of a migration is therefore missing from the total. State partitions are the tasks, executors the
+workers. `rig` runs the cluster and query; `page` renders the results.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ __all__ = [
 LEVELS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Levels of degradation of Fig. 9."""
 DRAWS = 20
-"""Random re-deployments to choose an even one from: the paper wants tasks evenly distributed after each."""
+"""Random re-deployments from which the most even one is chosen: the paper requires an even distribution after each."""
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "Storm, 1 task": {"seconds at >= 60 %": 279.0, "seconds at 100 %": 267.0, "total, Storm = 1": 1.0},
@@ -50,14 +50,14 @@ PAPER: Mapping[str, Mapping[str, float]] = {
     "N-Storm, 16 tasks": {"seconds at >= 60 %": 118.0},
     "N-Storm+, 16 tasks": {"seconds at >= 60 %": 84.0, "seconds at 100 %": 53.0, "total, N-Storm = 1": 1.11},
 }
-"""What sections 5.2.1 to 5.2.3 say in words of Figs. 9 and 10, of 600 s each."""
+"""Figures given in the text of sections 5.2.1 to 5.2.3 about Figs. 9 and 10, of 600 s each."""
 
 
 @dataclass(frozen=True, slots=True)
 class NStormCase:
-    """One scheme with `moves` tasks in each re-deployment; scheme None: nothing is moved.
+    """One scheme with `moves` tasks in each re-deployment; scheme None: no moves.
 
-    cycles: seconds between looks into the plan and at the query (T_S, T_W), None for those of the scheme.
+    cycles: seconds between reads of the plan and of the query's state (T_S, T_W); None: those of the scheme.
     """
 
     scheme: str | None
@@ -66,7 +66,7 @@ class NStormCase:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name of the case in tables."""
         if self.scheme is None:
             return "no migration"
         cycles = "" if self.cycles is None else f", cycles {self.cycles[0]:g} s and {self.cycles[1]:g} s"
@@ -81,12 +81,11 @@ CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long each case runs, how often its tasks are re-deployed, which cases there are.
+    """Length of each case, frequency of re-deployments, and the cases.
 
-    Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up and
-    others may use the machine too. first: seconds into a round at which tasks are re-deployed for the first time, and
-    every `period` seconds from then on. hurry: what all cycles but those of the lazy scheme are divided by. warm: seconds
-    before the first round.
+    Every case runs `rounds` times for `seconds`, in forward and backward order alternately, because machines and compilers
+    warm up and other programs may run. first: seconds from the start of a round to its first re-deployment, repeated every
+    `period` seconds. hurry: divisor of all cycles except those of the lazy scheme. warm: seconds before the first round.
     """
 
     seconds: float
@@ -99,13 +98,13 @@ class Schedule:
 
     @property
     def order(self) -> tuple[NStormCase, ...]:
-        """All rounds of all cases. Those that replace executors come last: the new ones are as slow as any that are new."""
+        """All rounds of all cases. Those that replace executors are last, because new executors are slow."""
         kept = [case for case in self.cases if case.scheme != EXECUTORS]
         others = [case for case in self.cases if case.scheme == EXECUTORS]
         return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
 
     def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Schedule":
-        """The same with fewer numbers of `moves`, without other cycles, and with about so many `seconds` a case."""
+        """The setting with only these numbers of `moves`, without other cycles, and with about `seconds` per case."""
         cases = self.cases
         if moves is not None:
             others = (NStormCase(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
@@ -126,7 +125,7 @@ FULL = Schedule(
     ),
     rounds=10,
 )
-"""600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
+"""600 s per case and a re-deployment every 60 s, as in section 5.2; each of the ten in a separate round."""
 QUICK = Schedule(
     6.0,
     6.0,
@@ -142,17 +141,17 @@ QUICK = Schedule(
     hurry=10.0,
     warm=12.0,
 )
-"""Shorter periods and cycles, one re-deployment a case, fewer cases: it shows that the experiment works, and proves less.
+"""Shorter periods and cycles, one re-deployment per case, fewer cases: a functional check with less evidence.
 
-With one round only, what is compared runs side by side, and the baseline in the middle."""
+With only one round, compared cases are adjacent, and the baseline is in the middle."""
 
 
 @dataclass(frozen=True)
 class NStormRun:
-    """What a case came to.
+    """Results of a case.
 
-    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran where
-    it was sent to. traffic: bytes a second, by kind.
+    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran on its
+    new host. traffic: bytes/s, by kind.
     """
 
     case: NStormCase
@@ -169,9 +168,9 @@ class NStormRun:
 
 
 def per_second(batches: Sequence[CommittedBatch], since: float, seconds: int) -> tuple[float, ...]:
-    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its time.
+    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its duration.
 
-    Between batches there are none. A batch that is broken off has none; what repeats it has them.
+    There are none between batches, nor in an aborted batch; its repetition counts them.
     """
     edges = since + np.arange(seconds + 1)
     times, done, count = [-np.inf], [0.0], 0.0
@@ -183,19 +182,19 @@ def per_second(batches: Sequence[CommittedBatch], since: float, seconds: int) ->
 
 
 def usual(none: NStormRun, rounds: int) -> tuple[float, ...]:
-    """Records a second without migrations, for each second: the mean of its round, as machines change meanwhile."""
+    """Baseline records/s without migrations, for each second: the mean of its round, because machine speed varies."""
     means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
     return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
 
 
 def degraded(throughput: Sequence[float], baseline: Sequence[float]) -> dict[float, int]:
-    """Seconds with at least each level of degradation against `baseline`, records in each second (Fig. 9)."""
+    """Seconds with at least each level of degradation relative to `baseline`, records in each second (Fig. 9)."""
     lost = 1 - np.asarray(throughput) / np.asarray(baseline)
     return {level: int((lost >= level - 1e-9).sum()) for level in LEVELS}
 
 
 def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
-    """A random re-deployment: `moves` tasks, each to another host, of DRAWS drawn the one that leaves tasks most even."""
+    """A random re-deployment of `moves` tasks, each to another host: of DRAWS draws the most even one."""
     drawn = [_draw(at, hosts, moves, chance) for _ in range(DRAWS)]
     return min(drawn, key=lambda wanted: _spread(Counter({**at, **wanted}.values()), hosts))
 
@@ -215,9 +214,9 @@ def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
 
 
 def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
-    """The project's bars (issue "Where tasks run", after section 5.2.1), as far as the cases that were run tell.
+    """The project's bars (after section 5.2.1), as far as the cases that were run determine them.
 
-    rounds: of each case. wrong: counts that differ from a batch query's at the end.
+    rounds: of each case. wrong: final counts that differ from a batch query's.
     """
     by_case = {run.case: run for run in runs}
     none = by_case[NStormCase(None)]
@@ -225,7 +224,7 @@ def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check,
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
 
     def added(run: NStormRun, level: float) -> float:
-        """Seconds beyond those that there are without any migration."""
+        """Degraded seconds minus those without any migration."""
         return degraded(run.throughput, baseline)[level] - degraded(none.throughput, baseline)[level]
 
     restart = by_case.get(NStormCase(RESTART, 1))
@@ -260,9 +259,9 @@ def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check,
 def run_cases(
     setting: Schedule, progress: Callable[[str, int, int], None], seed: int = 1
 ) -> tuple[list[NStormRun], dict[str, Any]]:
-    """Run all cases on one cluster and one query; the runs, and what else is worth knowing.
+    """Run all cases on one cluster and one query; returns the runs and further facts.
 
-    Raises EnvironmentProblem where the query fails.
+    Raises EnvironmentProblem if the query fails.
     """
     with tempfile.TemporaryDirectory(prefix="nstorm-") as folder, contextlib.closing(Rig(Path(folder))) as rig:
         order = setting.order
@@ -284,7 +283,7 @@ def run_cases(
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """A round of a case: when it began, epoch seconds, and what was counted in it."""
+    """A round of a case: its start, epoch seconds, and its counts."""
 
     case: NStormCase
     began: float
@@ -295,7 +294,7 @@ class _Stay:
 
 
 def _together(stays: Sequence[_Stay], batches: Sequence[CommittedBatch], setting: Schedule) -> NStormRun:
-    """The rounds of one case as one run."""
+    """Combine the rounds of one case."""
     return NStormRun(
         stays[0].case,
         tuple(second for stay in stays for second in per_second(batches, stay.began, int(setting.seconds))),

@@ -1,6 +1,6 @@
-"""The N-Storm experiment as people read it: its figures beside those of Figs. 8 to 11, curves, bars, how it was measured.
+"""Page of the N-Storm experiment: figures next to those of Figs. 8 to 11, curves, bars, and the method of measurement.
 
-Figures from Spark and the paper's never share a row. What is measured and computed is in `experiment`.
+Figures from Spark and the paper's never share a row. `experiment` measures and computes the figures.
 """
 
 import time
@@ -31,10 +31,10 @@ from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table,
 __all__ = ["outcome", "run_nstorm"]
 
 ALONE = 0.03
-"""Share of the cores that others may use of a machine that counts as free."""
+"""Fraction of the cores that other programs may use on a machine that counts as free."""
 
 SCHEMES = {RESTART: "Storm", EXECUTORS: "Storm*", ONLINE: "N-Storm", LAZY: "N-Storm+"}
-"""What the paper calls each scheme."""
+"""The paper's name of each scheme."""
 
 
 def run_nstorm(
@@ -48,7 +48,7 @@ def run_nstorm(
 ) -> Findings:
     """The experiment on Spark, or that part of it with so many `moves` and `seconds` a case.
 
-    sensitivity, workers: nothing here is assumed, and nothing can run side by side.
+    sensitivity, workers: ignored; there are no assumptions, and cases cannot run in parallel.
     """
     setting = (QUICK if quick else FULL).reduced(moves, seconds)
     began = time.monotonic()
@@ -57,7 +57,7 @@ def run_nstorm(
 
 
 def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
-    """All that the runs say."""
+    """The findings of the runs."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
     return Findings(
@@ -84,7 +84,7 @@ def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, An
 
 
 def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
-    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
+    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours followed by the paper's."""
     baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
     rows: list[tuple[str, ...]] = []
@@ -107,7 +107,7 @@ def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
 
 
 def movement_table(runs: Sequence[NStormRun]) -> Table:
-    """What moved, how soon it was there, and what it cost to say so (Fig. 11)."""
+    """Migrations, their time to land, and the control traffic (Fig. 11)."""
     rows = []
     for run in runs:
         landing = f"{sum(run.landing) / len(run.landing):.1f}" if run.landing else "-"

@@ -1,9 +1,8 @@
 """OTD's evaluation, simulated: Word Count, communication-intensive and computation-intensive, from Storm's even start.
 
-From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. What
-the paper leaves open stands in `OtdAssumptions`; the page is `page`. A worker of the paper is a host here, with a core of
-its own, and its worker nodes are regions. `OtdCase` and `OtdRun` know nothing of the plant, so that another one fits beside
-`run_case`.
+From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. The
+paper's workers are hosts of one core here, and its worker nodes are regions. `OtdAssumptions` holds values that the paper
+does not give; `page` renders the results.
 """
 
 import math
@@ -44,16 +43,16 @@ __all__ = [
 APPLICATIONS = ("communication", "computation")
 """What limits the application (paper, section 5.3)."""
 POLICIES = ("even", "otd as published", "otd")
-"""Storm's even deployment, which stays; Algorithm 1 to the letter; and with the rule that a move must relieve somebody."""
+"""Storm's even deployment, unchanged; OTD as published; and OTD with the extension that a move must relieve a worker."""
 SECONDS, PERIOD = 600.0, 5.0
 """Length of a run, and seconds between rounds (paper, sections 5.2 and 5.3)."""
 SETTLED = 50.0
 """Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
 FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
-"""How many on the paper's own cluster. Half of twelve tasks calculate, drawn anew five times a run. In a quarter of all
-draws no worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its
-mean to about one point. The 25 draws of five runs had it five points too high. Fewer, where only a change is to be seen."""
+"""Numbers of seeds, full and quick. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no
+worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its mean to
+about one point. The 25 draws of five runs gave five points too much. Fewer suffice to show a change."""
 
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "communication": {
@@ -82,7 +81,7 @@ LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47
 
 @dataclass(frozen=True)
 class OtdAssumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+    """Values that the paper does not give, which can be halved and doubled."""
 
     words: float = assumed(12.0, "words a sentence", "about what novels have")
     sentence: float = assumed(70.0, "bytes", "so many words of about five letters, and blanks")
@@ -123,12 +122,12 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """As the tables call it."""
+        """Name of the cluster in tables."""
         return f"{self.nodes} nodes x {self.workers}"
 
     @property
     def hosts(self) -> int:
-        """Workers in all."""
+        """Number of workers."""
         return self.nodes * self.workers
 
 
@@ -151,11 +150,11 @@ class OtdCase:
 
 @dataclass(frozen=True, slots=True)
 class OtdRun:
-    """What a case came to. cpu: mean use of workers after the first SETTLED seconds. settled: the same without the SETTLED
-    seconds after every change of who calculates. remote, remote_end: part of what tasks send each other that goes between
-    nodes, mean over the run and at its end. rate: sentences/s done, as `cpu`. delay: seconds a record takes, likewise.
-    best: the mean CPU use that the exact packing would bring, NaN where not asked. warnings: rounds that said that
-    resources are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
+    """Results of a case. cpu: mean use of workers after the first SETTLED seconds. settled: the same, without the SETTLED
+    seconds after every change of the calculating tasks. remote, remote_end: fraction of the traffic between tasks that
+    crosses nodes, mean over the run and at its end. rate: sentences/s, delay: seconds per record, both over the time of
+    `cpu`. best: mean CPU use under the exact packing, NaN if not computed. warnings: rounds with the remark that resources
+    are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
     """
 
     case: OtdCase
@@ -173,7 +172,7 @@ class OtdRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         return {
             "CPU use of workers, settled": self.settled,
             "CPU use of workers, mean": self.cpu,
@@ -186,12 +185,12 @@ class OtdRun:
 
 
 HEAVY, SPLIT, COUNT = 1e-3, 2e-5, 1e-6
-"""Core-seconds a sentence with the calculation and without, and a word. Only their ratios matter: a run offers what keeps
-its cluster as busy as it shall be."""
+"""Core-seconds per sentence with the calculation and without, and per word. Only their ratios matter: the offered rate is
+chosen for the intended utilisation of the cluster."""
 
 
 def efforts(case: OtdCase) -> Floats:
-    """Times the heavy work that a sentence costs at each task of Bolt 1; a row each interval."""
+    """Cost of a sentence at each task of Bolt 1, as a multiple of the heavy work; shape (intervals, tasks)."""
     given, tasks = case.assumptions, case.cluster.first
     random = np.random.default_rng([case.seed, tasks])
     table = np.full((math.ceil(SECONDS / given.interval), tasks), given.light)
@@ -201,7 +200,7 @@ def efforts(case: OtdCase) -> Floats:
 
 
 def word_shares(case: OtdCase) -> Floats:
-    """Part of all words that each task of Bolt 2 counts."""
+    """Fraction of all words that each task of Bolt 2 counts; shape (tasks,)."""
     random = np.random.default_rng([case.seed, case.cluster.second, 7])
     ranks = np.arange(1, round(case.assumptions.vocabulary) + 1)
     found = np.bincount(random.integers(0, case.cluster.second, ranks.size), 1 / ranks, case.cluster.second)
@@ -209,9 +208,9 @@ def word_shares(case: OtdCase) -> Floats:
 
 
 def best_use(case: OtdCase) -> float:
-    """Mean CPU use over the intervals under the exact packing of all tasks, where the busiest worker sets the pace.
+    """Mean CPU use over the intervals under the exact packing of all tasks, limited by the busiest worker.
 
-    The bound that the solver proves is taken for it, so no placement is above.
+    Uses the bound proven by the solver, so that no placement exceeds it.
     """
     counting = COUNT * case.assumptions.words * word_shares(case)
     found = []
@@ -241,7 +240,7 @@ def word_count(case: OtdCase) -> Graph:
 
 
 def make(case: OtdCase) -> SimulatedPlant:
-    """The plant of a case, at time 0: tasks dealt over the workers in turn, those over the nodes."""
+    """The plant of a case, at time 0: tasks in round-robin order over the workers, workers over the nodes."""
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     if case.application == "computation":
@@ -270,14 +269,14 @@ def make(case: OtdCase) -> SimulatedPlant:
 
 
 def policy_of(case: OtdCase) -> Otd | None:
-    """Who decides; nobody for the even deployment."""
+    """The policy of a case; None for the even deployment."""
     if case.policy == "even":
         return None
     return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else case.assumptions.relief)
 
 
 def between_nodes(seen: Observation) -> float:
-    """Part of what tasks send each other that goes from node to node."""
+    """Fraction of the traffic between tasks that crosses nodes."""
     regions = sorted({lease.type.region for lease in seen.leases.values()})
     node = np.array([regions.index(seen.leases[host].type.region) for host in seen.hosts.ids])
     within, between = seen.exchange.split(node[seen.tasks.host])

@@ -1,6 +1,6 @@
-"""The OTD experiment as people read it: its figures beside the paper's, curves like Figures 12 and 13, and sizes.
+"""Page of the OTD experiment: figures next to the paper's, curves as in Figures 12 and 13, and cluster sizes.
 
-Simulated figures and the paper's never share a row. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ def run_otd(
     """Both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
 
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
-    progress: called with (what is done, runs done, in all).
+    progress: called with (description, runs done, all runs).
     """
     given = OtdAssumptions()
     seeds = FEWER_SEEDS if quick else SEEDS
@@ -92,11 +92,11 @@ def figures_of(
 
 
 def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
-    """All that the runs say; the bars are about the paper's own cluster."""
+    """The findings of the runs; the bars apply to the paper's cluster."""
     given = OtdAssumptions()
     main = figures_of(runs, MAIN, given)
     sizes = {size.name: found for size in SIZES if (found := figures_of(runs, size, given))["communication"]}
-    # The same seeds throughout: what the even start uses hangs on them.
+    # The same seeds throughout: the CPU use of the even start depends on them.
     varied = {"as assumed": figures_of(runs, MAIN, given, FEWER_SEEDS)}
     varied |= {
         f"{name} x {factor:g}": found
@@ -128,7 +128,7 @@ def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
 
 
 def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
-    """What the figures hang on, in words."""
+    """Explanation of the figures."""
     cpu = {policy: main["computation"][policy]["CPU use of workers, settled"] for policy in POLICIES}
     text = (
         f"Computation-intensive: the even deployment uses {percent(cpu['even'])} of the workers' CPU, Algorithm 1 as "
@@ -142,7 +142,7 @@ def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
 
 
 def comparison(main: Figures, application: str) -> Table:
-    """Per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
     rows: list[tuple[str, ...]] = []
     for metric in main[application]["even"]:
         rows.append((f"{metric} (simulated)", *(_text(metric, main[application][p][metric]) for p in POLICIES)))

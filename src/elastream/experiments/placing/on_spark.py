@@ -1,8 +1,8 @@
-"""Where state partitions lie on a real Spark cluster, and what that does: queries made for it, hosts, and what is measured.
+"""Measures placements of state partitions on a Spark cluster: synthetic queries, hosts, and measurements.
 
-Placement matters for what exchanges with each other and for what is heavy, so the queries here have stages with state in a
-row whose partitions have favourite partners, and partitions that cost unequally. Hosts are worker processes with a CPU
-quota and, where the machine allows it, a link of their own. Which policies are compared is left to the experiments.
+Placement matters for tasks that exchange data and for heavy tasks. The queries have successive stages with state whose
+partitions prefer certain partners, and partitions of unequal cost. Hosts are worker processes with a CPU quota and, if the
+machine allows it, a separate network link. The experiments choose the policies.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ __all__ = [
     "PARTITIONS",
     "ROUND",
     "Moves",
-    "Phase",
-    "Query",
+    "PlacementFigures",
+    "SteadyQuery",
     "cluster",
     "network_kind",
     "operators_of",
@@ -48,10 +48,10 @@ __all__ = [
 
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
-"""Three of them are what two cores carry beside Spark's driver."""
+"""Two cores can run three of them in addition to Spark's driver."""
 HOSTS, PARTITIONS = 3, 6
 FAVOURITE = 0.9
-"""Of what a partition sends, the part that goes to its partner; the rest goes to all alike."""
+"""Fraction of a partition's output that goes to its preferred partner; the rest is spread evenly."""
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
@@ -67,8 +67,8 @@ WatchedPlant: TypeAlias = SparkPlant[WatchedQueries]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A query whose batches follow each other without a pause.
+class SteadyQuery:
+    """A query whose batches follow each other without a pause (always a full batch ready).
 
     partner: what a second stage with state behind the first one does, or nothing. rows: a batch. steps: of a harmonic
     number that the first stage works out for a record, mean over partitions. skew: exponent of the Zipf distribution by
@@ -92,14 +92,14 @@ class Query:
 
 
 class Moves(NamedTuple):
-    """How a placement came about: moves of state partitions that landed, and that the plant refused."""
+    """Moves of state partitions of a placement: number landed, and number refused by the plant."""
 
     landed: int
     refused: int
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PlacementFigures:
     """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
 
     sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
@@ -118,12 +118,12 @@ class Phase:
 
     @property
     def crossing_share(self) -> float:
-        """Part of what tasks with state send each other that goes from host to host."""
+        """Fraction of the traffic between tasks with state that crosses hosts."""
         return self.crossing / (self.within + self.crossing)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         found = {
             "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
             "CPU of hosts (deviation)": _deviation(self.cpu),
@@ -143,8 +143,8 @@ def _deviation(used: Sequence[float]) -> float:
     return deviation(np.array(used), np.ones(len(used)))
 
 
-def frame_of(spark: SparkSession, query: Query) -> DataFrame:
-    """What the query does: drop records seen before, work on the rest, and count them by a key of their partner's."""
+def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
+    """The query's frame: drops duplicate records, works on the rest, and counts them by a key of the partner partition."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
     numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
     fresh = numbers.dropDuplicatesWithinWatermark(["value"]).withColumn("p", F.expr(f"pmod(hash(value), {PARTITIONS})"))
@@ -168,12 +168,12 @@ def frame_of(spark: SparkSession, query: Query) -> DataFrame:
 
 
 def _bytes(count: int) -> Any:
-    """About `count` characters that hardly compress, different in every record."""
+    """About `count` characters that hardly compress, unique per record."""
     parts = [F.sha2(F.concat(F.col("value").cast("string"), F.lit(f"/{n}")), 512) for n in range(-(-count // 128))]
     return F.concat(*parts) if parts else F.lit("")
 
 
-def begin(spark: SparkSession, queries: Sequence[Query], directory: RunDirectory) -> None:
+def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDirectory) -> None:
     """Start the queries, one batch after the other."""
     for query in queries:
         writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
@@ -182,7 +182,7 @@ def begin(spark: SparkSession, queries: Sequence[Query], directory: RunDirectory
 
 
 @contextlib.contextmanager
-def cluster(queries: Sequence[Query]) -> Iterator[WatchedPlant]:
+def cluster(queries: Sequence[SteadyQuery]) -> Iterator[WatchedPlant]:
     """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be."""
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
         directory = RunDirectory.create(Path(name) / "runs", "placement")
@@ -259,7 +259,7 @@ def _measured(seen: Observation) -> bool:
     return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
 
 
-def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> Phase:
+def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures:
     """Measure for `seconds` what goes on under the placement as it is."""
     hosts = tuple(plant.hosts.usable)
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
@@ -279,7 +279,7 @@ def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> Phase:
     )
     within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
     batches = [batch for query in plant.queries.live for batch in query.batches if batch.rows and began <= batch.end]
-    return Phase(
+    return PlacementFigures(
         cpu,
         link,
         tuple(map(tuple, np.nanmean(sent, axis=0).tolist())),

@@ -38,7 +38,7 @@ PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
 COLUMNS = (*(f"btu {minutes}" for minutes in BTUS), *(f"threshold {minutes}" for minutes in BTUS))
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
-"""Compliance levels: how often the service level a duration may be (paper, metrics)."""
+"""Compliance levels: allowed duration as a multiple of the service level (paper, metrics)."""
 SEEDS = (1, 2, 3)
 
 REQUIRED_POINTS = 0.15
@@ -65,13 +65,13 @@ class VispCase:
 
     @property
     def name(self) -> str:
-        """What tables and progress call it."""
+        """Name of the case in tables and progress."""
         return "threshold" if self.minutes is None else f"btu {self.minutes}"
 
 
 @dataclass(frozen=True, slots=True)
 class VispRun:
-    """What a case came to; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
+    """Results of a case; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
 
     late: items beyond each level. series: rows of (minutes, records/s offered, instances, hosts).
     """
@@ -105,7 +105,7 @@ class VispRun:
         return self.upscalings + self.downscalings + self.migrations
 
     def metrics(self, minutes: int) -> dict[str, float]:
-        """All figures under one BTU, by the names of the tables."""
+        """All figures under one BTU, by their names in tables."""
         return {
             **{f"{level} compliance": self.compliance(level) for level in LEVELS},
             "resource cost": self.cost[minutes],
@@ -126,14 +126,14 @@ class VispRun:
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """Mean and sample standard deviation over seeds; NaN values are left out."""
+    """Mean and sample standard deviation over seeds; NaN values are ignored."""
 
     mean: float
     deviation: float
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Statistic":
-        """Of these values; NaN where none is known."""
+        """The statistic of `values`; NaN if none is known."""
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return cls(math.nan, math.nan)
@@ -190,14 +190,14 @@ def run_case(case: VispCase) -> VispRun:
 
 
 def rebilled(lease: Lease, type: HostType) -> Lease:
-    """The same lease as it would have been billed for a host of `type`."""
+    """The lease with the billing of `type`."""
     return replace(lease, type=type)
 
 
 def run_cases(
     wanted: Sequence[VispCase], workers: int = 2, progress: Callable[[VispCase, int, int], None] = lambda *_: None
 ) -> tuple[list[VispRun], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
     make(wanted[0]).advance(MONITORING)
     return run_all(run_case, wanted, workers, progress)
 

@@ -1,7 +1,7 @@
 """VISP's manufacturing scenario for the simulator: nine operators, three sensors, four arrival patterns.
 
 From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Tables 1 and 2, Figures
-1 and 7. What the paper leaves open stands in `VispAssumptions`, each with its reason, so that it can be halved and doubled.
+1 and 7. `VispAssumptions` holds values that the paper does not give, with reasons; they can be halved and doubled.
 """
 
 import math
@@ -30,7 +30,7 @@ __all__ = [
 RUN_SECONDS = 7200.0
 """Paper, data arrival pattern: 120 min."""
 TICK = 0.480
-"""Seconds between emissions; what Table 1 gives for a minute is emitted every 480 ms."""
+"""Seconds between emissions; the amount that Table 1 gives per minute is emitted every 480 ms."""
 PENALTY = 0.0001
 """Money for one delayed item; paper, evaluation configuration."""
 MONITORING, PROVISIONING = 15.0, 60.0
@@ -91,10 +91,10 @@ LIGHT, CALCULATING, HEAVY = (
 
 @dataclass(frozen=True)
 class VispAssumptions:
-    """What the paper does not say, as numbers that can be halved and doubled.
+    """Values that the paper does not give, which can be halved and doubled.
 
-    Table 2's durations are means without queueing and contain the messaging before the operator; how much of each
-    occupies an instance is not said. Whatever is assumed here, messaging is the rest, so the mean stays that of Table 2.
+    Table 2's durations are means without queueing and include the messaging before the operator; the part that occupies an
+    instance is not given. Messaging is the remainder of the assumed part, so that the mean stays that of Table 2.
     """
 
     light_work: float = assumed(
@@ -140,7 +140,7 @@ class VispAssumptions:
         return max(duration - self.heavy_messaging, 0.0) or 0.01 * duration
 
     def messaging(self, operator: str) -> float:
-        """Seconds between being sent to an operator and reaching its queue, so that both make Table 2's duration."""
+        """Seconds between sending to an operator and reaching its queue: Table 2's duration minus `work`."""
         return TABLE_2[operator].duration / 1000 - self.work(operator)
 
 
@@ -202,9 +202,9 @@ def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
 
 
 def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
-    """What the sensors emit: every tick, each machine its items, spread over the tick by the messaging they go through.
+    """Emissions of the sensors: in every tick the items of each machine, spread over the tick by the messaging system.
 
-    The data provider and the runtime share no clock, so the first tick comes at a time drawn by `seed`.
+    The data provider and the runtime share no clock, so that the first tick is at a random time determined by `seed`.
     """
     ticks = np.arange(math.ceil(RUN_SECONDS / TICK) - 1, dtype=np.float64) * TICK
     machines = np.array([pattern.rate(float(time)) for time in ticks])

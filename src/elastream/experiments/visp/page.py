@@ -1,6 +1,6 @@
-"""The VISP experiment as people read it: Tables 3 to 6 beside the paper's, plots like Figures 8 to 11, bars, sensitivity.
+"""Page of the VISP experiment: Tables 3 to 6 next to the paper's, plots as in Figures 8 to 11, bars, sensitivity.
 
-Simulated figures and the paper's never share a column. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a column. `experiment` computes the figures.
 """
 
 import math
@@ -39,7 +39,7 @@ FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10",
 
 @dataclass(frozen=True, slots=True)
 class VispVariation:
-    """What became of the bars with one assumption multiplied."""
+    """Results of the bars with one assumption multiplied."""
 
     assumption: str
     factor: float
@@ -47,12 +47,12 @@ class VispVariation:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name of the variation in tables."""
         return f"{self.assumption} x {self.factor:g}"
 
 
 def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Findings:
-    """All that the runs say: figures, the paper's under the same names, bars and the page."""
+    """The findings of the runs: figures, the paper's under the same names, bars and the page."""
     figures = tabulate(runs)
     checks = bars(figures)
     about = environment(plant="simulated", runs=len(runs), seconds=round(seconds, 1))
@@ -83,11 +83,11 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
 
 
 def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Findings:
-    """The whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
+    """Run the whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
     published versions of O2 and O6 wait.
-    progress: called with (name of what is done, runs done, runs in all).
+    progress: called with (description, runs done, all runs).
     """
     told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
@@ -105,7 +105,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     runs, seconds = run_cases(wanted, workers, tell)
     varied = []
     if changes:
-        # One batch, so that the workers are never idle between two variations.
+        # One batch, so that workers are not idle between two variations.
         batches = [cases(("stepwise",), seeds, assumptions) for assumptions in changes.values()]
         found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
         size = len(batches[0])
@@ -117,7 +117,7 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
 
 
 def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Table:
-    """One of Tables 3 to 6: per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """One of Tables 3 to 6: per metric a row of ours (simulated), followed by the paper's if it gives one."""
     paper = TABLES[pattern]
     rows: list[tuple[str, ...]] = []
     for metric in next(iter(columns.values())):
@@ -130,7 +130,7 @@ def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> 
 
 
 def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
-    """What the missed bars come to and what they hang on, in words made of the figures; empty where none is missed."""
+    """Explanation of the missed bars, from the figures; empty if none is missed."""
     missed = [check for check in checks if check.missed]
     if not missed:
         return ""
@@ -164,7 +164,7 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVari
 
 
 class Topic(Enum):
-    """What a bar is about."""
+    """The claim that a bar tests."""
 
     POLICIES = "the BTU policy against the baseline"
     EARLY = "early releases by the BTU policy"
@@ -180,13 +180,13 @@ def kinds_missed(check: Check) -> set[Topic]:
     if "orders threshold" in check.name:
         threshold, *btus = (float(part.rstrip("%")) for part in str(check.value).split(" / "))
         beaten, mixed = threshold >= min(btus), btus != sorted(btus)
-        # A tie in the digits shown is one of BTUs: the baseline is far off or beats them.
+        # A tie in the shown digits is between BTUs: the baseline is far off or better.
         return {*([Topic.POLICIES] if beaten else []), *([Topic.AMONG] if mixed or not beaten else [])}
     return {Topic.AMONG if "as the BTU grows" in check.name else Topic.POLICIES}
 
 
 def paper_hosts(pattern: str, minutes: int) -> float:
-    """Hosts that the BTU policy had on average, by what the paper printed as its resource cost."""
+    """Mean number of hosts of the BTU policy, derived from the paper's resource cost."""
     cost = TABLES[pattern].rows["resource cost"][f"btu {minutes}"].mean
     return cost / BTU_PRICES[minutes] * minutes * 60 / RUN_SECONDS
 
@@ -201,7 +201,7 @@ def _steps(columns: Mapping[str, Mapping[str, Statistic]], metric: str) -> list[
 
 
 def _hangs_on(varied: Sequence[VispVariation]) -> str:
-    """Under which assumptions each kind of bar holds, by what the variations found."""
+    """Assumptions under which each kind of bar holds, from the variations."""
     said = []
     for kind in Topic:
         by_missed: dict[bool, list[str]] = {True: [], False: []}

@@ -20,14 +20,14 @@ from elastream.planning.managers.regions import Region, RegionRules, Survey
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.arbiter import decide
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules as ArbiterRules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
 
-__all__ = ["Hierarchy", "RoundPlan", "Rules", "begin", "planning_round"]
+__all__ = ["Hierarchy", "HierarchyRules", "RoundPlan", "begin", "planning_round"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class HierarchyRules:
     """The rules of the four kinds of managers."""
 
     operators: OperatorRules = field(default_factory=OperatorRules)
@@ -64,7 +64,7 @@ class RoundPlan:
 
 
 def begin(
-    rules: Rules,
+    rules: HierarchyRules,
     snapshot: Snapshot,
     host_types: Sequence[str],
     owner: Integers,
@@ -107,7 +107,7 @@ def begin(
 
 
 def planning_round(
-    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
+    rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
 ) -> tuple[Hierarchy, RoundPlan]:
     """Operators propose, applications grant; with `hosts_too`, regions report and the infrastructure manager decides.
 
@@ -205,7 +205,7 @@ class _Told:
 
 
 def _infrastructure_round(
-    rules: Rules,
+    rules: HierarchyRules,
     state: Hierarchy,
     snapshot: Snapshot,
     types: Mapping[str, HostType],
@@ -249,7 +249,7 @@ def _infrastructure_round(
 
 
 def _reports(
-    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
+    rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
 ) -> tuple[list[Region], list[RegionReport]]:
     """Every region's report, from what the survey found."""
     hosts = snapshot.hosts
@@ -303,7 +303,10 @@ def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str,
 
 
 def _claims(
-    rules: Rules, among: Sequence[Application], snapshot: Snapshot, spare: Mapping[str, tuple[tuple[str, int], ...]]
+    rules: HierarchyRules,
+    among: Sequence[Application],
+    snapshot: Snapshot,
+    spare: Mapping[str, tuple[tuple[str, int], ...]],
 ) -> tuple[list[Application], list[Claim]]:
     """What each application of `among` says about its hosts."""
     rows, placed = snapshot.hosts.rows, snapshot.placed

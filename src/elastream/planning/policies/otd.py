@@ -9,7 +9,7 @@ import math
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.policies.static import missing_hosts
 
@@ -27,8 +29,8 @@ __all__ = [
     "LoadClass",
     "Otd",
     "OtdMemory",
+    "OtdRules",
     "Pair",
-    "Rules",
     "Workers",
     "classes",
     "otd_round",
@@ -61,7 +63,7 @@ class Case(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OtdRules:
     """Thresholds of load and benefit; the paper gives no figures for them.
 
     high: utilisation from which load is high. low: below which it is low. long_queue: records waiting at a worker from
@@ -125,7 +127,7 @@ class Pair:
     change: float = math.nan
 
 
-def classes(workers: Workers, rules: Rules) -> Integers:
+def classes(workers: Workers, rules: OtdRules) -> Integers:
     """Load class of each worker, by CPU use and queue, or by the one that is known; shape (workers,)."""
     long = workers.queue >= rules.long_queue
     found = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
@@ -141,7 +143,7 @@ def otd_round(
     host: Integers,
     load: Floats,
     exchange: Exchange,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]] = frozenset(),
 ) -> Pair:
     """Compute one round. host: worker of each task, -1 if unplaced. load: of each task, NaN if unknown.
@@ -181,7 +183,7 @@ def _balance(
     exchange: Exchange,
     giver: int,
     lightest: Integers,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
     """Algorithm 1: the pair of a task on worker `giver` and a node's lightest worker with the greatest change of score.
@@ -224,7 +226,7 @@ def _bring_together(
     place: Integers,
     exchange: Exchange,
     lightest: Integers,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
     """Algorithm 2: the pair of a task and a node's lightest worker with the greatest change, if above the threshold."""
@@ -279,7 +281,7 @@ class OtdMemory:
 class Otd:
     """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
 
-    high, low, long_queue, threshold, relief: see `Rules`. node: "host" or "region", within which traffic is free. hosts:
+    high, low, long_queue, threshold, relief: see `OtdRules`. node: "host" or "region", within which traffic is free. hosts:
     number of hosts to keep leased; 0: the hosts present.
 
     A move that did not take effect is not planned again until the placement has changed; see `OtdMemory`.
@@ -299,15 +301,17 @@ class Otd:
             raise InputError(f"node is {self.node!r}; it must be 'host' or 'region'")
         _ = self.rules  # validates them
 
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
+
     @property
     def name(self) -> str:
         """Name of the policy."""
         return "otd"
 
     @property
-    def rules(self) -> Rules:
-        """The thresholds as `Rules`."""
-        return Rules(self.high, self.low, self.long_queue, self.threshold, self.relief)
+    def rules(self) -> OtdRules:
+        """The thresholds as `OtdRules`."""
+        return OtdRules(self.high, self.low, self.long_queue, self.threshold, self.relief)
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
         """The best move of this round, if any; none between two rounds.
@@ -361,7 +365,7 @@ def workers_of(observation: Observation, node: str = "host") -> Workers:
     return Workers(number, hosts.column(Metric.CPU), queue, takes)
 
 
-def shortage(observation: Observation, rules: Rules) -> str:
+def shortage(observation: Observation, rules: OtdRules) -> str:
     """The remark of case 2."""
     found = classes(workers_of(observation), rules)
     full = [host for host, kind in zip(observation.hosts.ids, found.tolist(), strict=True) if kind == LoadClass.HIGH]

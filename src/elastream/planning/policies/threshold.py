@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import ElastreamError
-from elastream.model.observation import Frame, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Frame, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.model.units import format_duration
 from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum, tasks_on
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["Load", "Threshold"]
+__all__ = ["LoadFigures", "Threshold"]
 
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Observations used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest
@@ -90,6 +93,10 @@ class Threshold:
     def _scale_in(self) -> float:
         return IN_TO_OUT * self.scale_out if self.scale_in is None else self.scale_in
 
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
+    )
+
     @property
     def name(self) -> str:
         return "threshold"
@@ -103,7 +110,7 @@ class Threshold:
 
     def scale(self, observation: Observation) -> tuple[list[Action], list[Action]]:
         """Host actions and parallelism actions of the plan, without moves."""
-        load = Load(observation, self.window, self.settle)
+        load = LoadFigures(observation, self.window, self.settle)
         wanted = {operator: self._instances(load, operator) for operator in sorted(observation.context.scalable)}
         hosts = self._hosts(load, load.reserved({operator: new for operator, (_, new, _) in wanted.items()}))
         parallelism: list[Action] = [
@@ -119,10 +126,10 @@ class Threshold:
         kept = sum(isinstance(action, CancelDrain) for action in actions)
         return {
             "hosts_usable": float(len(observation.usable) - drained + kept),
-            "busy_cores": Load(observation, self.window, self.settle).demand,
+            "busy_cores": LoadFigures(observation, self.window, self.settle).demand,
         }
 
-    def _hosts(self, load: "Load", reserved: float) -> list[Action]:
+    def _hosts(self, load: "LoadFigures", reserved: float) -> list[Action]:
         observation = load.observation
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
         more = self._grow(load, reserved, draining)
@@ -133,7 +140,7 @@ class Threshold:
         ]
         return [*plan, *more] if more or draining else self._shrink(load, reserved)
 
-    def _grow(self, load: "Load", reserved: float, draining: list[str]) -> list[Action]:
+    def _grow(self, load: "LoadFigures", reserved: float, draining: list[str]) -> list[Action]:
         observation, context = load.observation, load.observation.context
         kind = self._kind(observation)
         need, why = load.need(kind.start, self._since_change(observation) >= self.cool_down)
@@ -149,7 +156,7 @@ class Threshold:
             *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
         ]
 
-    def _shrink(self, load: "Load", reserved: float) -> list[Action]:
+    def _shrink(self, load: "LoadFigures", reserved: float) -> list[Action]:
         observation = load.observation
         usable = observation.usable
         if (
@@ -173,7 +180,7 @@ class Threshold:
         why = f"{len(working)} hosts are used at {use} at most, as seen for {format_duration(self.settle)}"
         return [DrainHost(victim, why=why)]
 
-    def _instances(self, load: "Load", operator: str) -> tuple[float, float, str]:
+    def _instances(self, load: "LoadFigures", operator: str) -> tuple[float, float, str]:
         """(current instances of `operator`, wanted instances, reason); NaN if the current ones are unknown."""
         now = load.parallelism(operator)
         if math.isnan(now):
@@ -199,7 +206,7 @@ class Threshold:
         return observation.time - max(changes, default=-math.inf)
 
 
-class Load:
+class LoadFigures:
     """Load figures derived from an observation and its history, in cores of speed 1; NaN if unknown."""
 
     def __init__(self, observation: Observation, window: float, settle: float) -> None:

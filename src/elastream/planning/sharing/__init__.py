@@ -48,7 +48,7 @@ seen the latest term of this host. Hence at most one application holds a host, a
 whatever the order, loss and doubling of messages (`tests/planning/sharing/test_protocol.py`).
 
 Who is entitled to how many is one rule (`shares`): minima first, then by priority, and a critical application last of all
-from those of lower priority. What is shared is either all hosts, by what applications request (`Rules.by_spare` False), or
-only hosts in which nothing runs, by the free slots that applications have (True: E2DF's own policy, which takes what is in
-use from nobody).
+from those of lower priority. What is shared is either all hosts, by what applications request (`ArbiterRules.by_spare`
+False), or only hosts in which nothing runs, by the free slots that applications have (True: E2DF's own policy, which takes
+what is in use from nobody).
 """

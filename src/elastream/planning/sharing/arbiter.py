@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from elastream.planning.sharing.ledger import Ledger
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.shares import Need, shares
 from elastream.planning.sharing.state import Arbiter, Member, Party, Tenure
 
@@ -38,7 +38,7 @@ def join(state: Arbiter, application: str, priority: float, minimum: int, now: f
     return replace(state, applications={**state.applications, application: member})
 
 
-def leave(rules: Rules, state: Arbiter, application: str, now: float) -> Arbiter:
+def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
     """The application has ended, and gives back what it held."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
@@ -46,7 +46,7 @@ def leave(rules: Rules, state: Arbiter, application: str, now: float) -> Arbiter
 
 
 def decide(
-    rules: Rules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
+    rules: ArbiterRules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
     """One round: what was heard since the last is taken in, in this order, and whoever must know is sent an order or a
     view.
@@ -80,6 +80,7 @@ def decide(
         for kind in state.kinds:
             if kind in requested or kind in recalled:
                 _Demand(ledger, kind).share()
+        _free_unwanted(ledger)
     for host in [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]:
         paid = ledger.leases.get(host)
         if paid is not None and not ledger.hosts[host].region and paid.lease.remaining(now) <= rules.linger:
@@ -106,14 +107,31 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
     for kind in report.add:
         if reason := ledger.add(report.region, kind):
             ledger.refused[report.region] = reason
-    for host in report.release:
-        ledger.free(host, f"the manager of {report.region} has more free slots than it is to keep")
-    for host in report.drain:
-        ledger.free(host, f"it is hardly used, and the manager of {report.region} can spare it")
+    unwanted = dict.fromkeys(report.release, f"the manager of {report.region} has more free slots than it is to keep")
+    unwanted |= dict.fromkeys(report.drain, f"it is hardly used, and the manager of {report.region} can spare it")
     below = ledger.rules.consolidate_below
     if below is not None and report.utilisation is not None and report.utilisation <= below and report.idlest:
-        ledger.free(report.idlest, f"{report.region} is used at {report.utilisation:.0%}: its least used host is to go")
+        why = f"{report.region} is used at {report.utilisation:.0%}: its least used host is to go"
+        unwanted.setdefault(report.idlest, why)
+    if ledger.rules.by_spare:
+        for host, why in unwanted.items():
+            ledger.free(host, why)
+    else:
+        ledger.unwanted |= unwanted
     return report.empty
+
+
+def _free_unwanted(ledger: Ledger) -> None:
+    """Hosts that their regions would be rid of and nobody requests, nor has got lately, nor needs for its service level."""
+    for host, why in ledger.unwanted.items():
+        record = ledger.hosts.get(host)
+        member = ledger.members.get(record.owner) if record is not None else None
+        if record is None or (member is not None and ledger.now - record.since < ledger.rules.settle):
+            continue
+        if member is not None and member.critical:
+            ledger.keep(host, f"application manager of {record.owner}", "its response time is over its target")
+        else:
+            ledger.free(host, why)
 
 
 def _hear_application(ledger: Ledger, claim: Claim) -> bool:

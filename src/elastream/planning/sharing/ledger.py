@@ -7,7 +7,7 @@ from dataclasses import replace
 from elastream.model.cloud import Lease, LifecycleError
 from elastream.planning.sharing.billing import Paid
 from elastream.planning.sharing.messages import RegionOrder, View
-from elastream.planning.sharing.rules import Rules
+from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, Member, Party, Tenure, order_for, view_for
 
 __all__ = ["Ledger"]
@@ -22,7 +22,7 @@ class Ledger:
     The term of whoever must hear of a change grows once, however much changes.
     """
 
-    def __init__(self, rules: Rules, state: Arbiter, now: float) -> None:
+    def __init__(self, rules: ArbiterRules, state: Arbiter, now: float) -> None:
         self.rules = rules
         self.now = now
         self.kinds = state.kinds
@@ -41,6 +41,8 @@ class Ledger:
         self.staying = self.total - sum(self.hosts[host].goes for host in self.unsettled)
         self.speaking: set[str] = set()
         """Regions that were heard in this round."""
+        self.unwanted: dict[str, str] = {}
+        """Hosts that their regions would be rid of, with the reason."""
         self.refused: dict[str, str] = {}
         """By region, why it may not have all that it requests."""
         self.kept: dict[str, list[tuple[str, str, str]]] = {}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["RegionFacts", "Rules"]
+__all__ = ["ArbiterRules", "RegionFacts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class RegionFacts:
 
 
 @dataclass(frozen=True)
-class Rules:
+class ArbiterRules:
     """What is granted, and when.
 
     patience: seconds after which a recalled host that was not left is its holder's again; one that was recalled for another

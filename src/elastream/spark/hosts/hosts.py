@@ -24,6 +24,7 @@ are cheap and may be called from any thread.
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
 from elastream.model.cloud import Billing, HostState, HostType, Lease
@@ -189,7 +190,7 @@ class Hosts(HostBook):
                     case HostState.RELEASING:
                         self._give_back(name, known, batch, idle, holds)
             self._release_ended()
-            self._report()
+            self._report(holds)
 
     # -- under the lock: seeing ----------------------------------------------------------------------------------------
 
@@ -207,6 +208,8 @@ class Hosts(HostBook):
         if not status.recalled:
             self._kept.discard(name)
         self._see_start(name, status)
+        waits = self._leases[name].state is HostState.REQUESTED
+        self._leases[name] = replace(self._leases[name], note=status.reason if waits or status.recalled else "")
         executor = known.executor = seen.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
             self._follow(name, known, executor)
@@ -284,11 +287,12 @@ class Hosts(HostBook):
             if ended:
                 provider.release(ended)
 
-    def _report(self) -> None:
+    def _report(self, holds: Callable[[str], bool]) -> None:
         works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
         ready = {name for name, lease in self._leases.items() if lease.state in works and self._is_leased(name)}
         settled = {name for name in ready if self._known[name].settled}
-        state = RunState(frozenset(ready), frozenset(settled), frozenset(self._kept), self._critical)
+        holding = {name for name in ready if holds(name)}
+        state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._kept), self._critical)
         if state != self._reported:
             self._provider.report(state)
             self._reported = state
