@@ -159,7 +159,7 @@ class TaskFrame(Frame):
 class Exchange:
     """Bytes/s that tasks send each other, as measured: a sparse matrix, one entry a pair that exchanges anything.
 
-    source, target: rows of `Observation.tasks`, int64; -1 is somebody who stands on no host that could be told apart, such
+    source, target: rows of `Observation.tasks`, int64; -1 is a sender or receiver without a known host, such
     as a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
     age: seconds since it was taken. known: False where nothing was measured; then the entries are empty and say nothing,
     while a pair that is missing from a known exchange sends nothing. Unknown is never zero: ask `known` first.
@@ -191,13 +191,13 @@ class Exchange:
         return self.rate.size
 
     def split(self, place: Integers) -> tuple[float, float]:
-        """(bytes/s within one place, bytes/s between two) of the pairs that both stand somewhere; NaN where unknown.
+        """(bytes/s within one place, bytes/s between two) of the pairs that both have a place; NaN where unknown.
 
-        place: by row of a task, the number of what it stands on, -1 for nowhere; `tasks.host` for hosts.
+        place: by row of a task, the number of its place, -1 for none; `tasks.host` for hosts.
         """
         if not self.known:
             return math.nan, math.nan
-        at = np.append(place, -1)  # row -1 stands nowhere
+        at = np.append(place, -1)  # row -1 has no place
         begin, end = at[self.source], at[self.target]
         placed = (begin >= 0) & (end >= 0)
         same = placed & (begin == end)

@@ -1,6 +1,6 @@
-"""What a run observes and does, as Prometheus metrics.
+"""Exports the observations and actions of a run as Prometheus metrics.
 
-The library is imported when metrics are asked for, and not before.
+The library is imported only when metrics are requested.
 """
 
 import math
@@ -50,7 +50,7 @@ class PrometheusObserver:
             if any(rows is each for each, _ in metric.promises)
         }
         self._hosts = Gauge("elastream_hosts", "Leased hosts by state", ("state",), registry=self._registry)
-        self._alarms = Gauge("elastream_alarm", "1 for each alarm that stands", ("source", "said"), registry=self._registry)
+        self._alarms = Gauge("elastream_alarm", "1 for each active alarm", ("source", "said"), registry=self._registry)
         self._actions = Counter(
             "elastream_actions", "Actions by kind and outcome", ("action", "status"), registry=self._registry
         )
@@ -59,7 +59,7 @@ class PrometheusObserver:
             self._server, _ = start_http_server(port, registry=self._registry)
 
     def started(self, header: Header) -> None:
-        """Nothing is known yet."""
+        """Do nothing: nothing is observed yet."""
 
     def observed(self, observation: Observation) -> None:
         """Set the gauges; what is unknown has no sample."""
@@ -77,7 +77,7 @@ class PrometheusObserver:
                     gauge.labels(row).set(value * metric.quantity.base_units)
 
     def decided(self, decision: Decision) -> None:
-        """Count what was done; a decision that comes again with what became of it is counted once."""
+        """Count actions by outcome; a decision that is repeated with its actual effect is not counted again."""
         if decision.actual:
             return
         self._rounds.inc()

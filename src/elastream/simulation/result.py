@@ -127,7 +127,7 @@ def released_early(lease: Lease, margin: float) -> bool:
 
 
 def drive(plant: "SimulatedPlant", policy: Policy, *, period: float, until: float) -> list[Outcome]:
-    """Let `policy` plan every `period` seconds up to `until`, without the loop's safety; returns what became of its plans.
+    """Let `policy` plan every `period` seconds up to `until`, without the loop's safety; returns the outcomes of its plans.
 
     For experiments of many runs; `control.Loop` does the same with arbitration, journal and observers.
     """

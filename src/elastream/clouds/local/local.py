@@ -76,7 +76,7 @@ class Local:
             for region in (source, target):
                 if region not in self.regions:
                     known = ", ".join(self.regions)
-                    raise CloudError(f"latency: no host type stands in the region {region!r}; regions: {known}")
+                    raise CloudError(f"latency: no host type is in the region {region!r}; regions: {known}")
             if source == target:
                 raise CloudError(f"latency: {source!r} cannot be away from itself")
 

@@ -1,7 +1,7 @@
-"""The provider whose hosts are executors that Spark is asked for, on whatever cluster the session runs.
+"""The provider whose hosts are executors requested from Spark, on any cluster of the session.
 
-Spark takes a number, not names: it is told how many executors it may have in all, and whoever registers next is the oldest
-request's. Executors that were there before can be taken in under a name (`adopt`) and given back as well.
+Spark takes a number, not names: it receives the total number of executors, and the next to register belongs to the oldest
+request. Existing executors can be taken in under a name (`adopt`) and given back as well.
 """
 
 import threading
@@ -47,7 +47,7 @@ class SessionExecutors:
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
-        """Know an executor that nobody requested here as `host`."""
+        """Take in an executor that was not requested here, as `host`."""
         with self._lock:
             self._types[host], self._executor[host] = kind.name, executor
 
