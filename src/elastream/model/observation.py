@@ -293,8 +293,8 @@ class Observation:
     `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
     never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
-    what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people, not
-    for policies.
+    what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people,
+    not for policies.
     """
 
     time: float
