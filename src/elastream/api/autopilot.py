@@ -1,6 +1,6 @@
 """`Autopilot`: steers streaming queries that exist already, in three lines and from beside them.
 
-It wires the attached plant, the policy for it and the one loop together, on a daemon thread of its own. What goes wrong in
+It wires a plant over the session, the policy for it and the one loop together, on a daemon thread of its own. What goes wrong in
 here is logged and ends here; what is not known or not possible is left alone. It speaks through `logging`, never prints.
 """
 
