@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from elastream.clouds.host_directory import HostDirectory
-from elastream.clouds.pool import Pool, PoolClient
+from elastream.clouds.pool import Pool
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.planning.managers.regions import RegionRules
@@ -67,7 +67,7 @@ class Application:
     """An application that holds all that it is granted, and wants a number of hosts of each region."""
 
     def __init__(self, url: str, name: str, **wants: int) -> None:
-        self.link = PoolClient(Pool(url, name, token=TOKEN))
+        self.link = Pool(url, name, token=TOKEN).client()
         self.link.join()
         self.held = Holder(name)
         self.wants = wants

@@ -13,7 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from conformance.in_process import InProcess
-from elastream.clouds.pool import Membership, Pool, PoolClient
+from elastream.clouds.membership import Membership
+from elastream.clouds.pool import Pool
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
@@ -48,7 +49,7 @@ class StandIn:
 
     def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
         self.transport = InProcess(world.service)
-        link = PoolClient(Pool("http://pool", name, priority, minimum, world.token), self.transport)
+        link = Pool("http://pool", name, priority, minimum, world.token).client(self.transport)
         self.member = Membership(link)
         self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
@@ -196,7 +197,7 @@ def test_what_was_granted_stays_granted_while_the_pool_cannot_be_heard(world):
     world.beats()
     a.transport.cut = True
     for _ in range(3):
-        with pytest.raises(EnvironmentProblem, match="there is no pool at http://pool"):
+        with pytest.raises(EnvironmentProblem, match="no pool answers at http://pool"):
             a.beat()
     assert a.running == {"h1"}
     assert not a.lost
@@ -308,15 +309,15 @@ class TestRefusals:
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))
-        with pytest.raises(EnvironmentProblem, match="what answers at http://x is no pool"):
-            PoolClient(Pool("http://x", "a"), transport).offer()
+        with pytest.raises(EnvironmentProblem, match="the service at http://x is no pool"):
+            Pool("http://x", "a").client(transport).offer()
 
     def test_nobody_answers(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(EnvironmentProblem, match=f"there is no pool at {url}"):
-            PoolClient(Pool(url, "a")).offer()
+        with pytest.raises(EnvironmentProblem, match=f"no pool answers at {url}"):
+            Pool(url, "a").client().offer()
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
@@ -374,7 +375,7 @@ class TestCommand:
 
     def test_a_pool_that_is_killed_and_started_again_goes_on(self, serving):
         process, url = serving()
-        member = Membership(PoolClient(Pool(url, "a")))
+        member = Membership(Pool(url, "a").client())
         running: set[str] = set()
         member._occupied = lambda: running
         until_granted(member, running)
@@ -400,7 +401,7 @@ class TestCommand:
 
     def test_sigterm_ends_it_in_order_with_the_bill(self, serving):
         process, url = serving()
-        member = Membership(PoolClient(Pool(url, "a")))
+        member = Membership(Pool(url, "a").client())
         until_granted(member, set())
         process.send_signal(signal.SIGTERM)
         out, err = ended(process)
@@ -420,7 +421,7 @@ class TestCommand:
                 "  token_file: token\n  silence: 5min\n"
             )  # the member here says nothing while a slow machine gets going
         _, url = serving()
-        member = Membership(PoolClient(Pool(url, "a", token=RIGHT)))
+        member = Membership(Pool(url, "a", token=RIGHT).client())
         program = tmp_path / "job.py"
         program.write_text(PROGRAM.format(pool=(url, application), token=token))
         done = subprocess.run([COMMAND, "run", program, "--no-live"], capture_output=True, text=True, cwd=tmp_path)
