@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 __all__ = ["folder"]  # the fixture
 
-DATAFLOWS = [ROOT / "docs/how-to/dataflow.md"]
+DATAFLOWS = [ROOT / "docs/how-to/dataflow.md", ROOT / "docs/how-to/extend.md"]
 """Pages whose dataflows are run."""
 
 
