@@ -355,6 +355,8 @@ class Membership:
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
+            # A machine whose host is on its way is as good as used: nobody is to think it empty.
+            on = {machine: host for host, machine in self._bound.items()}
             # What is given back is not used any more, whenever that is heard.
             self._held, said = holder.claim(
                 self._held,
@@ -362,7 +364,7 @@ class Membership:
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,
-                used=tuple((self._bound[host], *each) for host, each in use.items() if host in self._bound),
+                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._held.hosts),
             )
             return said
 
@@ -456,7 +458,8 @@ class PoolHosts:
         for host, measured in self.local.measure().items():
             if host in state.holding or host not in state.ready:
                 self._held[host] = now
-            empty = now - self._held.setdefault(host, now) > EMPTY_AFTER
+            # While nothing at all is placed, the run is starting, which may take long.
+            empty = bool(state.holding) and now - self._held.setdefault(host, now) > EMPTY_AFTER
             cpu = None
             if measured.cpu_seconds is not None:
                 before, seconds = self._seen.get(host, (now, 0.0))
