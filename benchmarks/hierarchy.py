@@ -18,7 +18,7 @@ from _common import Report, main, progress
 
 from elastream.model.cloud import HostType
 from elastream.planning.managers.applications import ApplicationRules
-from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
 from elastream.planning.sharing.rules import ArbiterRules
 
@@ -33,7 +33,7 @@ SOURCE = "the project's bar"
 
 @dataclass
 class World:
-    """Hosts, and replicas on them, as the managers' plans change them."""
+    """LeasedHosts, and replicas on them, as the managers' plans change them."""
 
     regions: tuple[str, ...]
     operators: Operators
@@ -50,7 +50,7 @@ class World:
         used = self.random.beta(2.0, 2.5, len(self.replicas.operator))
         replicas = Replicas(self.replicas.operator, self.replicas.index, self.replicas.host, used)
         cpu = np.bincount(replicas.host, used, minlength=n) / SLOTS
-        hosts = Hosts(
+        hosts = LeasedHosts(
             tuple(self.names), np.array(self.region), np.full(n, SLOTS), cpu, np.ones(n, dtype=np.bool_)
         )  # fmt: skip
         response = self.random.uniform(0.0, 1.0, len(self.applications))

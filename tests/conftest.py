@@ -39,9 +39,12 @@ LONGEST = (
     *SHARING,
     "tests/spark/test_plant.py",
     "tests/experiments/nstorm/test_churn.py",
+    "tests/spark/placement/test_migration_on_spark.py",
+    "tests/api/test_autopilot_any_query.py",
     "tests/api/test_run.py",
     "tests/spark/test_crash_of_driver.py",
     "tests/clouds/test_local.py",
+    "tests/clouds/test_providers_conform.py",
 )
 """What several workers begin with: so that no long file is left when all others have come to their ends."""
 

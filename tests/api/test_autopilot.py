@@ -130,7 +130,7 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
 def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     with Autopilot(spark, period=0.3, policy=Swap({}), observe_only=True).watch(*queries) as pilot:
-        wait_until(lambda: any("it would move" in record.message for record in caplog.records))
+        wait_until(lambda: any("would move" in record.message for record in caplog.records))
         wait_until(lambda: pilot._loop._round >= 5)
         assert pilot.plant.placing.plan.latest.version == 0
         assert not pilot.plant.placing.landed
@@ -194,7 +194,7 @@ def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch,
     query.stop()
     assert pilot.join(60)
     said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
-    assert said[-1].endswith("its queries have ended")
+    assert said[-1].endswith("all watched queries ended")
     assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
 
 

@@ -130,3 +130,70 @@ def test_a_full_disk_for_the_checkpoint_is_named_before_anything_starts(tmp_path
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     wait_until_gone(tmp_path)
+
+
+OWN = """
+from pathlib import Path
+
+from elastream import Local
+from elastream.model.plant import Plan
+
+
+class Idle:
+    name = "idle"
+
+    def plan(self, observation, memory=None):
+        return Plan()
+
+
+class Cloudy(Local):
+    pass
+
+
+class Letters:
+    schema = "value string"
+
+    def read(self, spark):
+        return spark.readStream.format("rate").option("rowsPerSecond", 20).load().selectExpr("'a b' as value")
+
+
+class Seen:
+    def write(self, rows, batch):
+        if found := [row.word for row in rows.collect()]:
+            (Path(__file__).parent / "seen.txt").write_text(" ".join(found))
+
+
+def split(line):
+    return line.split()
+"""
+DOCUMENT = """
+dataflow: own
+operators:
+  lines: {source: "mine.py:Letters"}
+  words: {from: lines, flat_map: "mine.py:split", returns: word string}
+  out: {from: words, sink: "mine.py:Seen"}
+policy: mine.py:Idle
+cloud: {"mine.py:Cloudy": {host_type: tiny, max_hosts: 1}}
+host_types: {tiny: {cores: 1, slots: 1, memory: 1000}}
+"""
+
+
+def test_a_policy_a_cloud_a_source_and_a_sink_in_a_file_beside_a_document_run(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "own.yaml").write_text(DOCUMENT)
+    seen = tmp_path / "seen.txt"
+    with subprocess.Popen(
+        [COMMAND, "run", "own.yaml", "--no-live"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+
+        def written() -> bool:
+            assert process.poll() is None, process.communicate()
+            return seen.exists()
+
+        wait_until(written, otherwise=lambda: "the sink was given nothing")
+        process.send_signal(signal.SIGINT)
+        out, err = ended(process)
+    assert process.returncode == 130, err
+    assert "own: started with policy idle" in out
+    assert set(seen.read_text().split()) == {"a", "b"}
+    wait_until_gone(tmp_path)

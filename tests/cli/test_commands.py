@@ -379,6 +379,30 @@ def test_check_builds_the_policy_of_a_document() -> None:
     )
 
 
+ABOUT_LATENCY = "policy e2df: latency of the application will be unknown; it would be with: a source with a declared load"
+
+
+@pytest.mark.parametrize(
+    ("source", "policy", "said"),
+    [
+        ("{kafka: lines}", "e2df", [ABOUT_LATENCY]),
+        ("{kafka: lines}", "threshold", []),
+        ("{records: [{value: a}], schema: value string}, load: {constant: 1/s}", "e2df", []),
+    ],
+)
+def test_check_names_the_metrics_that_a_policy_needs_and_will_not_have(source: str, policy: str, said: list[str]) -> None:
+    text = f"""
+dataflow: latency
+operators:
+  lines: {{source: {source}}}
+  out: {{from: lines, sink: simulated}}
+policy: {policy}
+"""
+    result = call("check", write("flow.yaml", text))
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.stdout.splitlines() if line.startswith("policy ")] == said
+
+
 def test_a_document_without_a_policy_cannot_be_run() -> None:
     result = call("run", write("flow.yaml", DOCUMENT))
     assert (result.exit_code, result.stderr) == (

@@ -15,7 +15,8 @@ from conformance.in_process import InProcess
 from conformance.provider_suite import Made, ProviderCase, provider_suite
 from elastream.clouds.host_directory import HostDirectory
 from elastream.clouds.local.local import Local
-from elastream.clouds.pool import Membership, Pool, PoolClient, PoolHosts
+from elastream.clouds.membership import Membership
+from elastream.clouds.pool import Pool, PoolHosts
 from elastream.clouds.provider import RunState, Terms
 from elastream.model.cloud import HostType
 from elastream.planning.sharing.messages import Offer
@@ -84,7 +85,7 @@ def pool(folder: Path) -> Iterator[Made]:
     log = StateLog(folder / "pool.journal", "pool")
     node = ArbiterNode(offer, ArbiterRules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
     transport = InProcess(TestClient(arbiter_service(node)))
-    membership = Membership(PoolClient(Pool("http://pool", "a"), transport))
+    membership = Membership(Pool("http://pool", "a").client(transport))
     provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
 
     def fill(full: bool) -> None:

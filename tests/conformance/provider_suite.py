@@ -13,6 +13,7 @@ import pytest
 from elastream.clouds.provider import EDGES, HostStatus, Phase, Provider, RunState, lacks_as_provider
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
+from waiting import Patience
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def reachable(phase: Phase) -> set[Phase]:
 
 def await_phase(made: Made, host: str, *phases: Phase | None, patience: float) -> HostStatus | None:
     """The status of `host` once it is in one of `phases` (None: not listed); checks every step against the table."""
-    until = time.monotonic() + patience
+    waiting = Patience(patience)
     before: Phase | None = None
     while True:
         status = made.provider.hosts().get(host)
@@ -62,7 +63,7 @@ def await_phase(made: Made, host: str, *phases: Phase | None, patience: float) -
         assert before is None or phase is None or phase in reachable(before), (before, phase)
         if phase in phases:
             return status
-        assert time.monotonic() < until, f"{host} is {phase}, not one of {phases}"
+        assert not waiting.over(phase), f"{host} is {phase}, not one of {phases}"
         before = phase if phase is not None else before
         made.tick()
 

@@ -56,7 +56,7 @@ def started(folder: Path) -> Page:
 
 def needs_spark(page: Path) -> bool:
     """Whether blocks of it speak of a session and a query that exist."""
-    return any(re.search(r"\bspark\b", block.text) for block in blocks(page) if block.language in PYTHON)
+    return any("Autopilot(spark" in block.text for block in blocks(page) if block.language in PYTHON)
 
 
 def test_a_block_says_what_it_is():
@@ -145,11 +145,20 @@ IN_TREE = re.compile(r"(?:src|tests|examples|benchmarks|docs|scripts|probes)/[\w
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_modules_and_files_that_a_page_names_exist(page):
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        assert exists(name), name
     for name in spans(page):
         if DOTTED.match(name) and not SETTING.match(name):
             assert exists(name if name.startswith("elastream.") else f"elastream.{name}"), name
         elif IN_TREE.match(name):
             assert (ROOT / name).exists(), name
+
+
+def test_what_docstrings_and_comments_refer_to_exists():
+    for folder in ("src", "tests", "benchmarks", "examples", "scripts"):
+        for file in (ROOT / folder).glob("**/*.py"):
+            for name in re.findall(r"`(elastream\.[\w.]+)`", file.read_text(encoding="utf-8")):
+                assert exists(name), f"{file.relative_to(ROOT)}: {name}"
 
 
 def exists(name: str) -> bool:

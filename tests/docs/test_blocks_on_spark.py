@@ -1,6 +1,5 @@
 """Blocks of README and docs that need Spark: dataflows of a page run as queries, Autopilot beside a query that exists."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +15,13 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.queries.compiler import start_queries
+from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 __all__ = ["folder"]  # the fixture
 
-DATAFLOWS = [ROOT / "docs/how-to/dataflow.md"]
+DATAFLOWS = [ROOT / "docs/how-to/dataflow.md", ROOT / "docs/how-to/extend.md"]
 """Pages whose dataflows are run."""
 
 
@@ -51,6 +51,11 @@ def test_blocks_beside_a_query_that_exists_work(page, folder, spark, query):
     assert query.isActive
 
 
+def has_had_records(query: StreamingQuery) -> bool:
+    assert query.exception() is None, query.exception()
+    return bool(query.lastProgress and query.lastProgress["numInputRows"])
+
+
 @pytest.mark.parametrize("page", DATAFLOWS, ids=ids)
 def test_dataflows_of_a_page_run(page, folder, spark):
     carried_out = started(folder)
@@ -68,10 +73,7 @@ def test_dataflows_of_a_page_run(page, folder, spark):
             spark, lay_out(graph), directory, Composition.default(graph), state_partitions=1, batch_seconds=1.0
         )
         try:
-            while not all(each.query.lastProgress and each.query.lastProgress["numInputRows"] for each in running):
-                for each in running:
-                    assert each.query.exception() is None, each.query.exception()
-                time.sleep(0.1)
+            wait_until(lambda running=running: all(has_had_records(each.query) for each in running))
         finally:
             for each in running:
                 each.query.stop()

@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from elastream.clouds.host_directory import HostDirectory
-from elastream.clouds.pool import Pool, PoolClient
+from elastream.clouds.pool import Pool
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.planning.managers.regions import RegionRules
@@ -31,22 +31,14 @@ from elastream.services.region_link import RegionLink, follow
 from elastream.services.region_node import RegionNode
 from elastream.services.serving import listening
 from elastream.services.state_log import StateLog
+from waiting import wait_until
 
 TOKEN = "a token of the tests"
-LIMIT = 60.0
-"""Seconds that anything may take before a test gives up; none is judged by how long it took."""
 
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return taken.getsockname()[1]
-
-
-def until(what, seen=lambda: "") -> None:
-    end = time.monotonic() + LIMIT
-    while not what():
-        assert time.monotonic() < end, f"it never came: {seen()}"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -56,7 +48,7 @@ def served(node, token: str = TOKEN):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
-    until(lambda: server.started)
+    wait_until(lambda: server.started)
     yield f"http://127.0.0.1:{config.port}"
     server.should_exit = True
     thread.join()
@@ -75,7 +67,7 @@ class Application:
     """An application that holds all that it is granted, and wants a number of hosts of each region."""
 
     def __init__(self, url: str, name: str, **wants: int) -> None:
-        self.link = PoolClient(Pool(url, name, token=TOKEN))
+        self.link = Pool(url, name, token=TOKEN).client()
         self.link.join()
         self.held = Holder(name)
         self.wants = wants
@@ -372,7 +364,7 @@ class World:
             self.speak()
             return what()
 
-        until(spoken, lambda: {n: (self.hosts(n), p.told()[-500:]) for n, p in self.processes.items()})
+        wait_until(spoken, otherwise=lambda: {n: (self.hosts(n), p.told()[-500:]) for n, p in self.processes.items()})
 
     def place(self, region: str, name: str = "a") -> str:
         """A replica on a host of `region` that the application requests for it; returns the host."""

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from conformance.in_process import InProcess
-from elastream.clouds.pool import Membership, Pool, PoolClient
+from elastream.clouds.membership import Membership
+from elastream.clouds.pool import Pool
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
 from elastream.planning.sharing.messages import Offer
@@ -23,6 +23,7 @@ from elastream.planning.sharing.rules import ArbiterRules
 from elastream.services.arbiter_node import ArbiterNode
 from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
+from waiting import ended, wait_until
 
 COMMAND = Path(sys.executable).with_name("elastream")
 SMALL = HostType("small", cores=0.5, memory=1000, price=1.0, billing=Billing(30.0))
@@ -49,7 +50,7 @@ class StandIn:
 
     def __init__(self, world: "World", name: str, priority: float = 1.0, minimum: int = 1) -> None:
         self.transport = InProcess(world.service)
-        link = PoolClient(Pool("http://pool", name, priority, minimum, world.token), self.transport)
+        link = Pool("http://pool", name, priority, minimum, world.token).client(self.transport)
         self.member = Membership(link)
         self.member._occupied = lambda: self.running
         self.member._evict = self.evicted
@@ -197,7 +198,7 @@ def test_what_was_granted_stays_granted_while_the_pool_cannot_be_heard(world):
     world.beats()
     a.transport.cut = True
     for _ in range(3):
-        with pytest.raises(EnvironmentProblem, match="there is no pool at http://pool"):
+        with pytest.raises(EnvironmentProblem, match="no pool answers at http://pool"):
             a.beat()
     assert a.running == {"h1"}
     assert not a.lost
@@ -327,15 +328,15 @@ class TestRefusals:
 
     def test_what_answers_is_no_pool(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="hello"))
-        with pytest.raises(EnvironmentProblem, match="what answers at http://x is no pool"):
-            PoolClient(Pool("http://x", "a"), transport).offer()
+        with pytest.raises(EnvironmentProblem, match="the service at http://x is no pool"):
+            Pool("http://x", "a").client(transport).offer()
 
     def test_nobody_answers(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(EnvironmentProblem, match=f"there is no pool at {url}"):
-            PoolClient(Pool(url, "a")).offer()
+        with pytest.raises(EnvironmentProblem, match=f"no pool answers at {url}"):
+            Pool(url, "a").client().offer()
 
     @pytest.mark.parametrize(
         ("wrong", "said"),
@@ -353,11 +354,12 @@ class TestRefusals:
 
 def until_granted(member: Membership, running: set[str]) -> None:
     """Claim until there is a machine for h1: rounds take place every so often."""
-    until = time.monotonic() + 60
-    while not member.place({"h1": SMALL}, lambda host, kind: running.add(host)):
-        assert time.monotonic() < until
+
+    def granted() -> bool:
         member.beat()
-        time.sleep(0.05)
+        return bool(member.place({"h1": SMALL}, lambda host, kind: running.add(host)))
+
+    wait_until(granted)
 
 
 class TestCommand:
@@ -392,7 +394,7 @@ class TestCommand:
 
     def test_a_pool_that_is_killed_and_started_again_goes_on(self, serving):
         process, url = serving()
-        member = Membership(PoolClient(Pool(url, "a")))
+        member = Membership(Pool(url, "a").client())
         running: set[str] = set()
         member._occupied = lambda: running
         until_granted(member, running)
@@ -401,14 +403,15 @@ class TestCommand:
         with pytest.raises(EnvironmentProblem):
             member.beat()
         serving()
-        until = time.monotonic() + 10
-        while True:
+
+        def answers() -> bool:
             try:
                 member.beat()
-                break
             except EnvironmentProblem:
-                assert time.monotonic() < until
-                time.sleep(0.1)
+                return False
+            return True
+
+        wait_until(answers)
         status = httpx.get(url, trust_env=False).json()
         assert status["applications"]["a"]["holds"] == 1
         assert running == {"h1"}
@@ -417,10 +420,10 @@ class TestCommand:
 
     def test_sigterm_ends_it_in_order_with_the_bill(self, serving):
         process, url = serving()
-        member = Membership(PoolClient(Pool(url, "a")))
+        member = Membership(Pool(url, "a").client())
         until_granted(member, set())
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=20)
+        out, err = ended(process)
         assert "a owes 1.00" in out
         assert not err
         member.close()
@@ -437,7 +440,7 @@ class TestCommand:
                 "  token_file: token\n  silence: 5min\n"
             )  # the member here says nothing while a slow machine gets going
         _, url = serving()
-        member = Membership(PoolClient(Pool(url, "a", token=RIGHT)))
+        member = Membership(Pool(url, "a", token=RIGHT).client())
         program = tmp_path / "job.py"
         program.write_text(PROGRAM.format(pool=(url, application), token=token))
         done = subprocess.run([COMMAND, "run", program, "--no-live"], capture_output=True, text=True, cwd=tmp_path)
@@ -449,9 +452,7 @@ class TestCommand:
 
     def test_a_port_that_is_taken_is_one_sentence_and_status_2(self, serving, tmp_path):
         serving()
-        again = subprocess.run(
-            [COMMAND, "manager", str(tmp_path / "arbiter.yaml")], capture_output=True, text=True, timeout=60
-        )
+        again = subprocess.run([COMMAND, "manager", str(tmp_path / "arbiter.yaml")], capture_output=True, text=True)
         assert again.returncode == 2
         assert again.stderr.startswith("elastream: cannot listen on 127.0.0.1:")
         assert len(again.stderr.splitlines()) == 1

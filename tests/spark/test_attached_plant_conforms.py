@@ -39,6 +39,6 @@ def closed():
 @pytest.mark.spark
 @pytest.mark.slow
 class TestAttachedPlant(
-    conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=120.0, examples=2, shared=True))
+    conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=300.0, examples=2, shared=True))
 ):  # type: ignore[misc]
     """The whole suite on one plant."""

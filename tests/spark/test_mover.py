@@ -238,7 +238,7 @@ def test_a_fault_of_ours_ends_the_thread_and_sounds_an_alarm():
     world.driver.fault = ZeroDivisionError
     run_until_it_ends(world)
     (alarm,) = world.alarms.standing
-    assert alarm.source == "mover"
+    assert alarm.source == "elastream-mover"
     assert "ZeroDivisionError" in alarm.said
 
 
@@ -254,4 +254,4 @@ def test_a_closed_mover_has_no_thread_left():
     world = World("h1")
     world.mover.start(world.release)
     world.mover.close()
-    assert "mover" not in {thread.name for thread in threading.enumerate()}
+    assert "elastream-mover" not in {thread.name for thread in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""`Autopilot`: looks after streaming queries that already exist, in three lines and from beside them.
+"""`Autopilot`: steers streaming queries that exist already, in three lines and from beside them.
 
 It wires the attached plant, the policy for it and the one loop together, on a daemon thread of its own. What goes wrong in
 here is logged and ends here; what is not known or not possible is left alone. It speaks through `logging`, never prints.
@@ -48,7 +48,7 @@ GIVING_BACK = 20.0
 
 
 class Autopilot:
-    """Looks after streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
+    """Steers streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
 
     State partitions are spread over the executors by what they take, and moved off executors that are about to leave. With
     `max_hosts`, executors are asked for when the load needs more, up to that many, and given back when it needs fewer, but
@@ -57,9 +57,9 @@ class Autopilot:
     that runs already and is somebody else's to close. host_type: what is leased, by default what the cloud has.
 
     target_latency: seconds, or text such as `"2s"`, that a record may take; it decides how fast backlog must go. period:
-    between two looks. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`. metrics_port,
-    registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are written, for
-    `elastream explain` and `elastream report`.
+    between two observations. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`.
+    metrics_port, registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are
+    written, for `elastream explain` and `elastream report`.
 
     It changes no query and no setting. It ends by itself when its queries have ended or the session is stopped, and with
     `stop`, or the `with` block that it is used in. Raises ElastreamError for arguments that make no sense, and nothing
@@ -105,7 +105,7 @@ class Autopilot:
         self.kept: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
-        """Look after `queries`, through restarts from their checkpoints; with none given, after all that the session has.
+        """Steer `queries`, through restarts from their checkpoints; with none given, all that the session has.
 
         Returns at once. May be called again for more.
         """
@@ -121,16 +121,16 @@ class Autopilot:
 
     @property
     def running(self) -> bool:
-        """Whether it is looking after anything."""
+        """Whether it steers anything."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """What it sees and acts through, for tests and benchmarks; None before the first look, or where it sees nothing."""
+        """What it observes and acts on, for tests and benchmarks; None before the start, or where that cannot be."""
         return self._plant
 
     def stop(self) -> None:
-        """Look after nothing any more; the queries go on as they are. May be called twice, and from any thread."""
+        """Stop; the queries go on as they are. May be called twice, and from any thread."""
         with self._lock:
             self._stopped = True
             loop, plant, thread = self._loop, self._plant, self._thread
@@ -166,7 +166,7 @@ class Autopilot:
                 if plant is not None:
                     self._steer(plant)
                     if self.kept:
-                        log.info("%s stay until this program ends: queries run, and nothing else does their work",
+                        log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
                                  ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
@@ -243,7 +243,7 @@ class Autopilot:
             try:
                 found.append(PrometheusObserver(*self._metrics))
             except (ImportError, OSError, ValueError) as error:
-                log.warning("there are no metrics: %s", in_one_line(error))
+                log.warning("metrics are not served: %s", in_one_line(error))
         if self._folder is not None:
             found.append(Recorder(self._folder / FILE_NAME))
         return found
@@ -259,21 +259,22 @@ class _Spoken:
         self._told: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
-        log.info("it begins, and looks every %s", format_duration(self._period))
+        log.info("autopilot started: one observation every %s", format_duration(self._period))
 
     def observed(self, observation: Observation) -> None:
         graph = observation.context.graph
-        if graph.order != self._watched:
+        if graph.operators and graph.order != self._watched:
             self._watched = graph.order
             queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
-            log.info("it looks after %s; with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
+            log.info("autopilot watches %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
         for host, lease in observation.leases.items():
             tasks = observation.hosts.value(host, Metric.TASKS)
-            does = "it would move" if self._observe_only else "it moves"
-            leaves = f"{does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
+            does = "would move" if self._observe_only else "moves"
+            leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
             self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
         busy = self._plant.look_seconds > self._period
-        self._once("busy", f"the driver took {self._plant.look_seconds:.1f} s to answer: it is asked less" if busy else "")
+        slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
+        self._once("busy", slow if busy else "")
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:
@@ -282,15 +283,15 @@ class _Spoken:
             self._tell(outcome)
         self._told = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"it would {describe(action)} ({action.why})" for action in would))
+        self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
         log.debug("round %d saw %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:
         if ending.status == "failed":
-            log.error("it looks after nothing any more: %s", ending.reason)
+            log.error("autopilot stopped: %s", ending.reason)
         else:
-            log.info("it looks after nothing any more: %s", ending.reason or "its queries have ended")
+            log.info("autopilot stopped: %s", ending.reason or "all watched queries ended")
 
     def _tell(self, outcome: Outcome) -> None:
         if (outcome.action, outcome.status) in self._told:

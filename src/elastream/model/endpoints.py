@@ -118,7 +118,7 @@ class StreamReader(Protocol):
 
     schema: str
 
-    def read(self, spark: Any) -> Any:
+    def read(self, spark: Any, /) -> Any:
         """The streaming DataFrame that `spark`, a SparkSession, reads, with the columns of `schema`."""
         ...
 
@@ -127,7 +127,7 @@ class StreamReader(Protocol):
 class StreamWriter(Protocol):
     """A sink of the user's own, called on the driver for every micro-batch."""
 
-    def write(self, rows: Any, batch: int) -> None:
+    def write(self, rows: Any, batch: int, /) -> None:
         """Write the DataFrame `rows`, the changes of a keyed operator or new records, of batch number `batch`.
 
         After a crash the last batch comes again under its number: writing it twice must change nothing.

@@ -6,6 +6,7 @@ it. A new metric is one member of `Metric` and the place that measures it.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 from elastream.model.graph import Operator
 from elastream.model.promises import (
@@ -25,7 +26,7 @@ from elastream.model.promises import (
     when,
 )
 
-__all__ = ["FIGURES", "Metric", "quantity_of"]
+__all__ = ["FIGURES", "Metric", "Needs", "quantity_of"]
 
 _PARTITIONS = "state partitions placed there"
 _SUM = "sum over the sources"
@@ -61,10 +62,7 @@ _LATENCIES = promised_of(
 
 
 class Metric(StrEnum):
-    """Every quantity that is observed: its name, kind of value, meaning (with the papers' symbols), who measures it how.
-
-    Rates and fractions are means over the last monitoring period, or over the last batches.
-    """
+    """Every quantity that is observed: its name, kind of value, meaning (with the papers' symbols), who measures it how."""
 
     __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
 
@@ -166,7 +164,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
             fused=when(_COUNTED, Given.FIRST, kinds=READING),
@@ -181,7 +179,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(f"{_METER}, over all usable cores", Given.PYTHON, kinds=TRANSFORMS),
                 Promise("as for `busy_cores`, over all usable cores", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
         ),
@@ -201,7 +199,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             watched=(
                 Promise("sum over its tasks", KEYED),
@@ -382,6 +380,9 @@ class Metric(StrEnum):
         promised_of(Rows.APPLICATION, spark=_LEASES, simulated=_LEASES),
     )
 
+
+Needs: TypeAlias = frozenset[tuple[Rows, Metric]]
+"""Metrics without which a policy cannot decide; a policy may declare them as `needs`, for `elastream check`."""
 
 FIGURES: Mapping[str, Quantity] = {
     "usable_cores": Quantity.CORES,

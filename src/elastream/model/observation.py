@@ -233,7 +233,7 @@ class Composition:
 
 @dataclass(frozen=True)
 class Context:
-    """What does not change while a run lasts: the dataflow, what can be leased, and what is wanted.
+    """The dataflow, what can be leased, and what is wanted; another value where queries come and go.
 
     host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
     capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism

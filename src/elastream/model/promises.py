@@ -79,7 +79,7 @@ class Given(StrEnum):
     DURABLE = "a durable edge leads to the operator"
     FIRST = "the operator is the first of its stage"
     LEADS = "the operator is the first of its query"
-    UNKEYED = "the dataflow has no keyed operator"
+    WALKED = "a Python function runs in its query, or the dataflow has no keyed operator"
     BEHIND = "the source reports how far it is behind"
     METERED = "a Python function runs before it in its query"
     UP = "the host is up"
@@ -99,8 +99,6 @@ class Given(StrEnum):
                 return target_latency is not None
             case Given.LEVELS:
                 return target_latency is None and any(each.max_duration is not None for each in graph.operators)
-            case Given.UNKEYED:
-                return not any(each.kind is Kind.KEYED for each in graph.operators)
             case Given.LOADS:
                 return len(graph.loads) == len(graph.sources)
             case Given.LOAD:

@@ -96,7 +96,7 @@ class Mover:
         self._next_look = 0.0
         self._faults = 0
         self._closing, self._woken = threading.Event(), threading.Event()
-        self._thread = AlarmedThread(alarms, "mover", self._run)
+        self._thread = AlarmedThread(alarms, "elastream-mover", self._run)
 
     def start(self, release: Callable[[ReleaseHost], Outcome], *, acts: bool = True) -> None:
         """Begin. release: does that action. acts: whether anything is moved or stepped; hosts are looked at in any case."""

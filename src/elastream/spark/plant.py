@@ -5,6 +5,7 @@ run, or found in a session) and one mover, the thread that takes along what take
 at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with a session that is there.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from elastream.model.action import (
     Status,
     SwitchAlternate,
     SwitchEdge,
+    describe,
 )
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, HostType, Lease
@@ -45,6 +47,8 @@ from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.task_frame import task_frame, weights
 
 __all__ = ["Scope", "SparkPlant"]
+
+log = logging.getLogger(__name__)
 
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
@@ -193,7 +197,11 @@ class SparkPlant(Generic[Q]):
         self._not_before = 0.0  # what it changes is to be seen
         try:
             return self._apply(action)
-        except (ElastreamError, PySparkException, Py4JError, OSError) as error:
+        except ElastreamError as error:
+            log.info("%s failed", describe(action), exc_info=True)
+            return Outcome(action, Status.FAILED, in_one_line(error))
+        except (PySparkException, Py4JError, OSError) as error:
+            log.warning("%s failed", describe(action), exc_info=True)
             return Outcome(action, Status.FAILED, in_one_line(error))
         finally:
             self.mover.wake()

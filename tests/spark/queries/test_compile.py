@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elastream.model.endpoints import collect, files, parquet, records
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
@@ -445,3 +445,62 @@ def test_what_cannot_be_compiled_is_refused_in_one_sentence_and_leaves_nothing_r
         Run.start(spark, flow, tmp_path)
     assert "\n" not in str(caught.value)
     assert spark.streams.active == []
+
+
+class Words:
+    """A source of the user's own: a folder of parquet files, `how` it is read."""
+
+    schema = "word string"
+
+    def __init__(self, folder: Path, how: str = "as it should be") -> None:
+        self.folder, self.how = folder, how
+
+    def read(self, spark: SparkSession) -> Any:
+        match self.how:
+            case "failing":
+                raise OSError("no such place")
+            case "at rest":
+                return spark.read.parquet(str(self.folder))
+            case "another column":
+                return spark.readStream.schema("other string").parquet(str(self.folder))
+        return spark.readStream.schema("more long, word string").parquet(str(self.folder))
+
+
+class Kept:
+    """A sink of the user's own: rows by the number of their batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+
+    def write(self, rows: Any, batch: int) -> None:
+        self.batches[batch] = sorted(row.word for row in rows.collect())
+
+
+def own(folder: Path, how: str = "as it should be") -> tuple[Dataflow, Kept]:
+    place, kept, flow = folder / "in", Kept(), Dataflow("own")
+    place.mkdir()
+    pq.write_table(pa.table({"word": ["cat", "dog"], "more": [1, 2]}), place / "rows.parquet")
+    flow.source(Words(place, how)).map(str.upper, returns="word string", name="loud").sink(kept)
+    return flow, kept
+
+
+def test_a_source_and_a_sink_of_the_users_own_run(spark, tmp_path):
+    flow, kept = own(tmp_path)
+    run = Run.start(spark, flow, tmp_path)
+    run.until(lambda: kept.batches.get(0) == ["CAT", "DOG"])
+    run.stop()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("failing", "source 'source': Words.read failed: OSError: no such place"),
+        ("at rest", "source 'source': Words.read returned no streaming DataFrame"),
+        ("another column", "source 'source': Words.read returned no column 'word' (it returned: other)"),
+    ],
+)
+def test_a_source_of_the_users_own_that_does_not_do_as_it_says_is_refused(spark, tmp_path, how, says):
+    flow, _ = own(tmp_path, how)
+    with pytest.raises(InputError) as refused:
+        Run.start(spark, flow, tmp_path)
+    assert str(refused.value) == says

@@ -229,7 +229,7 @@ def waiting_flow(function: Callable[[int], Any], flat: bool = False) -> Graph:
 
 
 def test_an_operator_that_waits_runs_as_many_calls_at_once_as_its_pool_is_wide():
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=600)
 
     def call(n: int) -> int:
         together.wait()  # passes only when four calls are under way

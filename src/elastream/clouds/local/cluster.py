@@ -27,7 +27,7 @@ from elastream.clouds.provider import Measured
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
-__all__ = ["HEAP_SHARE", "MOST_HOSTS", "Layout", "LocalCluster", "executor_memory"]
+__all__ = ["HEAP_SHARE", "MOST_HOSTS", "ClusterShape", "LocalCluster", "executor_memory"]
 
 HEAP_SHARE = 0.7
 """Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""
@@ -46,8 +46,8 @@ def executor_memory(host: HostType) -> int:
     return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
 
 
-class Layout(Protocol):
-    """What a cluster is made of; `elastream.Local` is one."""
+class ClusterShape(Protocol):
+    """Host types, regions and limits of a cluster; `elastream.Local` is one."""
 
     @property
     def types(self) -> tuple[HostType, ...]:
@@ -78,7 +78,7 @@ class LocalCluster:
     spawned, raise CloudError.
     """
 
-    def __init__(self, local: Layout, folder: Path, ports: range | None = None) -> None:
+    def __init__(self, local: ClusterShape, folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:
             raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports

@@ -8,5 +8,5 @@ with a `Verdict`: granted, or refused and why.
 
 All is pure: a manager is a function from (its state, what it sees, what it heard) to (its state, what it sends). How the
 four sit together in one process is `rounds`; how a plan of theirs becomes actions is `elastream.planning.policies.e2df`;
-how they sit in processes of their own, and what of their state must be on disk when, is `elastream.services.nodes`.
+how they sit in processes of their own, and what of their state must be on disk when, is `elastream.services.region_node`.
 """

@@ -8,13 +8,16 @@ and 5 how the three form a plan. `elastream.planning.algorithms.draft` keeps the
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from elastream.model.action import CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
 from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Floats, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = [
@@ -157,6 +160,10 @@ class Btu:
     release_share: float = 0.2
     period: float = 60.0
     host_type: str | None = None
+
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.OPERATOR, Metric.BACKLOG), (Rows.OPERATOR, Metric.DURATION), (Rows.OPERATOR, Metric.SCALINGS)}
+    )
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from elastream.model.action import (
     ReleaseHost,
 )
 from elastream.model.cloud import HostState
+from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.operators import OperatorRules
@@ -92,6 +94,10 @@ class E2df:
     capacity: Mapping[str, int] = field(default_factory=dict)
     consolidate_below: float | None = None
     seed: int = 0
+
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.APPLICATION, Metric.LATENCY), (Rows.OPERATOR, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)}
+    )
 
     @property
     def name(self) -> str:

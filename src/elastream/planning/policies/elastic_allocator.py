@@ -6,6 +6,7 @@ bandwidth (section IV), and the policy around its greedy matching (`planning.alg
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,8 +14,10 @@ from numpy.typing import ArrayLike
 from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.exact import deviation
 from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, utilisation
 from elastream.planning.algorithms.measures import host_capacity
@@ -73,6 +76,8 @@ class ElasticAllocator:
     def __post_init__(self) -> None:
         if self.objective not in tuple(Objective):
             raise InputError(f"objective is {self.objective!r}; it must be {' or '.join(map(repr, map(str, Objective)))}")
+
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
 
     @property
     def name(self) -> str:

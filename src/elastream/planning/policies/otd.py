@@ -9,7 +9,7 @@ import math
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.policies.static import missing_hosts
 
@@ -298,6 +300,8 @@ class Otd:
         if self.node not in ("host", "region"):
             raise InputError(f"node is {self.node!r}; it must be 'host' or 'region'")
         _ = self.rules  # validates them
+
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
 
     @property
     def name(self) -> str:

@@ -6,11 +6,14 @@ baseline.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from elastream.model.action import ReleaseHost
 from elastream.model.cloud import HostState
-from elastream.model.observation import Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = ["QueueThreshold"]
@@ -30,6 +33,8 @@ class QueueThreshold:
     second_upper: float = 250.0
     lower: float = 1.0
     host_type: str | None = None
+
+    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.BACKLOG)})
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import ElastreamError
-from elastream.model.observation import Frame, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Frame, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.model.units import format_duration
 from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum, tasks_on
 from elastream.planning.algorithms.placement import balance
@@ -89,6 +92,10 @@ class Threshold:
     @property
     def _scale_in(self) -> float:
         return IN_TO_OUT * self.scale_out if self.scale_in is None else self.scale_in
+
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
+    )
 
     @property
     def name(self) -> str:

@@ -37,7 +37,7 @@ class DriverSide:
             # Through an object, because the gateway finds a class by its name only where Spark's own loader knows it.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
-            raise EnvironmentProblem(f"this Spark does not tell what its driver knows: {first_line(error)}") from None
+            raise EnvironmentProblem(f"this Spark does not tell what its driver knows: {first_line(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
         """What `method` answers to `arguments`, a list of fields a line.

@@ -92,7 +92,7 @@ def find_opener(spark: SparkSession, execution: Java, operator: int, partitions:
             return _opener_in(spark, execution, operator, partitions)
     except (Py4JError, TypeError, KeyError) as error:
         said = " ".join(str(error).split("\n")[:2])
-        log.warning("operator %d: its state is not loaded ahead of moves, because this Spark says: %s", operator, said)
+        log.warning("operator %d: its state is not loaded ahead of moves: %s", operator, said, exc_info=True)
         return None
 
 

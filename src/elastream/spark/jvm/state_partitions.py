@@ -35,7 +35,7 @@ PATIENCE = 60.0
 """Seconds that the end of a batch is waited for, to see in its plan how its operators open their state."""
 
 
-class Run(Protocol):
+class QueryRun(Protocol):
     """One run of a query, by its ids; a StreamingQuery is one."""
 
     @property
@@ -59,7 +59,7 @@ class StatePartitions:
     def __init__(
         self,
         spark: SparkSession,
-        query: Run,
+        query: QueryRun,
         partitions: int,
         operators: Sequence[StatefulOperator] = (FIRST,),
         driver: DriverSide | None = None,

@@ -18,7 +18,7 @@ from elastream.spark.jvm.state_partitions import Location
 from elastream.spark.placement.allocation import Allocation
 from elastream.spark.placement.loading import Load, Loaders
 
-__all__ = ["Limits", "Placing", "Plan", "States", "Target"]
+__all__ = ["AllocationPlan", "Limits", "Placing", "States", "Target"]
 
 ATTEMPTS = 20
 """Times a migration is told again before it is dropped; one or two are normal."""
@@ -61,7 +61,7 @@ class States(Protocol):
         ...
 
 
-class Plan(Protocol):
+class AllocationPlan(Protocol):
     """Where tasks shall be; `AllocationStore` is one that lasts."""
 
     @property
@@ -121,7 +121,7 @@ class Placing:
         self,
         states: Mapping[str, States],
         clock: Callable[[], float],
-        plan: Plan,
+        plan: AllocationPlan,
         *,
         limits: Limits | None = None,
         benefit: Callable[[TaskId], float] = lambda task: 0.0,
@@ -150,7 +150,7 @@ class Placing:
         return tuple(TaskId(name, index) for name, state in self._states.items() for index in range(state.partitions))
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AllocationPlan:
         """Where wishes are kept."""
         return self._plan
 

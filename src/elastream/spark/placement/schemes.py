@@ -5,7 +5,7 @@ section 5.2). All read the plan from a store in a cycle of their own; what diffe
 `LAZY` is what Elastream does by itself; the others are here to be measured against.
 """
 
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +26,8 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Limits, Placing
 
 __all__ = ["CYCLES", "Cycles", "Follower", "Scheme"]
+
+log = logging.getLogger(__name__)
 
 
 class Scheme(StrEnum):
@@ -125,11 +127,12 @@ class Follower:
                         self._enact()
                         self.acted = self.plan.latest.version
                 self._look()
-            except (Py4JError, PySparkException) as error:
+            except Exception as error:
                 # While executors come and go, what is asked of them may fail; a query that has ended is another matter.
-                if not self.query.isActive:
+                if not isinstance(error, Py4JError | PySparkException) or not self.query.isActive:
                     self.failure = error
                     return
+                log.debug("the plan was not followed for a moment", exc_info=True)
 
     def _look(self) -> None:
         progress = java_query(self.query).lastProgress()
@@ -175,8 +178,10 @@ class Follower:
         found = self._executors.by_address()
         for address in addresses:
             if (executor := found.get(address)) is not None:
-                with contextlib.suppress(Py4JError):
+                try:
                     context.killAndReplaceExecutor(executor.id)
+                except Py4JError:
+                    log.info("executor %s was gone before it was replaced", executor.id, exc_info=True)
 
     def _at(self, task: TaskId) -> str | None:
         at = self.placing.where().get(task)
