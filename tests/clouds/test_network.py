@@ -16,6 +16,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError
 from elastream.model.observation import Frame, Metric
 from elastream.spark.telemetry.links import LinkWatch, opened_in
+from waiting import wait_until
 
 
 class TestLink:
@@ -122,8 +123,10 @@ class TestRegions:
             assert served.stdout is not None
             assert served.stdout.readline() == "listening\n"
             connect("198.18.251.11")  # ARP, which makes the same way, comes before the first
-            # Never earlier; on a busy machine later, which the least of some tries nearly takes out.
-            assert 0.04 <= min(connect("198.18.251.11") for _ in range(10)) < 0.08
+            # Never earlier; on a busy machine later, which the least of enough tries takes out.
+            tries = []
+            wait_until(lambda: tries.append(connect("198.18.251.11")) or min(tries) < 0.08, otherwise=lambda: tries)
+            assert min(tries) >= 0.04
         finally:
             served.kill()
             served.communicate()
@@ -151,7 +154,7 @@ class TestRegions:
         with sender, receiver:
             receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
             receiver.bind(("198.18.251.12", 5000))
-            receiver.settimeout(5.0)
+            receiver.settimeout(600.0)
             sender.sendto(b"first", ("198.18.251.12", 5000))
             receiver.recv(100)
             for number in range(300):
@@ -170,7 +173,7 @@ while True:
 
 def connect(address: str) -> float:
     start = time.perf_counter()
-    socket.create_connection((address, 5001), timeout=5.0).close()
+    socket.create_connection((address, 5001), timeout=600.0).close()
     return time.perf_counter() - start
 
 

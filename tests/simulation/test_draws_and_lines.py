@@ -30,7 +30,8 @@ def test_the_normal_quantile_is_the_known_one(level):
     ("kind", "shape", "deviation"), [(DETERMINISTIC, 0, 0), (LOGNORMAL, 0.2, 0.202), (EXPONENTIAL, 0, 1)]
 )
 def test_service_times_are_1_on_average_and_vary_as_their_distribution_says(kind, shape, deviation):
-    drawn = np.array([factor(kind, shape, NONE, sequence(1, 2), number) for number in range(40_000)])
+    start = sequence(1, 2)
+    drawn = np.array([factor(kind, shape, NONE, start, number) for number in range(40_000)])
     # 40,000 draws: the standard error of the mean is at most 0.005.
     assert drawn.mean() == pytest.approx(1, abs=0.02)
     assert drawn.std() == pytest.approx(deviation, rel=0.03, abs=1e-9)

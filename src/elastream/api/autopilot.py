@@ -1,7 +1,7 @@
-"""`Autopilot`: steers streaming queries that exist already, in three lines and from beside them.
+"""`Autopilot`: manages existing streaming queries of a session, without changes to them.
 
-It wires the attached plant, the policy for it and the one loop together, on a daemon thread of its own. What goes wrong in
-here is logged and ends here; what is not known or not possible is left alone. It speaks through `logging`, never prints.
+It runs the attached plant, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
+user's job; what is unknown or impossible is left unchanged. Output goes to `logging` only.
 """
 
 import logging
@@ -44,26 +44,25 @@ log = logging.getLogger("elastream.autopilot")
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 GIVING_BACK = 20.0
-"""Of these, the seconds for which partitions are moved off hosts that end with it."""
+"""Part of ENDING, seconds, for moving partitions off the hosts that end with Autopilot."""
 
 
 class Autopilot:
-    """Steers streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
+    """Manages streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
 
-    State partitions are spread over the executors by what they take, and moved off executors that are about to leave. With
-    `max_hosts`, executors are asked for when the load needs more, up to that many, and given back when it needs fewer, but
-    never below `min_hosts`. With `cloud`, hosts are leased and released instead: what `run(cloud=...)` takes (`Local`,
-    `Pool`), opened when it begins and closed when it ends, whose hosts join the session's Standalone master; or a provider
-    that runs already and is somebody else's to close. host_type: what is leased, by default what the cloud has.
+    State partitions are balanced over the executors by load, and moved off executors that are draining. With `max_hosts`,
+    executors are requested from Spark as the load requires, between `min_hosts` and `max_hosts`. With `cloud`, hosts are
+    leased and released instead: a cloud as for `run(cloud=...)` (`Local`, `Pool`), opened at the start and closed at the
+    end, whose hosts join the session's Standalone master; or a running provider, which the caller closes. host_type: type
+    to lease, by default the cloud's.
 
-    target_latency: seconds, or text such as `"2s"`, that a record may take; it decides how fast backlog must go. period:
-    between two observations. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`.
-    metrics_port, registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are
-    written, for `elastream explain` and `elastream report`.
+    target_latency: seconds, or text such as `"2s"`; it determines how fast backlog must be processed. period: seconds
+    between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
+    where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `elastream
+    explain` and `elastream report`.
 
-    It changes no query and no setting. It ends by itself when its queries have ended or the session is stopped, and with
-    `stop`, or the `with` block that it is used in. Raises ElastreamError for arguments that make no sense, and nothing
-    after that.
+    Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
+    `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Autopilot:
         self._cloud, self._type = cloud, host_type
         self._period = duration(period)
         if not self._period > 0:
-            raise ElastreamError("a period of 0 s: it must be above 0")
+            raise ElastreamError("period is 0 s; it must be above 0")
         self._observe_only = observe_only
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
@@ -105,9 +104,9 @@ class Autopilot:
         self.kept: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
-        """Steer `queries`, through restarts from their checkpoints; with none given, all that the session has.
+        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the session.
 
-        Returns at once. May be called again for more.
+        Returns at once. May be called again to add queries.
         """
         with self._lock:
             if not queries:
@@ -121,16 +120,16 @@ class Autopilot:
 
     @property
     def running(self) -> bool:
-        """Whether it steers anything."""
+        """Whether Autopilot's thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """What it observes and acts on, for tests and benchmarks; None before the start, or where that cannot be."""
+        """The attached plant, for tests and benchmarks; None before it is attached, or if that is not possible."""
         return self._plant
 
     def stop(self) -> None:
-        """Stop; the queries go on as they are. May be called twice, and from any thread."""
+        """Stop Autopilot; the queries continue. May be called twice, and from any thread."""
         with self._lock:
             self._stopped = True
             loop, plant, thread = self._loop, self._plant, self._thread
@@ -141,13 +140,13 @@ class Autopilot:
             thread.join(ENDING)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds; whether it has."""
+        """Wait until Autopilot has ended, at most `timeout` seconds; returns whether it has."""
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.running
 
     def __enter__(self) -> "Autopilot":
-        """Itself; `watch` starts it."""
+        """Return itself; `watch` starts it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,7 +158,7 @@ class Autopilot:
             return None if self._chosen is None else frozenset(self._chosen)
 
     def _run(self) -> None:
-        """The thread: nothing that happens in here may reach the user's job."""
+        """Run the thread; no exception may reach the user's job."""
         try:
             with ExitStack() as stack:
                 plant = self._attach(stack)
@@ -170,7 +169,7 @@ class Autopilot:
                                  ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
-            log.error("autopilot stopped because of a fault: %s", in_one_line(error), exc_info=True)
+            log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
             if self._plant is not None:
                 self._plant.close()
 
@@ -205,7 +204,7 @@ class Autopilot:
         )
 
     def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
-        """The hosts behind the cloud, opened here and closed with `stack`; None, said once, where they cannot be."""
+        """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
         folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
         try:
             cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
@@ -238,7 +237,7 @@ class Autopilot:
         loop.run()
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        found: list[Observer] = [_Spoken(plant, self._period, self._observe_only)]
+        found: list[Observer] = [_Logger(plant, self._period, self._observe_only)]
         if self._metrics is not None:
             try:
                 found.append(PrometheusObserver(*self._metrics))
@@ -249,14 +248,14 @@ class Autopilot:
         return found
 
 
-class _Spoken:
-    """Tells the log what is seen, done and refused, each thing once while it lasts."""
+class _Logger:
+    """An observer that logs observations, actions and refusals, each once while it lasts."""
 
     def __init__(self, plant: AttachedPlant, period: float, observe_only: bool) -> None:
         self._plant, self._period, self._observe_only = plant, period, observe_only
         self._watched: tuple[str, ...] | None = None
-        self._said: dict[str, str] = {}
-        self._told: set[tuple[Action, Status]] = set()
+        self._last: dict[str, str] = {}
+        self._logged: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
         log.info("autopilot started: one observation every %s", format_duration(self._period))
@@ -280,12 +279,12 @@ class _Spoken:
         if decision.actual:
             return
         for outcome in decision.outcomes:
-            self._tell(outcome)
-        self._told = {(outcome.action, outcome.status) for outcome in decision.outcomes}
+            self._log(outcome)
+        self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
-        log.debug("round %d saw %s", decision.round, quantities(decision.seen))
+        log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:
         if ending.status == "failed":
@@ -293,8 +292,8 @@ class _Spoken:
         else:
             log.info("autopilot stopped: %s", ending.reason or "all watched queries ended")
 
-    def _tell(self, outcome: Outcome) -> None:
-        if (outcome.action, outcome.status) in self._told:
+    def _log(self, outcome: Outcome) -> None:
+        if (outcome.action, outcome.status) in self._logged:
             return
         text, host = describe(outcome.action), getattr(outcome.action, "host", "")
         if host and (known := self._plant.describe(host)) != host:
@@ -305,13 +304,13 @@ class _Spoken:
             log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
 
     def _once(self, what: str, text: str, *, again: bool = True) -> None:
-        """Say `text` unless it is what was said last about `what`; with `again` off, unless anything was."""
-        said = self._said.get(what, "")
-        if text and (said != text if again else not said):
+        """Log `text` unless it equals the last text about `what`; without `again`, unless there was any."""
+        last = self._last.get(what, "")
+        if text and (last != text if again else not last):
             log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
-        self._said[what] = text
+        self._last[what] = text
 
 
 def _executor(slots: int) -> HostType:
-    """What an executor of the session's own is taken for."""
+    """The host type that represents an executor of the session."""
     return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)

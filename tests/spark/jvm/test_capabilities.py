@@ -46,8 +46,8 @@ def test_a_cluster_of_sparks_own_lacks_nothing():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (session(dynamicAllocation_enabled="true"), "dynamicAllocation.enabled is on: Spark asks for executors"),
-        (session("local[4]", allocates=False), "local[4] has the driver for its only executor"),
+        (session(dynamicAllocation_enabled="true"), "dynamicAllocation.enabled is on: Spark requests and releases"),
+        (session("local[4]", allocates=False), "local[4] has a single executor, the driver"),
     ],
     ids=["dynamic allocation", "local mode"],
 )
@@ -84,7 +84,7 @@ def test_without_a_way_to_ask_the_driver_nothing_else_is_tried(monkeypatch):
     monkeypatch.setattr(capabilities, "DriverSide", missing)
     can = probe(session())
     assert can.driver is None
-    assert can.lacking == ("nothing can be seen or done: this Spark does not tell",)
+    assert can.lacking == ("autopilot does nothing: this Spark does not tell",)
 
 
 def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
@@ -92,4 +92,4 @@ def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
     can = probe(session())
     assert can.driver is not None
     assert can.asks
-    assert can.lacking == ("no state partition is moved: this Spark does not tell",)
+    assert can.lacking == ("state partitions are not moved: this Spark does not tell",)

@@ -1,6 +1,6 @@
-"""Spark's own allocation client: how many executors it may have, which one it gives back, and which one gets no more tasks.
+"""Spark's allocation client: sets the number of executors, releases an executor, or excludes it from new tasks.
 
-These are the calls that dynamic allocation itself uses, so they work on every cluster manager that has them.
+These are the calls of dynamic allocation, so that they work on every cluster manager that supports it.
 """
 
 from pyspark.sql import SparkSession
@@ -10,30 +10,30 @@ from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
 __all__ = ["UNLIMITED", "AllocationClient"]
 
 UNLIMITED = 2**31 - 1
-"""What Spark takes for "as many executors as the cluster has room for"."""
+"""Spark's value for "as many executors as the cluster has room for"."""
 
 
 class AllocationClient:
-    """The allocation client of `spark`. Every method raises Py4JError where the session has stopped."""
+    """The allocation client of `spark`. Every method raises Py4JError if the session has stopped."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def request(self, total: int) -> None:
-        """Let Spark have `total` executors in all."""
+        """Request `total` executors in total."""
         jvm = jvm_of(self._spark)
         java_context(self._spark).requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
 
     def kill(self, executor: str) -> None:
-        """Give one executor back, whatever still runs there. The total is left as it is: set it first."""
+        """Release an executor, with all tasks on it. Does not change the requested total: set it first."""
         jvm = jvm_of(self._spark)
         java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
 
     def fence(self, executor: str) -> None:
-        """Let the scheduler offer no further task to `executor`, which itself goes on serving what it wrote.
+        """Exclude `executor` from scheduling; it still serves its shuffle files.
 
-        Spark marks it as being decommissioned; with `triggeredByExecutor` the executor is not told, so that it does not
-        leave by itself while a batch still fetches from it.
+        Spark marks it as decommissioned; with `triggeredByExecutor` the executor is not informed, so that it does not exit
+        while a batch still fetches from it.
         """
         gateway = gateway_of(self._spark)
         jvm = gateway.jvm

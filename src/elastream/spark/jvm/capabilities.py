@@ -1,7 +1,6 @@
-"""What a session that someone else opened can do for whoever looks after its queries: asked once, told in sentences.
+"""Probes what Autopilot can do in an existing session, and describes each missing capability in a sentence.
 
-Nothing is tried that leaves a trace. What is missing is named with what follows from it, and everything that does not need
-it goes on.
+The probe leaves no trace in the session. A missing capability disables only the parts that need it.
 """
 
 from dataclasses import dataclass
@@ -22,12 +21,11 @@ __all__ = ["Capabilities", "probe"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What there is, and a sentence in `lacking` for each thing that there is not.
+    """Available capabilities, with a sentence in `lacking` for each missing one.
 
-    driver: how to ask the driver, None where nothing can be seen and therefore nothing done. task_loads: how to see what
-    single tasks take, None where no partition is moved therefore. asks: whether executors can be asked for and given back.
-    leases: whether the provider can be used. slots: tasks that an executor runs at once, 0 where that is not settled.
-    allowed: executors that Spark may have as things stand.
+    driver: access to the driver; None: nothing can be observed, hence nothing done. task_loads: access to the loads of
+    tasks; None: no partition is moved. asks: whether executors can be requested and released. leases: whether the provider
+    can be used. slots: concurrent tasks of an executor, 0 if unknown. allowed: executors that Spark may have now.
     """
 
     driver: DriverSide | None
@@ -40,21 +38,23 @@ class Capabilities:
 
 
 def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
-    """What `spark` can do, and whether `provider` leases hosts."""
+    """Probe `spark`, and whether `provider` can lease hosts."""
     lacking: list[str] = []
     session: Any = getattr(spark, "_jsparkSession", None)
     if session is None:
-        return Capabilities(None, lacking=("this session is no classic one (Spark Connect): nothing can be seen or done",))
+        return Capabilities(
+            None, lacking=("autopilot does nothing: it needs a classic session, and this one is Spark Connect",)
+        )
     try:
         driver = DriverSide(spark)
         session.streams().stateStoreCoordinator()
     except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
-        return Capabilities(None, lacking=(f"nothing can be seen or done: {in_one_line(error)}",))
+        return Capabilities(None, lacking=(f"autopilot does nothing: {in_one_line(error)}",))
     task_loads = None
     try:
         task_loads = TaskLoads(spark)
     except EnvironmentProblem as error:
-        lacking.append(f"no state partition is moved: {error}")
+        lacking.append(f"state partitions are not moved: {error}")
     if _setting(spark, "spark.locality.wait") in (0.0, None):
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
@@ -73,22 +73,20 @@ def _asks(spark: SparkSession, lacking: list[str]) -> bool:
     backend = context.sc().schedulerBackend()
     client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
     if not client.isInstance(backend):
-        lacking.append(
-            f"{spark.sparkContext.master} has the driver for its only executor: there is nothing to balance between"
-        )
+        lacking.append(f"{spark.sparkContext.master} has a single executor, the driver: there is nothing to balance")
         return False
     for setting in ("spark.dynamicAllocation.enabled", "spark.streaming.dynamicAllocation.enabled"):
         if (_conf(spark, setting) or "").lower() == "true":
-            lacking.append(f"{setting} is on: Spark asks for executors and gives them back by itself, and is left to it")
+            lacking.append(f"{setting} is on: Spark requests and releases executors itself, autopilot does not")
             return False
     return True
 
 
 def _allowed(spark: SparkSession) -> int:
-    """On a cluster of Spark's own an application gets all there is room for; elsewhere what it asks for at its start."""
+    """Executors that Spark may have: unlimited on a Standalone cluster; elsewhere the number requested at its start."""
     if str(spark.sparkContext.master).startswith(("spark://", "local-cluster")):
         return UNLIMITED
-    return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's own default
+    return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's default
 
 
 def _conf(spark: SparkSession, name: str) -> str | None:
@@ -97,5 +95,5 @@ def _conf(spark: SparkSession, name: str) -> str | None:
 
 
 def _setting(spark: SparkSession, name: str) -> float | None:
-    text = _conf(spark, name) or "3s"  # Spark's own default
+    text = _conf(spark, name) or "3s"  # Spark's default
     return duration(float(text) / 1e3 if text.isdigit() else text)

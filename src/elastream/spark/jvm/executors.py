@@ -1,4 +1,4 @@
-"""Which executors the session has, on which host and how busy: one call to the driver, which keeps count of them anyway."""
+"""Lists the session's executors with host and load, in one call to the driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,10 +10,9 @@ __all__ = ["Executor", "Executors", "Location"]
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """One registered executor. `host` is the address it was started with, `slots` the tasks it runs at once.
+    """One registered executor. host: the address it was started with. slots: concurrent tasks.
 
-    busy: seconds that its tasks have taken so far, each counted when it ends. leaving: Spark gives it nothing new, because
-    it is being decommissioned or is excluded.
+    busy: seconds of its ended tasks so far. leaving: it gets no new tasks, because it is being decommissioned or excluded.
     """
 
     id: str
@@ -25,9 +24,9 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a state partition was last: the id of the executor, and the address of its host, `""` where that is not known.
+    """Last location of a state partition: the id of the executor, and the address of its host, `""` if unknown.
 
-    An application never uses the id of an executor twice: two locations with the same one are equal.
+    Executor ids are unique within an application: two locations with the same id are equal.
     """
 
     address: str = field(compare=False)
@@ -35,9 +34,9 @@ class Location:
 
 
 class Executors:
-    """The session's executors, read through the gateway (no HTTP, works with the web interface switched off).
+    """The session's executors, read through the gateway (no HTTP; works without the web interface).
 
-    seen: those of the last look, by id.
+    seen: those of the last `look`, by id.
     """
 
     def __init__(self, driver: DriverSide) -> None:
@@ -45,7 +44,7 @@ class Executors:
         self.seen: Mapping[str, Executor] = {}
 
     def look(self) -> Mapping[str, Executor]:
-        """Active executors by id; in local mode that is the driver. Raises Py4JError as any call does."""
+        """Active executors by id; in local mode the driver. Raises Py4JError."""
         found = {}
         for executor, host_port, slots, busy, leaving in self._driver.ask("executors", self._driver.context):
             if int(slots) > 0:  # the driver of a session that has executors has none
@@ -55,11 +54,11 @@ class Executors:
         return found
 
     def by_address(self) -> Mapping[str, Executor]:
-        """Active executors by the address of their host. Where a host has had several, the newest."""
+        """Active executors by address of their host; the newest of each host."""
         return newest_by_address(self.look())
 
 
 def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executor]:
-    """`executors` by the address of their host. Where a host has had several, the newest: ids are numbers that grow."""
+    """`executors` by address of their host; the newest of each host, by the highest id."""
     newest = sorted(executors.values(), key=lambda each: int(each.id) if each.id.isdigit() else -1)
     return {each.host: each for each in newest}

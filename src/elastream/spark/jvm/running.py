@@ -1,4 +1,4 @@
-"""Which streaming queries a session runs and how far each is: one call to the driver, however many there are."""
+"""Lists a session's running streaming queries with their progress, in one call to the driver."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ __all__ = ["RunningQuery", "running_queries"]
 
 
 class RunningQuery(NamedTuple):
-    """A query that runs. batch: the newest that ended, -1 before the first. idle: none is under way and no data waits.
+    """A running query. batch: the newest ended batch, -1 before the first. idle: no batch is running and no data waits.
 
-    name: empty where it was given none.
+    name: empty if it has none.
     """
 
     id: str
@@ -24,6 +24,6 @@ class RunningQuery(NamedTuple):
 
 
 def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
-    """All queries that `spark` runs now. Raises Py4JError where the session was stopped."""
+    """All running queries of `spark`. Raises Py4JError if the session was stopped."""
     rows = driver.ask("queries", java_session(spark).streams())
     return tuple(RunningQuery(query, run, int(batch), idle == "1", name) for query, run, batch, idle, name in rows)

@@ -1,8 +1,8 @@
-"""Finds what a running query keeps state in: its stateful operators, their stores, and which of them share a task.
+"""Finds the stateful operators of a running query, their stores, and which of them share a task.
 
-Any classic query has them in the plan of its last batch, whoever wrote it: aggregations, deduplications, stream-stream
-joins, functions with state. Operators with no shuffle between them run in one task, so that their partitions can only
-move together: such a group is one `StatefulStage`, and stands to policies for one operator. Nothing here changes anything.
+Any classic query has them in the plan of its last batch: aggregations, deduplications, stream-stream joins, functions with
+state. Operators without a shuffle between them run in one task, so that their partitions can only move together: such a
+group is one `StatefulStage`, which policies see as one operator. Read-only.
 """
 
 import re
@@ -21,8 +21,8 @@ __all__ = ["StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages
 class StatefulOperator:
     """One stateful operator. id: its number in Spark's plan, as in the checkpoint. kind: such as `"StateStoreSave"`.
 
-    stores: `("default",)` for most, four with `left-` and `right-` names for a stream-stream join. rank: its place among
-    the query's stateful operators by the age of their plan nodes, which the stages of every batch show too.
+    stores: `("default",)` for most, four with `left-` and `right-` names for a stream-stream join. rank: its position among
+    the query's stateful operators by age of their plan nodes, which also appears in the stages of every batch.
     """
 
     id: int
@@ -42,9 +42,9 @@ class StatefulStage:
 
 
 def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage, ...] | None:
-    """The stages of the query behind `execution` (Spark's StreamExecution) that hold state, upstream first.
+    """The stages with state of the query of `execution` (Spark's StreamExecution), upstream first.
 
-    None where it is not known yet: no batch has its plan.
+    None if unknown: no batch has a plan yet.
     """
     answer = driver.ask("stateful", driver.context, execution)
     if not answer:
@@ -63,12 +63,12 @@ def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage,
 
 
 def ranked_kinds(stages: Sequence[StatefulStage]) -> str:
-    """Kinds of all stateful operators of a query by rank, as `DriverSide.tasks` wants them."""
+    """Kinds of all stateful operators of a query by rank, in the form of `DriverSide.tasks`."""
     return ",".join(each.kind for each in sorted((o for s in stages for o in s.operators), key=lambda o: o.rank))
 
 
 def _word(kind: str) -> str:
-    """`"StreamingSymmetricHashJoin"` as `"join"`: the word that people know an operator by."""
+    """A common word for an operator: `"join"` for `"StreamingSymmetricHashJoin"`."""
     known = {
         "StateStoreSave": "aggregate",
         "StreamingSymmetricHashJoin": "join",

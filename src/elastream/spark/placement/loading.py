@@ -1,4 +1,4 @@
-"""Threads that load state ahead of its move: a job of Spark's blocks until all of its tasks have, and migrations go on."""
+"""Threads that load state ahead of moves: a Spark job blocks its thread until all of its tasks have ended."""
 
 import logging
 import queue
@@ -17,12 +17,12 @@ __all__ = ["Load", "Loaders"]
 log = logging.getLogger(__name__)
 
 LOADERS = 4
-"""States that are loaded at a time, at most."""
+"""Most concurrent load jobs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """States that are loaded by one job: an operator's, each at its place. keep: batches do not go there yet."""
+    """State of an operator's partitions loaded by one job, each at its place. keep: batches still run at the old place."""
 
     operator: str
     keep: bool
@@ -30,7 +30,7 @@ class Load:
 
 
 class Loaders:
-    """Calls `load` for what is put, in up to LOADERS threads. A thread that dies sounds an alarm of `alarms`."""
+    """Executes `load` for queued loads, in up to LOADERS threads. A thread that dies raises an alarm in `alarms`."""
 
     def __init__(self, load: Callable[[Load], None], alarms: Alarms) -> None:
         self._load, self._alarms = load, alarms
@@ -38,7 +38,7 @@ class Loaders:
         self._threads: list[AlarmedThread] = []
 
     def put(self, load: Load) -> None:
-        """Load it as soon as a thread is free."""
+        """Queue a load; it starts when a thread is free."""
         self._waiting.put(load)
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         if len(self._threads) < LOADERS:
@@ -47,7 +47,7 @@ class Loaders:
             thread.start()
 
     def close(self) -> None:
-        """Begin no further load. One under way is not waited for: where no executor is left it would never end."""
+        """Start no further load. A running one is not awaited: without an executor it would never end."""
         for _ in self._threads:
             self._waiting.put(None)
 
@@ -56,5 +56,5 @@ class Loaders:
             try:
                 self._load(load)
             except (Py4JError, PySparkException, OSError):
-                # A query or a session that ends meanwhile answers with an error; the migration goes on without the load.
+                # A query or session that ends meanwhile raises; the migration continues without the load.
                 log.warning("state of %r was not loaded ahead of its move", load.operator, exc_info=True)
