@@ -456,7 +456,7 @@ def test_sigterm_ends_a_region_manager_in_order_whenever_it_comes(tmp_path: Path
     (tmp_path / "east.yaml").write_text(json.dumps({"region": document}))
     for _ in range(3):
         process = Process(tmp_path / "east.yaml")
-        until(lambda process=process: "goes on with its last grants" in process.told())
+        wait_until(lambda process=process: "goes on with its last grants" in process.told())
         process.started.terminate()
-        assert process.started.wait(LIMIT) == 0
+        assert process.started.wait() == 0
         process.started.stdout.close()
