@@ -187,8 +187,10 @@ class PoolHosts:
         self._next_use = now + USE_EVERY
         cores = {kind.name: kind.cores for kind in self.terms.types}
         types, measured = {name: host.type for name, host in self.local.hosts().items()}, self.local.measure()
+        # While nothing at all is placed, the run is starting, which may take long.
+        placing = not state.holding
         self._held = {
-            host: now if host in state.holding or host not in state.ready else self._held.get(host, now)
+            host: now if placing or host in state.holding or host not in state.ready else self._held.get(host, now)
             for host in measured
         }
         seen = {host: (now, used.cpu_seconds) for host, used in measured.items() if used.cpu_seconds is not None}
