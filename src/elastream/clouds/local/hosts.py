@@ -75,7 +75,7 @@ class LocalHosts:
                 raise CloudError(refused)
             if kind.region not in self.cluster.local.regions:
                 known = ", ".join(self.cluster.local.regions)
-                raise CloudError(f"no host of this machine stands in the region {kind.region!r}; regions: {known}")
+                raise CloudError(f"no host of this machine is in the region {kind.region!r}; regions: {known}")
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         """Start `hosts`, at once where there is room, else as soon as there is."""
