@@ -1,6 +1,6 @@
 """`Autopilot`: manages existing streaming queries of a session, without changes to them.
 
-It runs the attached plant, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
+It runs a plant on the session, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
 user's job; what is unknown or impossible is left unchanged. Output goes to `logging` only.
 """
 

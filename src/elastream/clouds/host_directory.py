@@ -84,7 +84,7 @@ class HostDirectory:
             raise self._problem(error) from error
 
     def report(self, state: RunState) -> None:
-        """Nothing: who runs the machines is not told."""
+        """Nothing: the directory has no place for it."""
 
     def owed(self) -> float | None:
         """None: what the machines cost is their owner's to know."""

@@ -296,6 +296,8 @@ class Membership:
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
+            # A machine whose host is starting counts as used.
+            on = {machine: host for host, machine in self._bound.items()}
             # Hosts given back are unused from now on, before the pool receives it.
             self._held, said = holder.claim(
                 self._held,
@@ -303,6 +305,6 @@ class Membership:
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,
-                used=tuple((self._bound[host], *each) for host, each in use.items() if host in self._bound),
+                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._held.hosts),
             )
             return said

@@ -69,7 +69,7 @@ def _named(value: object) -> object:
 
 
 def _endpoint(value: object) -> object:
-    """`simulated`, and a class of the user's with or without parameters, as the keys that stand for them."""
+    """`simulated`, and a class of the user's with or without parameters, as the keys for them."""
     if value == "simulated":
         return {"simulated": True}
     if isinstance(value, str | Mapping) and isinstance(named := _named(value), Mapping) and len(named) == 1:

@@ -145,8 +145,8 @@ class References:
             except ElastreamError:
                 raise
             except Exception as error:
-                told = (blame(error, folder) for folder in self._folders)
-                raise next(filter(None, told), error) from error
+                blamed = (blame(error, folder) for folder in self._folders)
+                raise next(filter(None, blamed), error) from error
 
     def _file(self, place: str) -> dict[str, Any]:
         path = next((f / place for f in self._folders if (f / place).is_file()), self._folders[0] / place).resolve()

@@ -49,7 +49,7 @@ class Quantity(Enum):
 
 
 class Rows(StrEnum):
-    """What a row of a frame of an `Observation` represents."""
+    """What a row of a frame of an `Observation` describes."""
 
     APPLICATION = "application"
     OPERATOR = "operator"

@@ -141,3 +141,10 @@ def test_before_there_is_a_query_there_is_nothing_to_describe():
     application = application_frame(layout_of(()).graph, [], 0.0, cost=3.0)
     assert math.isnan(application.value("queries", Metric.LATENCY))
     assert application.value("queries", Metric.COST) == 3.0
+
+
+def test_while_the_use_of_hosts_is_unknown_so_is_that_of_sources(query, driver):
+    now = end_batches(driver)
+    query.look()
+    graph = layout_of((("q", ()),)).graph
+    assert math.isnan(operator_frame(graph, [query], {}, now, used=math.nan).value("q", Metric.BUSY_CORES))

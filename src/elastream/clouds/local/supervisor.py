@@ -119,7 +119,7 @@ class Supervisor:
             said += f"; the network is not limited: {self.why_no_network}"
         if self.apart:
             said += (
-                "; regions are as far apart as was asked for"
+                "; regions are as far apart as declared"
                 if self.wire
                 else (f"; regions are not apart, all hosts share this machine's own network: {self.why_no_network}")
             )

@@ -1,7 +1,7 @@
-"""The provider whose hosts are executors requested from Spark, on any cluster of the session.
+"""The provider whose hosts are executors that Spark requests from the cluster manager of its session.
 
-Spark takes a number, not names: it receives the total number of executors, and the next to register belongs to the oldest
-request. Existing executors can be taken in under a name (`adopt`) and given back as well.
+Spark takes a number, not names: how many executors it may have in all. The next one to register belongs to the oldest
+request. Executors that were there before can be adopted under a name, and given back as well.
 """
 
 import threading
@@ -95,7 +95,7 @@ class SessionExecutors:
         return {}
 
     def report(self, state: RunState) -> None:
-        """Nothing: the cluster manager is not told."""
+        """Nothing: a cluster manager has no use for it."""
 
     def owed(self) -> float | None:
         """None: the leases' own cost."""

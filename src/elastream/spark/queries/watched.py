@@ -137,7 +137,8 @@ def operator_frame(
         # A source that holds nothing back passes on what arrives; one that does says what it is behind, or nothing.
         columns[Metric.ARRIVAL_RATE][query.name] = columns[Metric.PROCESSED_RATE][query.name] = query.rate(wall)
         columns[Metric.BACKLOG][query.name] = query.batches[-1].behind if query.batches else NAN
-        columns[Metric.BUSY_CORES][query.name] = max(0.0, used - charged) / len(live)
+        # In this order, NaN stays NaN.
+        columns[Metric.BUSY_CORES][query.name] = max(used - charged, 0.0) / len(live)
     columns[Metric.BUSY_CORES] |= per_stage
     columns[Metric.PARALLELISM] = {name: float(each.busy.size) for name, each in loads.items()}
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
