@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo demo-manufacturing test test-all check unit docs clean
+.PHONY: setup demo demo-manufacturing test test-all quick check unit docs figures measure clean
 
 setup: $(READY)
 
@@ -19,11 +19,15 @@ demo: setup
 demo-manufacturing: setup
 	$(BIN)/elastream run examples/manufacturing.py
 
-# The checks run beside the tests without Spark, which share the cores file by file. Of the tests with Spark two files run at a
-# time: one alone leaves half of two cores idle, and each takes a few gigabytes.
+# Tests run in three processes, file by file, on however few cores: those with Spark wait a lot, those without fill the gaps.
+WORKERS ?= 3
+
+# The checks run beside them.
 test: setup
-	$(MAKE) --no-print-directory --output-sync=target --jobs=2 check unit
-	$(BIN)/python -m pytest -m "(spark or kafka) and not slow" -n 2 --dist loadfile
+	$(MAKE) --no-print-directory --jobs=2 check quick
+
+quick: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
@@ -41,6 +45,14 @@ unit: setup
 
 docs: setup
 	$(BIN)/mkdocs build --strict
+
+figures: setup
+	$(BIN)/python scripts/figures.py
+
+# Hours, one figure after the other; FIGURES="overhead release" measures these. A missed bar ends no other measurement.
+measure: setup
+	$(BIN)/python scripts/figures.py --commands $(FIGURES) | while read -r command; do \
+		echo "$$command"; env PATH="$(CURDIR)/$(BIN):$$PATH" $$command </dev/null || true; done
 
 clean:
 	rm -rf $(VENV) build dist site runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import Autopilot
-from elastream.clouds.local.local import LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
 
 __all__ = ["measure_growth"]
@@ -58,9 +58,9 @@ def measure_growth(report: Report, quick: bool) -> None:
         steps = steps_for(spark, cluster, root)
         query = start_work(spark, root, steps)
         ended(query, 4)
-        before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES), hosts=1)
+        before = observe("one executor", cluster, query, StatePartitions(spark, query, STATES))
         for number in range(2, GROWN + 1):
-            cluster.lease(f"h{number}", HOST)
+            cluster.spawn(f"h{number}", HOST)
             wait_until(lambda number=number: executors(spark) >= number, 120)
         for number in range(2, GROWN + 1):
             cluster.confine(f"h{number}", HOST.cores)  # a host starts without a quota
@@ -117,10 +117,9 @@ def watched(spark: SparkSession, cluster: LocalCluster, query: StreamingQuery) -
     return seen
 
 
-def observe(way: str, cluster: LocalCluster, query: StreamingQuery, states: StatePartitions, hosts: int = GROWN) -> Phase:
+def observe(way: str, cluster: LocalCluster, query: StreamingQuery, states: StatePartitions) -> Phase:
     """The next MEASURED batches."""
-    names = [f"h{number}" for number in range(1, hosts + 1)]
-    used, since = {name: cluster.cpu_seconds(name) or 0.0 for name in names}, time.monotonic()
+    used, since = cpu_seconds(cluster), time.monotonic()
     first = int(query.lastProgress["batchId"]) + 1
     ended(query, MEASURED)
     took = time.monotonic() - since
@@ -130,10 +129,15 @@ def observe(way: str, cluster: LocalCluster, query: StreamingQuery, states: Stat
         statistics.median(batches),
         batches,
         dict(Counter(place.executor for place in states.where().values())),
-        {name: round(((cluster.cpu_seconds(name) or 0.0) - used[name]) / took, 3) for name in names},
+        {name: round((now - used[name]) / took, 3) for name, now in cpu_seconds(cluster).items()},
     )
     progress(f"{seen}")
     return seen
+
+
+def cpu_seconds(cluster: LocalCluster) -> Mapping[str, float]:
+    """CPU time that each host has used so far."""
+    return {name: used.cpu_seconds or 0.0 for name, used in cluster.measure().items()}
 
 
 def steps_for(spark: SparkSession, cluster: LocalCluster, root: Path) -> int:

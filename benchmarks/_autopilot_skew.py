@@ -12,7 +12,7 @@ from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
 from elastream.planning.algorithms.exact import pack
 from elastream.planning.policies.by_load import ByLoad
-from elastream.spark.queries.watched_frames import layout_of
+from elastream.spark.queries.watched import layout_of
 
 __all__ = ["measure_skew", "observed_stages", "zipf"]
 

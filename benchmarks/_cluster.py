@@ -46,18 +46,20 @@ class Bench:
 
     def batches(self, since: float, until: float = float("inf")) -> list[float]:
         """Seconds of each batch that took records and ran within the epoch times given."""
-        recent = self.plant.telemetry.recent(self.plant.running[0].segment.name)
+        recent = self.plant.queries.telemetry.recent(self.plant.queries.running[0].segment.name)
         return [batch.seconds for batch in recent if batch.rows and since <= batch.end and batch.start <= until]
 
     def steady(self, batches: int, limit: float = 120.0) -> float:
         """Wait for `batches` more batches; the median of their seconds."""
-        since, before = time.time(), self.plant.telemetry.batches
-        self.observe_until(lambda: self.plant.telemetry.batches >= before + batches, limit, f"{batches} more batches")
+        since, before = time.time(), self.plant.queries.telemetry.batches
+        self.observe_until(
+            lambda: self.plant.queries.telemetry.batches >= before + batches, limit, f"{batches} more batches"
+        )
         return statistics.median(self.batches(since))
 
     def counts_are_exact(self) -> bool:
         """Whether what was counted in the end equals a plain count over the records taken."""
-        ((control, taken),) = self.plant.taken().values()
+        ((control, taken),) = self.plant.queries.taken().values()
         expected = Counter(word for line in replayed(control / CORPUS, taken) for word in words_of(line))
         return dict(latest(self.out).itertuples(index=False)) == expected
 

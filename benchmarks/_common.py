@@ -20,8 +20,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from elastream.experiments import outcome
-from elastream.experiments.outcome import Check, as_json
+from elastream.experiments import findings
+from elastream.experiments.findings import Check, as_json
 from elastream.spark.jvm.session import session_settings
 
 FILES = ("--json", "--html")
@@ -121,7 +121,7 @@ def environment(**more: object) -> dict[str, Any]:
     import pyarrow
     import pyspark
 
-    return outcome.environment(pyspark=pyspark.__version__, pyarrow=pyarrow.__version__, **more)
+    return findings.environment(pyspark=pyspark.__version__, pyarrow=pyarrow.__version__, **more)
 
 
 def local_session(name: str, folder: Path, extra: Mapping[str, str] | None = None, cores: int = 2) -> SparkSession:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream import HostType, Local
-from elastream.clouds.local.local import LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
 from elastream.spark.jvm.session import open_session, settings_for
 
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
@@ -38,7 +38,7 @@ def session_on_hosts(first: int, most: int) -> Iterator[tuple[SparkSession, Loca
     spark = None
     try:
         for number in range(1, first + 1):
-            cluster.lease(f"h{number}", HOST)
+            cluster.spawn(f"h{number}", HOST)
         settings = settings_for(
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,

@@ -18,9 +18,9 @@ from _common import Report, main, progress
 
 from elastream.model.cloud import HostType
 from elastream.planning.managers.applications import ApplicationRules
-from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
-from elastream.planning.managers.infrastructure import InfrastructureRules
-from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
+from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
+from elastream.planning.sharing.rules import ArbiterRules
 
 SIZES = (10, 32, 100, 316, 1000)
 HOSTS, APPLICATIONS, OPERATORS = 100, 200, 10
@@ -33,7 +33,7 @@ SOURCE = "the project's bar"
 
 @dataclass
 class World:
-    """Hosts, and replicas on them, as the managers' plans change them."""
+    """LeasedHosts, and replicas on them, as the managers' plans change them."""
 
     regions: tuple[str, ...]
     operators: Operators
@@ -50,7 +50,7 @@ class World:
         used = self.random.beta(2.0, 2.5, len(self.replicas.operator))
         replicas = Replicas(self.replicas.operator, self.replicas.index, self.replicas.host, used)
         cpu = np.bincount(replicas.host, used, minlength=n) / SLOTS
-        hosts = Hosts(
+        hosts = LeasedHosts(
             tuple(self.names), np.array(self.region), np.full(n, SLOTS), cpu, np.ones(n, dtype=np.bool_)
         )  # fmt: skip
         response = self.random.uniform(0.0, 1.0, len(self.applications))
@@ -80,7 +80,9 @@ class World:
         self.time += PERIOD
 
 
-def make(regions: int, applications: int, rules: Rules, seed: int = 1) -> tuple[World, Hierarchy, dict[str, HostType]]:
+def make(
+    regions: int, applications: int, rules: HierarchyRules, seed: int = 1
+) -> tuple[World, Hierarchy, dict[str, HostType]]:
     """A world of so many regions and applications; every application holds its part of the hosts, region by region."""
     random = np.random.default_rng(seed)
     n = regions * HOSTS
@@ -112,7 +114,9 @@ def make(regions: int, applications: int, rules: Rules, seed: int = 1) -> tuple[
 
 def measure_size(regions: int, applications: int, rounds: int) -> dict[str, float]:
     """Median seconds of a planning round, and what such a round decides."""
-    rules = Rules(applications=ApplicationRules(tokens=50), infrastructure=InfrastructureRules(max_hosts=1e9))
+    rules = HierarchyRules(
+        applications=ApplicationRules(tokens=50), infrastructure=ArbiterRules(by_spare=True, max_hosts=1e9)
+    )
     world, state, types = make(regions, applications, rules)
     seconds, wall, grants, leases, releases, shifts = [], [], 0, 0, 0, 0
     for number in range(rounds + 1):

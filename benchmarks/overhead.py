@@ -31,7 +31,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import latest
-from elastream.spark.queries.compiled import start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.worker.meter import Meter
 
 BAR = 0.97

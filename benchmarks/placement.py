@@ -20,7 +20,7 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Exchange, Floats, Integers
 from elastream.planning.algorithms.exact import deviation, least_deviation
 from elastream.planning.algorithms.matching import allocate
-from elastream.planning.policies.otd import Case, Rules, Workers, otd_round
+from elastream.planning.policies.otd import Case, OtdRules, Workers, otd_round
 
 TASKS, HOSTS, PARTNERS = 50_000, 2_000, 20
 BAR = 1.0
@@ -57,7 +57,7 @@ def measure_otd(case: Case, rounds: int, tasks: int, hosts: int) -> dict[str, fl
     workers = Workers(np.arange(hosts), used, np.full(hosts, np.nan), np.ones(hosts, dtype=np.bool_))
 
     def plan(number: int) -> None:
-        pair = otd_round(workers, place, load, exchange, Rules())
+        pair = otd_round(workers, place, load, exchange, OtdRules())
         assert pair.case is case
         assert pair.task >= 0
         place[pair.task] = pair.worker

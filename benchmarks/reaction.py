@@ -50,11 +50,11 @@ def one_run(warm: bool) -> dict[str, float]:
         plant, seen = bench.plant, Collector()
         bench.steady(3)
         # A start has latencies of its own, which the policy would answer: it takes over shortly before the step.
-        until = plant.telemetry.load_started("source") + BEFORE - LEAD
+        until = plant.queries.telemetry.load_started("source") + BEFORE - LEAD
         bench.observe_until(lambda: time.time() >= until, BEFORE + 60, "the load ran")
         loop = Loop(plant, Threshold(), monitor=0.5, period=1.0, observers=[seen], limit=LEAD + AFTER + 90)
         loop.run()
-        started = plant.telemetry.load_started("source") - plant.clock.epoch
+        started = plant.queries.telemetry.load_started("source") - plant.clock.epoch
         step = started + BEFORE
         target = plant.context.target_latency
         recording = seen.recording

@@ -75,7 +75,7 @@ def run(report: Report, releases: int) -> dict[str, Any]:
         after = plant.observe()
         used = statistics.mean(after.hosts.value(host, Metric.CPU) for host in after.usable)
         bench.observe_until(lambda: plant.finished, seconds + 120, "the load was done")
-        return {"ratios": ratios, "used": used, "records": plant.telemetry.rows, "exact": bench.counts_are_exact()}
+        return {"ratios": ratios, "used": used, "records": plant.queries.telemetry.rows, "exact": bench.counts_are_exact()}
 
 
 def line(report: Report) -> str:

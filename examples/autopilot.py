@@ -1,4 +1,4 @@
-"""A plain PySpark streaming job, and the three lines that have it looked after: the import, and the two around `watch`.
+"""A plain PySpark streaming job with Autopilot: three added lines, the import and the two around `watch`.
 
 python examples/autopilot.py        # on three executors of this machine; a real job has its own master
 """
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from elastream import Autopilot
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run the Python that runs this, not the system's
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers use this Python, not the system's
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 spark = (
@@ -28,7 +28,7 @@ spark = (
 
 
 def check(user, events, state):
-    """Counts the events of a user, the signature of each of which has to be checked: that takes the time."""
+    """Counts a user's events and checks the signature of each, which takes most of the time."""
     seen = state.get[0] if state.exists else 0
     for part in events:
         for value in part["value"]:
@@ -38,7 +38,7 @@ def check(user, events, state):
     yield pd.DataFrame({"user": [user[0]], "events": [seen]})
 
 
-# A few users do most of what is done, as everywhere: their state partitions are heavier than others.
+# Skewed keys: a few users cause most events, so that their state partitions have a higher load.
 events = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
 users = events.withColumn("user", F.floor(F.pow(F.rand(seed=1), 4) * 100)).groupBy("user")
 per_user = users.applyInPandasWithState(check, "user long, events long", "seen long", "update", "NoTimeout")

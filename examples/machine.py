@@ -1,7 +1,7 @@
-"""A manufacturing machine and its display: what it did in each reporting cycle, drawn as an image, and read back by OCR.
+"""Simulates a manufacturing machine and its display: the figures of each cycle, drawn as an image and read by OCR.
 
-The display stands for those machines whose figures nobody can ask for over an interface: a camera sees it, and tesseract
-reads it. What is read is unknown (None) where it is not what such a display can show; nothing is guessed.
+The display models machines without a data interface: a camera takes an image, and tesseract reads it. A field whose text
+is not valid for such a display is unknown (None).
 """
 
 import io
@@ -17,21 +17,21 @@ from PIL import Image, ImageDraw, ImageFont
 __all__ = ["CYCLE", "IDEAL", "STATES", "TOO_HOT", "Reading", "draw", "needs_tesseract", "read", "readings"]
 
 CYCLE = 10.0
-"""Seconds of a machine's reporting cycle: the paper's image "every 10 s"."""
+"""Reporting cycle of a machine, seconds (the paper: an image "every 10 s")."""
 IDEAL = 0.5
-"""Seconds in which a machine ideally makes one item."""
+"""Ideal production time of one item, seconds."""
 TOO_HOT = 90.0
-"""Degrees above which a supervisor is warned."""
+"""Temperature above which a warning is sent, degrees."""
 STATES = ("available", "planned", "defect")
-"""What a machine can be; a planned downtime is no reason for a warning."""
+"""States of a machine; a planned downtime causes no warning."""
 
 STAYS: Mapping[str, float] = {"available": 0.85, "planned": 0.6, "defect": 0.5}
-"""Chance that a machine is in a state for one more cycle."""
+"""Probability that a machine stays in a state for another cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a display shows at the end of a cycle. Times in seconds; those called total are since the machine's start."""
+    """The fields of a display at the end of a cycle. Times in seconds; totals count from the machine's start."""
 
     machine: str
     cycle: int
@@ -57,14 +57,14 @@ SHOWN: Mapping[str, str] = {
     "SCHEDULED STOP": "scheduled_downtime",
     "UNSCHEDULED STOP": "unscheduled_downtime",
 }
-"""Fields of a reading by their labels, line by line."""
+"""Label on the display -> field of a reading, line by line."""
 
 WIDTH, LINE, MARGIN, LETTERS = 520, 34, 14, 24
-"""Pixels of the display's width, a line, its margin, and the height of its letters: larger is slower to read."""
+"""Pixels: width of the display, height of a line, margin, height of letters (larger ones are slower to read)."""
 
 
 def readings(machine: int) -> Iterator[Reading]:
-    """What machine number `machine` shows, cycle after cycle, for ever; the same on every call."""
+    """Endless readings of machine number `machine`, one per cycle; deterministic."""
     chance = random.Random(machine)
     status, heat = "available", 60.0
     produced = goods = defective = planned = failed = 0
@@ -86,7 +86,7 @@ def readings(machine: int) -> Iterator[Reading]:
 
 
 def draw(reading: Reading) -> bytes:
-    """The display as a PNG image in shades of grey, some 10,000 bytes (the paper's images have 12,500)."""
+    """The display as a greyscale PNG image of about 10,000 bytes (the paper's images have 12,500)."""
     image = Image.new("L", (WIDTH, 2 * MARGIN + LINE * len(SHOWN)), 246)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default(LETTERS)
     values = asdict(reading)
@@ -100,29 +100,29 @@ def draw(reading: Reading) -> bytes:
 
 
 def _shown(value: str | int | float) -> str:
-    # Counters fill their four places, as they do on machines: a lone 0 is what OCR takes for all sorts of things.
+    # Counters have four digits, as on machines: OCR often misreads a single 0.
     return f"{value:04d}" if isinstance(value, int) else str(value).upper()
 
 
 def needs_tesseract() -> str:
-    """What to do where the program `tesseract` is missing; empty where it is there."""
+    """An instruction if the program `tesseract` is missing; empty if it is installed."""
     if shutil.which("tesseract"):
         return ""
     return "the program tesseract, which reads the displays, is not installed: run 'apt-get install tesseract-ocr' as root"
 
 
 def read(image: bytes) -> dict[str, str | int | float | None]:
-    """The fields of the display in `image` as tesseract reads them; None for one that it did not make out."""
-    import pytesseract  # where no display is read, neither it nor what it imports is needed
+    """The fields of the display in `image`, read by tesseract; None for an unreadable field."""
+    import pytesseract  # imported on use: only hosts that read displays need it
 
-    # With more threads than cores, tesseract's spend their time waiting for each other.
+    # More threads than cores slow tesseract down.
     os.environ["OMP_THREAD_LIMIT"] = "1"
     text = pytesseract.image_to_string(Image.open(io.BytesIO(image)), config="--psm 6")
     return understood(text)
 
 
 def understood(text: str) -> dict[str, str | int | float | None]:
-    """The fields in the text of a display, one to a line."""
+    """The fields in the text of a display, one per line."""
     found: dict[str, str | int | float | None] = dict.fromkeys(SHOWN.values())
     for line in text.splitlines():
         for label, field in SHOWN.items():

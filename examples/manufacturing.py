@@ -1,7 +1,8 @@
-"""Watches machines: displays read by OCR, OEE by machine and cycle, reports as PDF, warnings; then checks all of it.
+"""Monitors machines: reads displays by OCR, computes OEE by machine and cycle, writes PDF reports, sends warnings; then
+checks all results.
 
 The dataflow of "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Figure 1,
-with its nine operators O1 to O9, really run. docs/how-to/manufacturing.md says what is as in the paper, and what is scaled.
+with its nine operators O1 to O9, executed. docs/how-to/manufacturing.md lists what is as in the paper and what is scaled.
 
 elastream run examples/manufacturing.py
 """
@@ -27,7 +28,7 @@ from elastream.model.errors import EnvironmentProblem
 TICK = 4.0
 """Seconds between two readings of a machine (the paper: 0.48), so that two cores can read all displays."""
 MACHINES = steps(2, 5, 8, 5, 2, 2, every="24s")
-"""Machines at work: the paper's stepwise pattern, once up and down."""
+"""Number of active machines: the paper's stepwise pattern, once up and down."""
 REPORT_OF = 16
 """OEE values in a report (the paper: 300)."""
 
@@ -45,7 +46,7 @@ RESULT = "line string, machine string, cycle long, used string, " + ", ".join(f"
 
 
 def parse(item):
-    """O1: the figures on a display. Machine and cycle come with the image, as its name and time would."""
+    """O1: the figures on a display. Machine and cycle come with the image, like a file's name and time."""
     return {**read(item["image"]), "machine": item["machine"], "cycle": item["cycle"]}
 
 
@@ -67,13 +68,13 @@ def quality(item):
 
 
 def part(item, figure, value, *used):
-    """One of the three figures that O7 brings together, with what it was computed from."""
+    """One of the three figures that O7 combines, with the inputs of its computation."""
     known = json.dumps({field: item[field] for field in used})
     return {"machine": item["machine"], "cycle": item["cycle"], "figure": figure, "value": value, "used": known}
 
 
 def calculate_oee(key, rows, state):
-    """O7: Eq. (5), once the three figures of a machine's cycle are there; until then they wait in the state."""
+    """O7: Eq. (5), when the three figures of a machine's cycle have arrived; until then they are kept in the state."""
     waiting = json.loads(state[0]) if state else {}
     for row in rows.itertuples():
         value = None if pd.isna(row.value) else float(row.value)
@@ -89,7 +90,7 @@ def calculate_oee(key, rows, state):
 
 
 def generate_report(folder, key, rows, state):
-    """O9: a PDF of every REPORT_OF values; the rest waits in the state. A batch that is replayed writes the same again."""
+    """O9: a PDF per REPORT_OF values; the rest is kept in the state. A replayed batch writes the same files again."""
     waiting, number = (json.loads(state[0]), state[1]) if state else ([], 0)
     new = rows.sort_values(["cycle", "machine"]).to_dict("records")
     waiting += [{field: None if pd.isna(value) else value for field, value in row.items()} for row in new]
@@ -126,17 +127,17 @@ def monitor_temperature(key, rows, state):
 
 
 def inform(item):
-    """O8: the sentence that a supervisor reads."""
+    """O8: the text sent to a supervisor."""
     return {**item, "text": f"{item['kind']}: {item['machine']} {item['text']}"}
 
 
 def notice(kind, machine, number, text, detail=()):
-    """What O8 is to tell, and what it rests on."""
+    """A message for O8, with the data behind it."""
     return {"kind": kind, "machine": machine, "number": int(number), "text": text, "detail": json.dumps(detail)}
 
 
 def table(rows, schema):
-    """`rows` as a frame of the columns of `schema`, also where there is none."""
+    """`rows` as a frame with the columns of `schema`, also without rows."""
     return pd.DataFrame(rows, columns=[column.split()[0] for column in schema.split(", ")])
 
 
@@ -145,14 +146,15 @@ def table(rows, schema):
 
 @dataclass(frozen=True)
 class Line:
-    """What the machines of a load emit, in order: a reading by machine and tick, and what is sensed meanwhile."""
+    """The sensor data of all machines, in order. machines: their number over time. emitted: a reading per machine and
+    tick."""
 
     machines: object
     emitted: Sequence[Reading]
 
     @classmethod
     def of(cls, machines) -> "Line":
-        """Of a load whose rates are machines."""
+        """Build the data of a load whose rate is the number of machines."""
         shown: dict[int, Iterator[Reading]] = {}
         ticks = [round(machines.rate(tick * TICK)) for tick in range(round(machines.seconds / TICK))]
         numbers = [number for count in ticks for number in range(1, count + 1)]
@@ -163,7 +165,7 @@ class Line:
         return [{"machine": each.machine, "cycle": each.cycle, "image": draw(each)} for each in self.emitted]
 
     def sensed(self, sensor, name, value):
-        """What `sensor` emits: several times a reading, `value(reading, time)` as the column `name`."""
+        """Records of `sensor`, several per reading, with `value(reading, time)` as the column `name`."""
         times, _ = TABLE_1[sensor]
         return [
             {"machine": each.machine, "number": (each.cycle - 1) * times + time, name: value(each, time)}
@@ -176,11 +178,11 @@ class Line:
         return self.sensed("availability_sensor", "status", lambda each, _: each.status)
 
     def temperatures(self):
-        """Sensor S3, between two readings a little off them."""
+        """Sensor S3: values near those of the readings."""
         return self.sensed("temperature_sensor", "temperature", lambda each, n: round(each.temperature + n % 3 / 10, 1))
 
     def load(self, sensor):
-        """When the records of `sensor` are due."""
+        """The load of `sensor`."""
         times, _ = TABLE_1[sensor]
         return self.machines.scaled(times / TICK)
 
@@ -211,8 +213,8 @@ def dataflow(line: Line, results: Path) -> Dataflow:
     hot = heat.key_by("machine").apply(
         monitor_temperature, returns=NOTICE, state="hot boolean", **needs("monitor_temperature")
     )
-    told = defects.durable().merge(hot.durable(), reports.durable())
-    told.map(inform, returns=NOTICE, **needs("inform")).sink(parquet(results / "notices"), name="user")
+    notices = defects.durable().merge(hot.durable(), reports.durable())
+    notices.map(inform, returns=NOTICE, **needs("inform")).sink(parquet(results / "notices"), name="user")
     return flow
 
 
@@ -220,7 +222,7 @@ KINDS = {str: "string", int: "long", float: "double"}
 
 
 def needs(operator: str) -> Mapping[str, object]:
-    """Name, service level and cores of an operator, by Table 2, whose shares are those of a core: here, of a slot."""
+    """Name, service level and cores of an operator, from Table 2; its shares of a core are shares of a slot here."""
     row = TABLE_2[operator]
     return {
         "name": operator,
@@ -233,7 +235,7 @@ def needs(operator: str) -> Mapping[str, object]:
 
 
 def check(line: Line, results: Path) -> list[str]:
-    """Compare what reached the user with what the machines did; says what was found, raises SystemExit at a difference."""
+    """Compare the results with the machines' data; returns a summary, raises SystemExit for a difference."""
     notices = [row for file in sorted(results.glob("notices/*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
     reports = sorted((row for row in notices if row["kind"] == "report"), key=lambda row: row["number"])
     rows = [row for report in reports for row in json.loads(report["detail"])]
@@ -241,7 +243,7 @@ def check(line: Line, results: Path) -> list[str]:
     drawn = {(each.machine, each.cycle): each for each in line.emitted}
     arrived = Counter((row["machine"], row["cycle"]) for row in rows)
     agree("readings in reports", (len(rows), max(arrived.values(), default=0)), (whole, 1))
-    agree("readings that nobody made", set(arrived) - set(drawn), set())
+    agree("readings of no machine", set(arrived) - set(drawn), set())
     right = total = 0
     for row in rows:
         used = json.loads(row["used"])
@@ -250,8 +252,8 @@ def check(line: Line, results: Path) -> list[str]:
         total += len(used)
         right += sum(truth[field] == value for field, value in used.items())
     for kind, made in (("defect", defects_of(line)), ("temperature", heat_of(line))):
-        told = Counter((row["machine"], row["number"]) for row in notices if row["kind"] == kind)
-        agree(f"warnings of {kind}", told, Counter(made))
+        received = Counter((row["machine"], row["number"]) for row in notices if row["kind"] == kind)
+        agree(f"warnings of {kind}", received, Counter(made))
     if right < LEAST_READ * total:
         raise SystemExit(f"OCR read only {right:,} of {total:,} figures as they were drawn")
     warnings = len(notices) - len(reports)
@@ -264,17 +266,17 @@ def check(line: Line, results: Path) -> list[str]:
 
 
 LEAST_READ = 0.95
-"""Share of the figures that OCR must have read right: fewer, and the displays are not fit to be read."""
+"""Least share of figures that OCR must read correctly."""
 
 
 def agree(what, found, expected):
-    """End with a message where two things that must be equal are not."""
+    """Raise SystemExit if `found` differs from `expected`."""
     if found != expected:
         raise SystemExit(f"{what}: {found} arrived, {expected} expected")
 
 
 def figure_of(used):
-    """The OEE that follows from what was read of a display."""
+    """The OEE computed from the figures read of a display."""
     return oee.oee(
         oee.availability(used["total_time"], used["scheduled_downtime"], used["unscheduled_downtime"]),
         oee.performance(used["produced"], IDEAL, CYCLE),
@@ -293,7 +295,7 @@ def heat_of(line: Line) -> list[tuple[str, int]]:
 
 
 def first_of(rows, bad):
-    """The rows that are bad while their machine's row before was not."""
+    """(machine, number) of the rows that are bad while the machine's previous row was not."""
     before: dict[str, bool] = {}
     found = []
     for row in rows:
@@ -318,7 +320,7 @@ def main(machines=MACHINES) -> None:
         period="6s",
     )
     if result.ending.status != "finished":
-        raise SystemExit("stopped before its load had ended: nothing is compared")
+        raise SystemExit("stopped before its load had ended: results are not checked")
     print(*check(line, results), sep="\n")
 
 

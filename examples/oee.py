@@ -1,7 +1,7 @@
-"""Overall equipment effectiveness (OEE) of machines: its formulas, and the report of it as PDF.
+"""Computes the overall equipment effectiveness (OEE) of machines, and writes PDF reports of it.
 
 The formulas are Eq. (2) to (5) of "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS
-2017), after Nakajima. A figure that cannot be computed is None: neither is an unknown input 0, nor its ratio.
+2017), after Nakajima. A figure with an unknown input is None.
 """
 
 import os
@@ -18,35 +18,35 @@ Figure = float | None
 
 
 def performance(produced: float | None, ideal_production_time: float, reporting_cycle: float) -> Figure:
-    """Items of a cycle times the seconds each takes ideally, over the seconds of the cycle (Eq. 2)."""
+    """Items produced times the ideal seconds per item, over the seconds of the cycle (Eq. 2)."""
     if produced is None or not reporting_cycle > 0:
         return None
     return produced * ideal_production_time / reporting_cycle
 
 
 def availability(total: float | None, scheduled_downtime: float | None, unscheduled_downtime: float | None) -> Figure:
-    """Share of all seconds since the start in which a machine was up (Eq. 3)."""
+    """Fraction of the time since the start in which the machine was up (Eq. 3)."""
     if total is None or scheduled_downtime is None or unscheduled_downtime is None or not total > 0:
         return None
     return (total - scheduled_downtime - unscheduled_downtime) / total
 
 
 def quality(total_produced: float | None, total_defective: float | None) -> Figure:
-    """Share of all goods since the start that are in order (Eq. 4); None before the first one."""
+    """Fraction of all items since the start without defect (Eq. 4); None before the first item."""
     if total_produced is None or total_defective is None or not total_produced > 0:
         return None
     return (total_produced - total_defective) / total_produced
 
 
 def oee(availability: Figure, performance: Figure, quality: Figure) -> Figure:
-    """The product of the three (Eq. 5)."""
+    """Product of the three figures (Eq. 5)."""
     if availability is None or performance is None or quality is None:
         return None
     return availability * performance * quality
 
 
 def mean(figures: Sequence[Figure]) -> Figure:
-    """Mean of the known ones."""
+    """Mean of the known figures; None without any."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) / len(known) if known else None
 
@@ -56,11 +56,11 @@ HEADS = (*FIGURES[:-1], "OEE")
 
 
 def write_report(path: Path, title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write a PDF at `path`, whole or not at all: a table of the machines' means, and one of all `rows`.
+    """Write a PDF to `path` atomically: a table of the machines' means, and one of all `rows`.
 
-    A row has `machine`, `cycle` and the four figures, each None where unknown.
+    A row has `machine`, `cycle` and the four figures, None if unknown.
     """
-    from fpdf import FPDF  # where no report is written, it is not needed
+    from fpdf import FPDF  # imported on use: only hosts that write reports need it
 
     page = FPDF()
     page.add_page()
@@ -82,7 +82,7 @@ def write_report(path: Path, title: str, rows: Sequence[Mapping[str, object]]) -
 
 
 def written(figure: Figure) -> str:
-    """A figure as people read it: `"93.1 %"`, or a dash where it is unknown."""
+    """A figure as text: `"93.1 %"`, or a dash if unknown."""
     return "-" if figure is None else f"{100 * figure:.1f} %"
 
 

@@ -1,9 +1,9 @@
-"""Two word counts share three machines: `orders` counts for two, `clicks` for one, and their peaks come at different times.
+"""Two word counts share three machines: `orders` has priority 2, `clicks` 1, and their peaks are at different times.
 
-python examples/two_applications.py           # starts the pool and both, each a process of its own; three to four minutes
+python examples/two_applications.py           # starts the arbiter and both, a process each; three to four minutes
 
-While only `clicks` is busy it has two machines. When `orders` has its peak the pool wants one back: `clicks` goes on with
-what it is sure of, its query does not restart, and each counts every word exactly once.
+While only `clicks` is busy it uses two machines. At the peak of `orders` the arbiter recalls one: `clicks` continues on its
+minimum, its query does not restart, and both count every word exactly once.
 """
 
 import json
@@ -27,7 +27,7 @@ LOADS = {
 PRIORITIES = {"clicks": 1, "orders": 2}
 POOL = httpx.Client(trust_env=False)
 WORK = 0.002
-"""Seconds of a core for each line: at its peak an application keeps one half-core host busy, and more."""
+"""CPU seconds per line: at its peak an application needs more than one half-core host."""
 LINES = [{"value": f"a{n % 7} b{n % 3} c{n % 11}"} for n in range(231)]
 
 
@@ -40,7 +40,7 @@ def split_slowly(line):
 
 
 def count(application, url, folder):
-    """One of the two: a word count on machines of the pool; prints whether it was exact, as JSON."""
+    """Run one application, a word count on machines of the pool; print as JSON whether it was exact."""
     out = tempfile.mkdtemp(prefix=f"{application}-", dir=folder)
     flow = Dataflow(application)
     words = flow.source(records(LINES, "value string"), load=LOADS[application]).flat_map(
@@ -61,13 +61,13 @@ def count(application, url, folder):
 
 
 def main(folder):
-    """The pool and both applications; what became of them, and who held how many machines from when on."""
+    """Run the arbiter and both applications; returns machines held over time, results, and the bill."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    document = folder / "pool.yaml"
-    document.write_text(f"pool: two-{port}\nlisten: 127.0.0.1:{port}\nmachines: {{small: 3}}\n")
-    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "pool", document])
+    document = folder / "arbiter.yaml"
+    document.write_text(f"arbiter: {{name: two-{port}, listen: 127.0.0.1:{port}, machines: {{small: 3}}}}\n")
+    pool = subprocess.Popen([Path(sys.executable).with_name("elastream"), "manager", document])
     started = {}
     seen = []
     try:
@@ -100,24 +100,24 @@ def main(folder):
 
 
 def look(url):
-    """What the pool says of itself."""
+    """The pool's status."""
     return POOL.get(url).json()
 
 
 def held(url):
-    """Machines that each application may use now."""
+    """Machines that each application holds now."""
     return {name: about["holds"] for name, about in look(url)["applications"].items()}
 
 
 def wait_for(url):
-    """Return once the pool answers."""
+    """Wait until the arbiter answers."""
     for _ in range(200):
         try:
             look(url)
             return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise SystemExit("the pool did not start")
+    raise SystemExit("the arbiter did not start")
 
 
 if __name__ == "__main__":

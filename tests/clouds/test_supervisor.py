@@ -6,14 +6,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from elastream.clouds.local.processes import TAG, tagged
 from elastream.clouds.local.supervision import Connection
+from elastream.clouds.local.supervisor import Supervisor
 from elastream.model.errors import EnvironmentProblem
+from waiting import wait_until
 
 # As an executor's pyspark daemon does: a child in a session of its own, and an orphan of that child.
 FAMILY = """
@@ -65,6 +67,12 @@ class Supervised:
     def alive(self, name: str) -> bool:
         return self.ask("status")[name]["alive"]
 
+    def cpu(self, name: str) -> float | None:
+        return self.ask("measure")[name][0]
+
+    def memory(self, name: str) -> float | None:
+        return self.ask("measure")[name][1]
+
     def living(self, name: str | None = None) -> set[int]:
         return {pid for pid, host in tagged(self.run).items() if name in (None, host)}
 
@@ -74,13 +82,6 @@ class Supervised:
     @property
     def confined(self) -> bool:
         return "CPU quota" in self.about["confinement"]
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -157,21 +158,69 @@ def test_a_command_that_cannot_be_run_is_a_host_that_is_not_alive_and_its_log_sa
     assert "/no/such/java" in (tmp_path / "a.log").read_text()
 
 
+def test_a_host_that_cannot_join_its_control_group_is_not_alive_and_the_others_live_on(tmp_path):
+    class Broken:
+        def create(self, group):
+            pass
+
+        def join(self, group):
+            raise PermissionError("cgroup.procs")
+
+        def cpu_seconds(self, group):
+            return None
+
+        def members(self, group):
+            return set()
+
+        def remove(self, group):
+            return True
+
+    supervisor = Supervisor(secrets.token_hex(4))
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    told = {"command": command, "environment": dict(os.environ), "log": str(tmp_path / "log"), "scratch": []}
+    supervisor.spawn("b", **told, index=None)
+    supervisor.cgroups = Broken()
+    supervisor.spawn("a", **told, index=10)
+    assert {name: state["alive"] for name, state in supervisor.status().items()} == {"a": False, "b": True}
+    assert "preexec_fn" in (tmp_path / "log").read_text()
+    supervisor.finish(grace=0.0)
+    assert not tagged(supervisor.run)
+
+
+def test_a_request_that_fails_is_answered_with_its_reason_and_ends_no_host(tmp_path):
+    supervised = Supervised(tmp_path)
+    supervised.spawn("a", "import time; time.sleep(600)")
+    with pytest.raises(EnvironmentProblem, match="could not confine: KeyError: 'nobody'"):
+        supervised.ask("confine", name="nobody", cores=1.0)
+    assert supervised.alive("a")
+    supervised.connection.close(grace=0.0)
+    assert "KeyError: 'nobody'" in (tmp_path / "supervisor.log").read_text()
+
+
+def test_a_child_that_is_gone_can_be_forgotten_and_one_that_lives_cannot(supervised):
+    supervised.spawn("a", "pass")
+    supervised.spawn("b", "import time; time.sleep(600)")
+    wait_until(lambda: supervised.ask("status")["a"]["gone"])
+    for name in ("a", "b"):
+        supervised.ask("forget", name=name)
+    assert set(supervised.ask("status")) == {"b"}
+
+
 def test_cpu_seconds_grow_while_a_host_works_and_stay_known_when_it_is_gone(supervised):
     supervised.spawn("a", BUSY)
-    first = supervised.ask("cpu", name="a")
-    wait_until(lambda: supervised.ask("cpu", name="a") > first + 0.05)
+    first = supervised.cpu("a")
+    wait_until(lambda: supervised.cpu("a") > first + 0.05)
     supervised.ask("end", name="a", grace=0.0)
     wait_until(lambda: supervised.ask("status")["a"]["gone"])
-    assert supervised.ask("cpu", name="a") > first + 0.05
-    assert supervised.ask("memory", name="a") is None
+    assert supervised.cpu("a") > first + 0.05
+    assert supervised.memory("a") is None
 
 
 def test_memory_counts_pages_shared_by_forked_workers_once(supervised):
     program = "import os, time; block = bytearray(os.urandom(1)) * 200_000_000; os.fork(); os.fork(); time.sleep(600)"
     supervised.spawn("a", program)
     wait_until(lambda: len(supervised.living("a")) == 4)
-    assert 200 < supervised.ask("memory", name="a") < 400
+    assert 200 < supervised.memory("a") < 400
 
 
 def test_a_busy_host_gets_its_quota_of_cpu_time_and_is_not_held_back_once_that_is_lifted(supervised):
@@ -179,9 +228,9 @@ def test_a_busy_host_gets_its_quota_of_cpu_time_and_is_not_held_back_once_that_i
         pytest.skip(supervised.about["confinement"])
 
     def cores_used(seconds: float) -> float:
-        began, before = time.monotonic(), supervised.ask("cpu", name="a")
+        began, before = time.monotonic(), supervised.cpu("a")
         time.sleep(seconds)
-        return (supervised.ask("cpu", name="a") - before) / (time.monotonic() - began)
+        return (supervised.cpu("a") - before) / (time.monotonic() - began)
 
     def times_held_back() -> int:
         """`nr_throttled`: periods in which the kernel stopped the host, its quota being used up."""
@@ -220,7 +269,7 @@ def test_a_request_that_fails_is_an_error_of_the_environment_and_the_supervisor_
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_supervisor import FAMILY, Supervised
 supervised = Supervised(Path({folder!r}))
 supervised.spawn("a", FAMILY)
@@ -233,7 +282,9 @@ time.sleep(600)
 
 def driver(tmp_path: Path, then: str = "") -> tuple[subprocess.Popen[str], str, int]:
     """A driver in a process of its own, with two hosts of three processes each; its run and its supervisor's id."""
-    program = DRIVER.format(tests=str(Path(__file__).parent), folder=str(tmp_path), then=then)
+    program = DRIVER.format(
+        tests=[str(Path(__file__).parent), str(Path(__file__).parents[1])], folder=str(tmp_path), then=then
+    )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     run, supervisor = process.stdout.readline().split()

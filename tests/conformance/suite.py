@@ -87,7 +87,13 @@ def wait_for(plant: Plant, case: PlantCase, holds: Callable[[Observation], bool]
 
 
 def ready(plant: Plant, case: PlantCase) -> Observation:
-    """Two observations with a host that takes tasks, so that rates over a period can be known."""
+    """Two observations with a host that takes tasks, so that rates over a period can be known.
+
+    Where an earlier test of a shared plant has drained every host, one is leased.
+    """
+    seen = plant.observe()
+    if not seen.usable and not seen.coming:
+        plant.apply(LeaseHost(seen.host_name(), next(iter(plant.context.host_types))))
     wait_for(plant, case, lambda observation: bool(observation.usable))
     return advance(plant, case.step)
 

@@ -1,5 +1,6 @@
 """What every benchmark writes and ends with, on a measurement that is made up."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -41,3 +42,9 @@ def test_a_missed_bar_ends_in_status_1_and_an_undecided_one_is_printed(monkeypat
     assert "missed: ratio 0.9 (>= 1)" in capsys.readouterr().out
     assert ran(monkeypatch, tmp_path, 0.9)[0] == 0
     assert "undecided: ratio 0.9 (>= 1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda file: file.stem)
+def test_a_benchmark_can_be_imported(file, monkeypatch):
+    monkeypatch.syspath_prepend(file.parent)
+    importlib.import_module(file.stem)

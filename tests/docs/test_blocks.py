@@ -16,7 +16,6 @@ from elastream.documents.dataflow import load_document
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.services.manager_document import load_manager
-from elastream.services.pool_document import load_pool
 
 PYTHON = ("python", "py")
 LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
@@ -24,9 +23,8 @@ LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
 
 READERS: dict[str, Callable[[Path], object]] = {
     "dataflow": load_document,
-    "infrastructure": load_manager,
+    "arbiter": load_manager,
     "region": load_manager,
-    "pool": load_pool,
 }
 """Who reads a document, by its first key."""
 
@@ -37,10 +35,6 @@ operators: {lines: {source: simulated}, out: {from: lines, sink: simulated}}
 
 FILES = {"token": "a token of sixteen characters or more", "books/a.txt": "to be or not to be", "reviews/a.txt": "a review"}
 """Files that pages speak of."""
-
-
-PENDING = {ROOT / "docs/how-to/managers.md"}
-"""Pages whose Python waits for an interface that is about to change."""
 
 
 @pytest.fixture
@@ -62,7 +56,7 @@ def started(folder: Path) -> Page:
 
 def needs_spark(page: Path) -> bool:
     """Whether blocks of it speak of a session and a query that exist."""
-    return any(re.search(r"\bspark\b", block.text) for block in blocks(page) if block.language in PYTHON)
+    return any("Autopilot(spark" in block.text for block in blocks(page) if block.language in PYTHON)
 
 
 def test_a_block_says_what_it_is():
@@ -74,7 +68,7 @@ def test_a_block_says_what_it_is():
 def test_python_and_yaml_of_a_page_work(page, folder):
     carried_out = started(folder)
     for block in blocks(page):
-        if block.language in PYTHON and page not in PENDING:
+        if block.language in PYTHON:
             carried_out.execute(block)
         elif block.language == "yaml":
             read(block, folder)
@@ -84,13 +78,15 @@ def test_python_and_yaml_of_a_page_work(page, folder):
 
 
 def read(block: Block, folder: Path) -> None:
-    """Have the block read by the reader of its document."""
-    key = block.text.lstrip("# \n")
+    """Have the block read by the reader of its document; what it names is made."""
     (key,) = re.findall(r"^([a-z_]+):", block.text, re.MULTILINE)[:1]
     text = block.text if key in READERS else FRAGMENT + block.text
     file = folder / (block.title or "document.yaml")
     file.write_text(text)
-    READERS.get(key, load_document)(file)
+    found = READERS.get(key, load_document)(file)
+    for setting in (getattr(found, name, None) for name in ("policy", "cloud")):
+        if setting is not None:
+            setting.build()
 
 
 def command_in(text: str) -> str:
@@ -151,11 +147,20 @@ IN_TREE = re.compile(r"(?:src|tests|examples|benchmarks|docs|scripts|probes)/[\w
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_modules_and_files_that_a_page_names_exist(page):
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        assert exists(name), name
     for name in spans(page):
         if DOTTED.match(name) and not SETTING.match(name):
             assert exists(name if name.startswith("elastream.") else f"elastream.{name}"), name
         elif IN_TREE.match(name):
             assert (ROOT / name).exists(), name
+
+
+def test_what_docstrings_and_comments_refer_to_exists():
+    for folder in ("src", "tests", "benchmarks", "examples", "scripts"):
+        for file in (ROOT / folder).glob("**/*.py"):
+            for name in re.findall(r"`(elastream\.[\w.]+)`", file.read_text(encoding="utf-8")):
+                assert exists(name), f"{file.relative_to(ROOT)}: {name}"
 
 
 def exists(name: str) -> bool:

@@ -11,7 +11,8 @@ from ruamel.yaml import YAML
 
 from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
-from elastream.documents.dataflow import CLOUDS, PARTS, POLICIES, load_document
+from elastream.documents.dataflow import load_document
+from elastream.documents.registry import CLOUD, PARTS, POLICY
 from elastream.documents.user_code import ProgramError
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import collect, kafka, parquet, records, text_files
@@ -93,8 +94,8 @@ def test_paths_are_relative_to_the_document_and_addresses_are_left_alone(folder:
     text = GOOD.replace("words.py", "../words.py").replace("parquet: out/", "parquet: s3a://bucket/out")
     (folder / "below" / "flow.yaml").write_text(text)
     graph = load_document("below/flow.yaml").graph
-    assert graph.operator("lines").endpoint == text_files("below/books")
-    assert graph.operator("out").endpoint == parquet("s3a://bucket/out")
+    assert graph.operator("lines").reads == text_files("below/books")
+    assert graph.operator("out").writes == parquet("s3a://bucket/out")
 
 
 def test_functions_of_one_file_come_from_one_execution_of_it(folder: Path) -> None:
@@ -263,9 +264,9 @@ MISTAKES = {
     "no name": ("dataflow: word_count\n", "", "flow.yaml:1: dataflow: is missing"),
     "a key twice": (
         "    cores: 0.25", "    cores: 0.25\n    cores: 0.5",
-        "flow.yaml:13: the key 'cores' stands twice",
+        "flow.yaml:13: the key 'cores' is given twice",
     ),
-    "an operator twice": ("  out:\n", "  words:\n", "flow.yaml:18: the key 'words' stands twice"),
+    "an operator twice": ("  out:\n", "  words:\n", "flow.yaml:18: the key 'words' is given twice"),
     "YAML that is none": (
         "    source:\n", "    source: {\n",
         "flow.yaml:7: this is not YAML: while parsing a flow mapping expected ',' or '}', but got ':'",
@@ -280,7 +281,7 @@ MISTAKES = {
     ),
     "an input twice": (
         "from: lines", "from: [lines, lines]",
-        "flow.yaml:8: operators.words.from.1: 'lines' stands twice",
+        "flow.yaml:8: operators.words.from.1: 'lines' is listed twice",
     ),
     "no input": (
         "    from: lines\n", "",
@@ -331,7 +332,7 @@ MISTAKES = {
     ),
     "a keyed operator without a key": (
         "    key_by: word\n", "",
-        "flow.yaml:13: operators.count: 'key_by' is missing: the columns that make the key",
+        "flow.yaml:13: operators.count: 'key_by' is missing: the columns of the key",
     ),
     "a source of two kinds": (
         "      text_files: books/", "      text_files: books/\n      kafka: books",
@@ -363,7 +364,7 @@ MISTAKES = {
     ),
     "two policies": (
         "policy:\n", "policy:\n  static:\n",
-        "flow.yaml:22: policy: 2 names stand here; one is needed, with its parameters below it",
+        "flow.yaml:22: policy: 2 names are given; exactly one is needed, with its parameters below it",
     ),
     "an unknown cloud": (
         "  local:", "  lokal:",
@@ -371,11 +372,11 @@ MISTAKES = {
     ),
     "a host type with no core": (
         "    cores: 0.5", "    cores: 0",
-        "flow.yaml:30: host_types.small: host type 'small' has no core (cores: 0)",
+        "flow.yaml:30: host_types.small: host type 'small' has no core (cores: 0); it must be above 0",
     ),
     "a negative price": (
         "price: 0.02", "price: -1",
-        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1)",
+        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1); it must be 0 or more",
     ),
     "a billing time unit of nothing": (
         "btu: 10 min", "btu: 0",
@@ -503,7 +504,7 @@ host_types:
         (
             "scale_out: 0.7", "scale_out: 1.5",
             ("flow.yaml:24: policy.threshold.scale_out: "
-            "scale_in 1.125 and scale_out 1.5: 0 < scale_in < scale_out <= 1"),
+            "scale_in is 1.125 and scale_out 1.5; must hold: 0 < scale_in < scale_out <= 1"),
         ),
         (
             "host_type: small", "host_type: smal",
@@ -519,7 +520,7 @@ def test_a_setting_that_does_not_fit_is_named_with_its_line(
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("target", [*POLICIES.values(), *CLOUDS.values(), *PARTS.values()])
+@pytest.mark.parametrize("target", [*POLICY.known.values(), *CLOUD.known.values(), *PARTS.values()])
 def test_every_registered_setting_exists(target: str) -> None:
     module, _, name = target.partition(":")
     assert hasattr(import_module(module), name)
@@ -530,7 +531,7 @@ def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(fo
     written = "      text_files: books/"
     Path("flow.yaml").write_text(GOOD.replace(written, loaded.format("ramp")))
     (source,) = load_document("flow.yaml").graph.sources
-    assert source.endpoint.load == ramp("5/s", "550/s", over="60s").then_back()
+    assert source.load == ramp("5/s", "550/s", over="60s").then_back()
     with pytest.raises(DataflowError, match=r"^flow\.yaml:7: operators\.lines\.load: 'rampe' is not a load"):
         load(GOOD.replace(written, loaded.format("rampe")))
 

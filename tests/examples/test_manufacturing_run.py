@@ -15,7 +15,6 @@ from elastream.recording.recorder import Recording
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(manufacturing.needs_tesseract() != "", reason=manufacturing.needs_tesseract())
 def test_every_display_is_read_and_reported_exactly_once_and_every_warning_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -3,7 +3,7 @@
 import pytest
 import two_applications
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_two_word_counts_share_machines_and_neither_starves_restarts_or_miscounts(tmp_path):

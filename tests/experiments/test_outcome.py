@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.experiments.outcome import Check, as_json, counted
+from elastream.experiments.findings import Check, as_json, counted
 
 WHERE = "a source"
 

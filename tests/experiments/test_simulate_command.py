@@ -107,7 +107,7 @@ def test_an_operator_without_a_cost_is_named(tmp_path):
     program.write_text(PROGRAM.replace('[Alternate("full", str.upper, cost=0.05)]', "str.upper"), encoding="utf-8")
     found = invoke("simulate", program)
     assert found.exit_code == 2
-    assert "'answer' gives no cost" in " ".join(found.output.split())
+    assert "'answer' has no cost" in " ".join(found.output.split())
 
 
 def test_a_cost_may_stand_at_the_operator(document):
@@ -195,10 +195,10 @@ def durable(measured):
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
-        ({"plant": "simulated"}, "is of a simulated run: the simulator is calibrated with runs on Spark"),
-        ({"batches": False}, "tells of no micro-batch"),
+        ({"plant": "simulated"}, "is a simulated run: calibration needs a run on Spark"),
+        ({"batches": False}, "has no micro-batches"),
         ({"edges": "durable"}, "ran as 2 queries"),
-        ({"operators": []}, "does not tell of a whole dataflow"),
+        ({"operators": []}, "does not describe a valid dataflow"),
     ],
 )
 def test_a_run_that_calibrates_nothing_is_one_sentence_and_exit_status_2(measured, tmp_path, header, sentence):

@@ -12,11 +12,11 @@ ROWS = records([{"value": "a"}], "value string")
 
 
 def source(name="source"):
-    return Operator(name, Kind.SOURCE, returns="value string", endpoint=ROWS)
+    return Operator(name, Kind.SOURCE, returns="value string", reads=ROWS)
 
 
 def sink(name="sink"):
-    return Operator(name, Kind.SINK, endpoint=collect("out"))
+    return Operator(name, Kind.SINK, writes=collect("out"))
 
 
 def step(name, function=len, **fields):

@@ -13,7 +13,9 @@ from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, total_cost
 from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem, InputError
-from elastream.model.observation import Metric, MicroBatch, Observation
+from elastream.model.graph import Edge, Graph, Kind, Operator
+from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation
+from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
@@ -232,3 +234,32 @@ def test_a_decision_is_read_back_with_its_faults_and_one_made_before_there_were_
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "faults"}) + "\n" for line in lines))
     assert Recording.read(tmp_path).decisions[0].faults == ()
+
+
+def watched(*queries):
+    """An observation of a plant that watches queries which come and go."""
+    chains = [(Operator(name, Kind.SOURCE), Operator(f"{name}/out", Kind.SINK)) for name in queries]
+    operators = tuple(operator for chain in chains for operator in chain)
+    graph = Graph("queries", operators, tuple(Edge(a.name, b.name) for a, b in chains))
+    return Observation(1.0, Context(lay_out(graph)), Frame(tuple(graph.by_name)))
+
+
+def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_more_is(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.observed(watched())
+    assert recorder.path.read_text() == ""
+    for seen in (watched("first"), watched("first"), watched("second")):
+        recorder.observed(seen)
+    recorder.ended(Ending("finished", 3.0))
+    assert recorder.path.read_text().count('"kind":"start"') == 2
+    recording = Recording.read(tmp_path)
+    assert recording.operators == ("first", "first/out", "second", "second/out")
+    assert len(recording.observations) == 3
+
+
+def test_a_run_in_which_nothing_ever_ran_has_a_recording_all_the_same(tmp_path):
+    recorder = Recorder(tmp_path)
+    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.ended(Ending("finished", 3.0))
+    assert Recording.read(tmp_path).operators == ()

@@ -5,26 +5,42 @@ from pathlib import Path
 import pytest
 
 from elastream.model.errors import ElastreamError
-from elastream.services.manager_document import InfrastructureSetting, RegionSetting, load_manager
+from elastream.services.arbiter_node import Standing
+from elastream.services.manager_document import ArbiterSetting, RegionSetting, load_manager
 
-INFRASTRUCTURE = """
-infrastructure:
+REGIONS = """
+arbiter:
+  name: demo
   listen: 127.0.0.1:21000
   token_file: token
-  journal: state/infrastructure.journal
+  journal: state/arbiter.journal
   period: 1min
   regions:
     east: {price: 0.1, capacity: 3}
     west: {latency: 40ms}
     north:
-  applications: {orders: {priority: 2}, clicks: {}}
+  host_types:
+    small: {cores: 1, region: east}
+    large: {cores: 4, region: west}
+  applications: {orders: {priority: 2, minimum: 2}, clicks: {}}
   prefer: east
   max_latency: 50ms
+"""
+MACHINES = """
+arbiter:
+  name: demo
+  listen: 127.0.0.1:9000
+  machines: {small: 2, vm: 1}
+  token_file: token
+  patience: 1min
+  host_types:
+    vm: {cores: 1, memory: 2GB, region: cloud}
+  latency: {local: {cloud: 20ms}}
 """
 REGION = """
 region:
   name: east
-  infrastructure: http://127.0.0.1:21000/
+  arbiter: http://127.0.0.1:21000/
   token_file: token
   journal: east.journal
   spare: 2
@@ -44,21 +60,31 @@ def written(tmp_path: Path):
     return write
 
 
-def test_an_infrastructure_manager_is_read(written, tmp_path) -> None:
-    setting = load_manager(written(INFRASTRUCTURE))
-    assert isinstance(setting, InfrastructureSetting)
-    assert (setting.address, setting.port, setting.token, setting.period) == ("127.0.0.1", 21000, "0123456789abcdef", 60.0)
-    assert setting.journal == tmp_path / "state/infrastructure.journal"
-    assert (setting.regions, setting.applications) == (("east", "west", "north"), ("orders", "clicks"))
+def test_an_arbiter_of_regions_is_read(written, tmp_path) -> None:
+    setting = load_manager(written(REGIONS))
+    assert isinstance(setting, ArbiterSetting)
+    assert (setting.host, setting.port, setting.token, setting.period) == ("127.0.0.1", 21000, "0123456789abcdef", 60.0)
+    assert setting.journal == tmp_path / "state/arbiter.journal"
+    assert (setting.regions, setting.machines) == (("east", "west", "north"), {})
+    assert setting.standings == {"orders": Standing(2.0, 2), "clicks": Standing()}
     rules = setting.rules
-    assert (rules.prefer, rules.max_latency, rules.priorities) == (("east",), 0.05, {"orders": 2.0, "clicks": 1.0})
+    assert (rules.prefer, rules.max_latency) == (("east",), 0.05)
     assert (rules.regions["east"].capacity, rules.regions["west"].latency) == (3, 0.04)
+    assert [kind.region for kind in setting.offer.kinds] == ["east", "west"]
+
+
+def test_an_arbiter_of_machines_is_read(written, tmp_path) -> None:
+    setting = load_manager(written(MACHINES))
+    assert isinstance(setting, ArbiterSetting)
+    assert setting.machines == {"m1": "small", "m2": "small", "m3": "vm"}
+    assert (setting.offer.max_hosts, setting.offer.kinds[1].region, setting.rules.patience) == (3, "cloud", 60.0)
+    assert setting.journal == tmp_path / "demo.journal"
 
 
 def test_a_region_manager_is_read(written, tmp_path) -> None:
     setting = load_manager(written(REGION))
     assert isinstance(setting, RegionSetting)
-    assert (setting.name, setting.infrastructure, setting.hosts) == (
+    assert (setting.name, setting.arbiter, setting.hosts) == (
         "east",
         "http://127.0.0.1:21000",
         tmp_path / "hosts/east",
@@ -70,24 +96,28 @@ def test_a_region_manager_is_read(written, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("document", "old", "new", "said"),
     [
-        (INFRASTRUCTURE, "127.0.0.1:21000", "here", r"manager.yaml:3: infrastructure.listen: 'here' is not an address"),
-        (INFRASTRUCTURE, "  token_file: token\n", "", "infrastructure.token_file: is missing"),
-        (INFRASTRUCTURE, "prefer: east", "prefer: south", "there is no region 'south' .there are: east, west, north"),
-        (INFRASTRUCTURE, "priority: 2", "priority: 0", "priority: 0 is out of range: it must be above 0"),
-        (INFRASTRUCTURE, "period: 1min", "period: often", "infrastructure.period"),
-        (INFRASTRUCTURE, "regions:", "region:", "2: infrastructure.regions: is missing"),
-        (INFRASTRUCTURE, "infrastructure:", "elsewhere:", "there is no such key"),
-        (
-            REGION,
-            "http://127.0.0.1:21000/",
-            "127.0.0.1:21000",
-            "region.infrastructure: '127.0.0.1:21000' is not an address",
-        ),
+        (REGIONS, "127.0.0.1:21000", "here", r"manager.yaml:4: arbiter.listen: 'here' is not an address"),
+        (REGIONS, "token_file: token", "token_file: nowhere", "nowhere cannot be read: No such file"),
+        (REGIONS, "prefer: east", "prefer: south", "there is no region 'south' .there are: east, west, north"),
+        (REGIONS, "priority: 2", "priority: 0", "priority: 0 is out of range: it must be above 0"),
+        (REGIONS, "priority: 2", "priority: .nan", "priority"),
+        (REGIONS, "minimum: 2", "minimum: 1000000", "minimum: 1000000 is out of range"),
+        (REGIONS, "period: 1min", "period: often", "arbiter.period"),
+        (REGIONS, "region: west", "region: moon", "arbiter.host_types.large: there is no region 'moon'"),
+        (REGIONS, "  regions:", "  region:", "arbiter"),
+        (REGIONS, "arbiter:", "elsewhere:", "there is no such key"),
+        (MACHINES, "machines: {small: 2, vm: 1}", "machines: {}", ":5: arbiter.machines: there are no machines"),
+        (MACHINES, "machines: {small: 2, vm: 1}", "machines: {small: 0}", "there are no machines"),
+        (MACHINES, "small: 2", "smal: 1", "there is no host type 'smal', did you mean 'small'?"),
+        (MACHINES, "small: 2", "small: 500", "one machine has addresses for 200"),
+        (MACHINES, "  name: demo\n", "", "arbiter.name: is missing"),
+        (MACHINES, "  patience", "  regions: {east: {}}\n  patience", "an arbiter has either machines of its own"),
+        (REGION, "http://127.0.0.1:21000/", "127.0.0.1:21000", "region.arbiter: '127.0.0.1:21000' is not an address"),
         (REGION, "cores: 1", "cores: 0", "host type 'small' has no core"),
         (REGION, "token_file: token", "token_file: nowhere", "nowhere cannot be read: No such file"),
         (REGION, "directory: hosts/east", "", "hosts"),
         (REGION, "spare: 2", "replica_cores: 2", "region.replica_cores: no host type has 2 cores for a replica"),
-        (REGION, REGION, "{}", "one of the keys 'infrastructure' and 'region'"),
+        (REGION, REGION, "{}", "one of the keys 'arbiter' and 'region'"),
         (REGION, REGION, "- a", "1: a manager's document is a mapping"),
     ],
 )
@@ -102,12 +132,6 @@ def test_a_token_that_can_be_guessed_is_refused(written, tmp_path) -> None:
     (tmp_path / "token").write_text("secret")
     with pytest.raises(ElastreamError, match="must have at least 16 characters"):
         load_manager(path)
-
-
-def test_what_the_documentation_shows_is_in_order(written) -> None:
-    page = (Path(__file__).parents[2] / "docs/how-to/managers.md").read_text()
-    blocks = [block.split("```")[0] for block in page.split("```yaml\n")[1:]]
-    assert [type(load_manager(written(block))) for block in blocks] == [InfrastructureSetting, RegionSetting]
 
 
 def test_the_smallest_type_that_is_large_enough_for_a_replica_is_asked_for(written) -> None:

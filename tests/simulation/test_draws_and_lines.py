@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from elastream.simulation import Emissions
 from elastream.simulation.draws import DETERMINISTIC, EXPONENTIAL, LOGNORMAL, factor, normal, sequence
-from elastream.simulation.stations import Flow, ItemQueue, joined
+from elastream.simulation.stations import ItemQueue, Items, joined
 from elastream.simulation.watching import quantiles
 
 NONE = np.zeros(0)
@@ -18,7 +18,7 @@ NONE = np.zeros(0)
 
 def flow(times):
     at = np.array(sorted(times), dtype=np.float64)
-    return Flow(at, at + 0.5, np.ones(at.size))
+    return Items(at, at + 0.5, np.ones(at.size))
 
 
 @pytest.mark.parametrize("level", [1e-12, 1e-4, 0.02, 0.075, 0.3, 0.5, 0.77, 0.98, 1 - 1e-9])
@@ -30,7 +30,8 @@ def test_the_normal_quantile_is_the_known_one(level):
     ("kind", "shape", "deviation"), [(DETERMINISTIC, 0, 0), (LOGNORMAL, 0.2, 0.202), (EXPONENTIAL, 0, 1)]
 )
 def test_service_times_are_1_on_average_and_vary_as_their_distribution_says(kind, shape, deviation):
-    drawn = np.array([factor(kind, shape, NONE, sequence(1, 2), number) for number in range(40_000)])
+    start = sequence(1, 2)
+    drawn = np.array([factor(kind, shape, NONE, start, number) for number in range(40_000)])
     # 40,000 draws: the standard error of the mean is at most 0.005.
     assert drawn.mean() == pytest.approx(1, abs=0.02)
     assert drawn.std() == pytest.approx(deviation, rel=0.03, abs=1e-9)
@@ -68,7 +69,7 @@ def test_a_weighted_quantile_is_that_of_items_repeated_as_often_as_they_weigh(pa
     values, weights = np.array(pairs, dtype=np.float64).T
     repeated = np.sort(np.repeat(values, weights.astype(int)))
     expected = repeated[max(0, math.ceil(share * repeated.size - 1e-9) - 1)]
-    assert quantiles([Flow(values, values, weights)], [share]) == [expected]
+    assert quantiles([Items(values, values, weights)], [share]) == [expected]
 
 
 @pytest.mark.parametrize(

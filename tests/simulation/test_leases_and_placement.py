@@ -12,7 +12,7 @@ from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, 
 from elastream.model.cloud import Billing, HostState, HostType, total_cost
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Metric
-from elastream.simulation import Emissions, Fault, Service, Settings, Travel, make_plant
+from elastream.simulation import Emissions, HostFailure, Service, Settings, Travel, make_plant
 from elastream.simulation.settings import Distribution
 from properties import examples
 
@@ -99,7 +99,7 @@ def test_prolongings_are_units_paid_after_the_first():
 
 
 def test_a_lost_host_loses_no_item_and_its_instances_start_elsewhere():
-    plant = two_operators(hosts=2, faults=(Fault(20.03, "h1"),), count=300)
+    plant = two_operators(hosts=2, faults=(HostFailure(20.03, "h1"),), count=300)
     plant.advance(20.0)
     held = set(plant.observe().tasks.tasks)
     plant.advance(21.0)
@@ -112,7 +112,7 @@ def test_a_lost_host_loses_no_item_and_its_instances_start_elsewhere():
 
 
 def test_a_fault_without_a_name_takes_the_host_running_longest_and_instances_wait_for_room():
-    plant = two_operators(hosts=1, faults=(Fault(20.0),), count=300)
+    plant = two_operators(hosts=1, faults=(HostFailure(20.0),), count=300)
     plant.advance(25.0)
     assert not plant.observe().leases
     assert not len(plant.observe().tasks)
@@ -180,7 +180,7 @@ def any_step():
     fault=st.none() | st.floats(0.5, 60.0),
 )
 def test_whatever_is_done_items_money_and_room_add_up(steps, travel, fault):
-    plant = two_operators(2, travel, () if fault is None else (Fault(fault),), count=300)
+    plant = two_operators(2, travel, () if fault is None else (HostFailure(fault),), count=300)
     for step in steps:
         if isinstance(step, float):
             plant.advance(plant.time + step)

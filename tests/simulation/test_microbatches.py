@@ -18,7 +18,7 @@ from elastream.model.graph import Alternate
 from elastream.model.observation import Metric
 from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
-from elastream.simulation import Emissions, Fault, Settings, make_plant
+from elastream.simulation import Emissions, HostFailure, Settings, make_plant
 from elastream.simulation.microbatch import dealt, landed
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
@@ -96,7 +96,7 @@ def test_only_stages_without_state_can_change_their_width():
 
 
 def test_a_batch_whose_host_is_lost_is_done_again_and_counted_once():
-    faulty = plant(hosts=2, seconds=60, faults=(Fault(20.1, "h1"),))
+    faulty = plant(hosts=2, seconds=60, faults=(HostFailure(20.1, "h1"),))
     faulty.advance(200.0)
     assert faulty.finished
     assert faulty.result().committed == pytest.approx(6000)

@@ -17,7 +17,7 @@ from elastream.model.qos import waiting_time
 from elastream.model.stages import lay_out
 from elastream.simulation import Distribution, Emissions, Service, Settings, Travel, make_plant
 from elastream.simulation.network import whole_items
-from elastream.simulation.stations import Flow
+from elastream.simulation.stations import Items
 
 EXPONENTIAL = Settings(monitor=5000.0, services={"work": Service(Distribution.EXPONENTIAL)}, latency=0.0)
 DETERMINISTIC = Settings(services={"work": Service(Distribution.DETERMINISTIC)}, latency=0.0)
@@ -147,10 +147,10 @@ def test_where_few_items_come_cohorts_are_taken_apart_and_none_is_lost():
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=30), st.integers(1, 5))
 def test_whole_items_made_of_cohorts_are_as_many_as_those_amount_to(counts, cut):
-    flow = Flow(*(np.arange(len(counts), dtype=np.float64) for _ in range(2)), np.array(counts))
+    flow = Items(*(np.arange(len(counts), dtype=np.float64) for _ in range(2)), np.array(counts))
     part, made = 0.0, []
     for number in range(0, len(counts), cut):
-        items, part = whole_items(Flow(*(column[number : number + cut] for column in flow)), part)
+        items, part = whole_items(Items(*(column[number : number + cut] for column in flow)), part)
         made += items.times.tolist()
         assert 0 <= part < 1 + 1e-9
     assert len(made) + part == pytest.approx(sum(counts))

@@ -116,12 +116,10 @@ def test_assumptions_are_listed_with_reasons_and_scale_one_at_a_time():
         assert getattr(settings.scaled(name, 2.0), name) == pytest.approx(2 * getattr(settings, name))
 
 
-@pytest.mark.parametrize(
-    "minutes", [10, None, pytest.param(30, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("minutes", [10, *(pytest.param(minutes, marks=pytest.mark.slow) for minutes in (None, 30, 60))])
 @pytest.mark.parametrize("pattern", visp.PATTERNS)
 def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_same_plans(pattern, minutes):
-    case = visp.Case(pattern, minutes, seed=1)
+    case = visp.VispCase(pattern, minutes, seed=1)
     planned = Noting(case.policy)
     items = visp.make(case)
     one = simulated(items, planned, period=60.0, until=7200.0).result

@@ -15,7 +15,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Operator
 from elastream.model.observation import Metric
 from elastream.model.promises import PlantKind
-from elastream.simulation import Emissions, Fault, Settings, Travel, make_plant
+from elastream.simulation import Emissions, HostFailure, Settings, Travel, make_plant
 from properties import examples
 
 TestTasks = conformance_suite(PlantCase("tasks", lambda: conforming(Travel.TASKS), PlantKind.APART, settle=30.0))
@@ -140,7 +140,7 @@ def test_latency_is_the_way_the_work_and_the_wait():
     st.lists(st.floats(0.1, 5.0), min_size=1, max_size=4),
     st.floats(0.0005, 0.02),
     st.sampled_from([math.inf, 50.0]),
-    st.sampled_from([(), (Fault(7.0),)]),
+    st.sampled_from([(), (HostFailure(7.0),)]),
 )
 @settings(max_examples=examples(25))
 def test_no_record_is_lost_or_made_up(weights, cost, pending, faults):

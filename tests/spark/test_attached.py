@@ -1,14 +1,15 @@
 """How often a stranger's driver is asked; the driver and its session are a few names here."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
 
+from conformance.fake_provider import FakeProvider
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
-from elastream.model.cloud import HostState
-from elastream.model.observation import Metric
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.hosts import seats
+from elastream.model.observation import Frame, Metric
+from elastream.spark.attach import attach
+from elastream.spark.plant import is_critical
 
 
 class Driver:
@@ -23,6 +24,7 @@ class Driver:
         return [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"]] if method == "executors" else []
 
     def cpu_seconds(self):
+        # A plant that looks and one mover ask it.
         self._spent += self.cost
         return self._spent
 
@@ -43,45 +45,29 @@ def spark():
 
 @pytest.fixture
 def plant(spark, driver):
-    found = AttachedPlant(spark, driver, None)
+    found = attach(spark, driver, None)
     yield found
     found.close()
 
 
-class Owner:
-    """A provider whose hosts belong to somebody who wants `back` back."""
-
-    def __init__(self):
-        self.back, self.kept = set(), []
-
-    @property
-    def landlord(self):
-        return self
-
-    def room(self, waiting, starting):
-        return ()
-
-    def wanted_back(self):
-        return self.back - set(self.kept)
-
-    def keep(self, host):
-        self.kept.append(host)
-
-    def cost(self):
-        return 12.0
+def test_what_is_owed_is_what_the_provider_says(spark, driver):
+    plant = attach(spark, driver, None, provider=FakeProvider(owes=12.0))
+    try:
+        assert plant.observe().application.value("queries", Metric.COST) == 12.0
+        assert plant.facts()["owed"] == 12.0
+    finally:
+        plant.close()
 
 
-def test_who_owns_the_hosts_has_them_back_but_for_the_one_that_does_the_work(spark, driver, monkeypatch):
-    monkeypatch.setattr(seats, "fence", lambda spark, executor: None)
-    owner = Owner()
-    plant = AttachedPlant(spark, driver, None, provider=owner)
-    assert plant.observe().application.value("queries", Metric.COST) == 12.0
-    owner.back = {"h1", "h2"}
-    plant._observe(plant.clock.now())
-    states = {lease.host: lease.state for lease in plant.ledger}
-    assert sorted(states.values()) == [HostState.RELEASING, HostState.RUNNING]
-    assert owner.kept == [host for host, state in states.items() if state is HostState.RUNNING]
-    plant.close()
+def test_observing_changes_no_host(spark, driver):
+    plant = attach(spark, driver, None, observe_only=True)
+    try:
+        before = plant.ledger
+        for _ in range(3):
+            plant.observe()
+        assert plant.ledger == before
+    finally:
+        plant.close()
 
 
 def test_a_look_that_takes_cpu_is_not_repeated_until_it_is_a_twentieth_of_the_time(plant, driver):
@@ -112,3 +98,29 @@ def test_what_an_action_changes_is_seen_at_once(plant, driver):
 def test_what_cannot_be_done_to_a_strangers_session_is_refused(plant, action, reason):
     plant.observe()
     assert plant.apply(action).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("latency", "target", "critical"),
+    [(2.1, 2.0, True), (2.0, 2.0, False), (math.nan, 2.0, False), (9.0, None, False)],
+    ids=["above", "at it", "unknown", "no target"],
+)
+def test_an_application_is_critical_while_its_mean_latency_is_above_the_target(latency, target, critical):
+    seen = Frame(("queries",), {Metric.LATENCY: [latency], Metric.LATENCY_P99: [99.0]})
+    assert is_critical(seen, target) is critical
+
+
+def test_before_there_is_a_query_the_graph_is_empty(plant):
+    assert plant.context.graph.operators == ()
+    assert plant.observe().operators.ids == ()
+
+
+def test_a_session_that_is_stopped_ends_it(plant, driver, spark):
+    plant.observe()
+    plant._not_before = 0.0
+    spark.sparkContext._jsc = None
+    driver.ask = None
+    seen = plant.observe()
+    assert seen.usable == ("h1", "h2"), "what was known last"
+    assert plant.finished
+    assert not plant.apply(DrainHost("h2")).succeeded

@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from conformance.suite import PlantCase, conformance_suite
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.model.promises import PlantKind
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import AttachedPlant, attach
+from elastream.spark.jvm.capabilities import probe
 from stranger import TINY, one_executor
 
 OPENED = ExitStack()
@@ -23,9 +24,10 @@ def start() -> AttachedPlant:
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 50).load()
     counts = rows.groupBy((F.col("value") % 20).alias("k")).count().writeStream.outputMode("update").format("noop")
     counts.option("checkpointLocation", str(root / "checkpoint")).trigger(processingTime="500 milliseconds").start()
-    can = probe(spark, cluster)
+    hosts = LocalHosts(cluster, min_hosts=1, max_hosts=5)
+    can = probe(spark, hosts)
     assert can.driver is not None
-    return AttachedPlant(spark, can.driver, can.task_loads, max_hosts=4, provider=cluster, kinds=[TINY])
+    return attach(spark, can.driver, can.task_loads, max_hosts=4, provider=hosts, kinds=[TINY])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,8 +38,7 @@ def closed():
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 class TestAttachedPlant(
-    conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=120.0, examples=2, shared=True))
+    conformance_suite(PlantCase("attached", start, PlantKind.WATCHED, settle=300.0, examples=2, shared=True))
 ):  # type: ignore[misc]
     """The whole suite on one plant."""

@@ -27,8 +27,7 @@ def start() -> SparkPlant:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 class TestSparkPlant(
-    conformance_suite(PlantCase("spark", start, PlantKind.DATAFLOW, settle=90.0, examples=2, shared=True))
+    conformance_suite(PlantCase("spark", start, PlantKind.DATAFLOW, settle=300.0, examples=2, shared=True))
 ):  # type: ignore[misc]
     """The whole suite on one plant."""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError
-from elastream.workload import Pattern, Piece, constant, counts, dues, ramp, random_walk, sine, steps
+from elastream.workload import Pattern, Section, constant, counts, dues, ramp, random_walk, sine, steps
 
 rates = st.one_of(st.just(0.0), st.floats(0.01, 5_000), st.integers(0, 1_000).map(float))
-pieces = st.builds(Piece, st.floats(0.01, 500), rates, rates)
+pieces = st.builds(Section, st.floats(0.01, 500), rates, rates)
 patterns = st.builds(Pattern, st.lists(pieces, min_size=1, max_size=6).map(tuple), st.booleans())
 shares = st.floats(0, 2.5)
 
@@ -33,7 +33,7 @@ def test_a_count_never_falls_from_one_float_to_the_next(pattern: Pattern, share:
 
 @given(st.floats(0.1, 100), st.integers(1, 400), st.integers(0, 20))
 def test_a_count_never_falls_where_the_rate_dies_away(seconds: float, records: int, ulps: int) -> None:
-    fading = Pattern((Piece(seconds, 2 * records / seconds, 0.0),))
+    fading = Pattern((Section(seconds, 2 * records / seconds, 0.0),))
     times = [seconds]
     for _ in range(ulps):
         times.append(math.nextafter(times[-1], 0))
@@ -164,9 +164,9 @@ def test_nothing_is_due_before_the_start_and_no_record_after_the_end() -> None:
     "wrong",
     [
         lambda: Pattern(()),
-        lambda: Piece(0, 1, 1),
-        lambda: Piece(math.inf, 1, 1),
-        lambda: Piece(1, -1, 1),
+        lambda: Section(0, 1, 1),
+        lambda: Section(math.inf, 1, 1),
+        lambda: Section(1, -1, 1),
         lambda: constant("5/s").then(constant("5/s", "1s")),
         lambda: constant("5/s", "1s").then(constant("5/s")),
         lambda: constant("5/s").then_back(),

@@ -1,7 +1,7 @@
-"""`Autopilot`: looks after streaming queries that already exist, in three lines and from beside them.
+"""`Autopilot`: manages existing streaming queries of a session, without changes to them.
 
-It wires the attached plant, the policy for it and the one loop together, on a daemon thread of its own. What goes wrong in
-here is logged and ends here; what is not known or not possible is left alone. It speaks through `logging`, never prints.
+It runs a plant on the session, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
+user's job; what is unknown or impossible is left unchanged. Output goes to `logging` only.
 """
 
 import logging
@@ -10,17 +10,15 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from elastream.clouds.local.local import Local
-from elastream.clouds.pool import Pool
-from elastream.clouds.provider import Provider
+from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
@@ -30,9 +28,9 @@ from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
 from elastream.services.metrics import PrometheusObserver
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.spark.attach import AttachedPlant, attach
 from elastream.spark.hosts.joining import join
+from elastream.spark.jvm.capabilities import probe
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -46,26 +44,25 @@ log = logging.getLogger("elastream.autopilot")
 ENDING = 30.0
 """Seconds that `stop` waits for its thread."""
 GIVING_BACK = 20.0
-"""Of these, the seconds for which partitions are moved off hosts that end with it."""
+"""Part of ENDING, seconds, for moving partitions off the hosts that end with Autopilot."""
 
 
 class Autopilot:
-    """Looks after streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
+    """Manages streaming queries of `spark`: `Autopilot(spark, target_latency="2s", max_hosts=8).watch(query)`.
 
-    State partitions are spread over the executors by what they take, and moved off executors that are about to leave. With
-    `max_hosts`, executors are asked for when the load needs more, up to that many, and given back when it needs fewer, but
-    never below `min_hosts`. With `cloud`, hosts are leased and released instead: what `run(cloud=...)` takes (`Local`,
-    `Pool`), opened when it begins and closed when it ends, whose hosts join the session's Standalone master; or a provider
-    that runs already and is somebody else's to close. host_type: what is leased, by default what the cloud has.
+    State partitions are balanced over the executors by load, and moved off executors that are draining. With `max_hosts`,
+    executors are requested from Spark as the load requires, between `min_hosts` and `max_hosts`. With `cloud`, hosts are
+    leased and released instead: a cloud as for `run(cloud=...)` (`Local`, `Pool`), opened at the start and closed at the
+    end, whose hosts join the session's Standalone master; or a running provider, which the caller closes. host_type: type
+    to lease, by default the cloud's.
 
-    target_latency: seconds, or text such as `"2s"`, that a record may take; it decides how fast backlog must go. period:
-    between two looks. observe_only: log what would be done, do nothing. policy: another one than `ByLoad`. metrics_port,
-    registry: where Prometheus metrics are served, or put. folder: where a recording and a journal are written, for
-    `elastream explain` and `elastream report`.
+    target_latency: seconds, or text such as `"2s"`; it determines how fast backlog must be processed. period: seconds
+    between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
+    where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `elastream
+    explain` and `elastream report`.
 
-    It changes no query and no setting. It ends by itself when its queries have ended or the session is stopped, and with
-    `stop`, or the `with` block that it is used in. Raises ElastreamError for arguments that make no sense, and nothing
-    after that.
+    Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
+    `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
     """
 
     def __init__(
@@ -75,7 +72,7 @@ class Autopilot:
         target_latency: float | str | None = None,
         max_hosts: int | None = None,
         min_hosts: int = 1,
-        cloud: Local | Pool | Provider | None = None,
+        cloud: Cloud | Provider | None = None,
         host_type: HostType | None = None,
         period: float | str = "5s",
         observe_only: bool = False,
@@ -92,7 +89,7 @@ class Autopilot:
         self._cloud, self._type = cloud, host_type
         self._period = duration(period)
         if not self._period > 0:
-            raise ElastreamError("a period of 0 s: it must be above 0")
+            raise ElastreamError("period is 0 s; it must be above 0")
         self._observe_only = observe_only
         self._policy = policy or ByLoad()
         self._metrics = (registry, metrics_port) if registry is not None or metrics_port is not None else None
@@ -104,11 +101,12 @@ class Autopilot:
         self._loop: Loop | None = None
         self._stopped = False
         self._staying: ExitStack | None = None
+        self.kept: list[str] = []
 
     def watch(self, *queries: "StreamingQuery") -> "Autopilot":
-        """Look after `queries`, through restarts from their checkpoints; with none given, after all that the session has.
+        """Start to manage `queries`, also after restarts from their checkpoints; without arguments, all of the session.
 
-        Returns at once. May be called again for more.
+        Returns at once. May be called again to add queries.
         """
         with self._lock:
             if not queries:
@@ -122,16 +120,16 @@ class Autopilot:
 
     @property
     def running(self) -> bool:
-        """Whether it is looking after anything."""
+        """Whether Autopilot's thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def plant(self) -> AttachedPlant | None:
-        """What it sees and acts through, for tests and benchmarks; None before the first look, or where it sees nothing."""
+        """The attached plant, for tests and benchmarks; None before it is attached, or if that is not possible."""
         return self._plant
 
     def stop(self) -> None:
-        """Look after nothing any more; the queries go on as they are. May be called twice, and from any thread."""
+        """Stop Autopilot; the queries continue. May be called twice, and from any thread."""
         with self._lock:
             self._stopped = True
             loop, plant, thread = self._loop, self._plant, self._thread
@@ -142,13 +140,13 @@ class Autopilot:
             thread.join(ENDING)
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, at most `timeout` seconds; whether it has."""
+        """Wait until Autopilot has ended, at most `timeout` seconds; returns whether it has."""
         if self._thread is not None:
             self._thread.join(timeout)
         return not self.running
 
     def __enter__(self) -> "Autopilot":
-        """Itself; `watch` starts it."""
+        """Return itself; `watch` starts it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -160,58 +158,58 @@ class Autopilot:
             return None if self._chosen is None else frozenset(self._chosen)
 
     def _run(self) -> None:
-        """The thread: nothing that happens in here may reach the user's job."""
+        """Run the thread; no exception may reach the user's job."""
         try:
             with ExitStack() as stack:
                 plant = self._attach(stack)
                 if plant is not None:
                     self._steer(plant)
-                    if plant.kept:
-                        log.info("%s stay until this program ends: queries run, and nothing else does their work",
-                                 ", ".join(plant.kept))  # fmt: skip
+                    if self.kept:
+                        log.info("%s stay until this program ends: queries run, and no other host can take their tasks",
+                                 ", ".join(self.kept))  # fmt: skip
                         self._staying = stack.pop_all()
         except Exception as error:
-            log.error("it looks after nothing any more, because of a fault: %s: %s", type(error).__name__, _line(error))
-            log.debug("the fault", exc_info=True)
+            log.error("autopilot stopped after an error: %s", in_one_line(error), exc_info=True)
             if self._plant is not None:
                 self._plant.close()
 
     def _attach(self, stack: ExitStack) -> AttachedPlant | None:
-        cloud = self._cloud if isinstance(self._cloud, Local | Pool) else None
-        running = None if isinstance(self._cloud, Local | Pool) else self._cloud
+        cloud = self._cloud if callable(getattr(self._cloud, "open", None)) else None
+        running = None if cloud is not None else self._cloud
         can = probe(self._spark, running)
         for sentence in can.lacking:
             log.warning("%s", sentence)
         if can.driver is None:
             return None
         asks = can.asks and self._max_hosts is not None and self._cloud is None
-        provider = running if can.leases and self._max_hosts is not None else None
+        provider = cast(Provider, running) if can.leases and self._max_hosts is not None else None
         if cloud is not None:
-            provider = self._joined(cloud, stack)
-        local = getattr(provider, "local", None)
-        return AttachedPlant(
+            provider = self._joined(cast(Cloud, cloud), stack)
+        terms = None if provider is None else provider.terms
+        return attach(
             self._spark,
             can.driver,
             can.task_loads,
             chosen=self._ids,
             target_latency=self._target,
-            max_hosts=int(getattr(local, "max_hosts", 0) if self._max_hosts is None else self._max_hosts),
+            max_hosts=(terms.max_hosts if terms else 0) if self._max_hosts is None else self._max_hosts,
             min_hosts=self._min_hosts,
             asks=asks,
             provider=provider,
-            kinds=[self._type] if self._type else getattr(local, "types", None) or [_executor(can.slots or 1)],
+            kinds=[self._type] if self._type else terms.types if terms else [_executor(can.slots or 1)],
             gives_back=GIVING_BACK if cloud is not None else 0.0,
             allowed=can.allowed,
-            hands_off=self._observe_only,
+            observe_only=self._observe_only,
+            kept=self.kept,
         )
 
-    def _joined(self, cloud: Local | Pool, stack: ExitStack) -> Provider | None:
-        """The hosts behind the cloud, opened here and closed with `stack`; None, said once, where they cannot be."""
+    def _joined(self, cloud: Cloud, stack: ExitStack) -> Provider | None:
+        """The provider of `cloud`, opened here and closed with `stack`; None, with a warning, if it cannot be opened."""
         folder = tempfile.TemporaryDirectory(prefix="elastream-hosts-", ignore_cleanup_errors=True)
         try:
             cluster = join(cloud, self._spark, Path(stack.enter_context(folder)))
         except (ElastreamError, OSError) as error:
-            log.warning("hosts cannot be leased: %s", _line(error))
+            log.warning("hosts cannot be leased: %s", in_one_line(error))
             return None
         stack.callback(cluster.close)
         return cluster
@@ -239,62 +237,63 @@ class Autopilot:
         loop.run()
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
-        found: list[Observer] = [_Spoken(plant, self._period, self._observe_only)]
+        found: list[Observer] = [_Logger(plant, self._period, self._observe_only)]
         if self._metrics is not None:
             try:
                 found.append(PrometheusObserver(*self._metrics))
             except (ImportError, OSError, ValueError) as error:
-                log.warning("there are no metrics: %s", _line(error))
+                log.warning("metrics are not served: %s", in_one_line(error))
         if self._folder is not None:
             found.append(Recorder(self._folder / FILE_NAME))
         return found
 
 
-class _Spoken:
-    """Tells the log what is seen, done and refused, each thing once while it lasts."""
+class _Logger:
+    """An observer that logs observations, actions and refusals, each once while it lasts."""
 
     def __init__(self, plant: AttachedPlant, period: float, observe_only: bool) -> None:
         self._plant, self._period, self._observe_only = plant, period, observe_only
         self._watched: tuple[str, ...] | None = None
-        self._said: dict[str, str] = {}
-        self._told: set[tuple[Action, Status]] = set()
+        self._last: dict[str, str] = {}
+        self._logged: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
-        log.info("it begins, and looks every %s", format_duration(self._period))
+        log.info("autopilot started: one observation every %s", format_duration(self._period))
 
     def observed(self, observation: Observation) -> None:
         graph = observation.context.graph
-        if graph.order != self._watched:
+        if graph.operators and graph.order != self._watched:
             self._watched = graph.order
             queries, stages = ([o.name for o in graph.operators if o.kind is kind] for kind in (Kind.SOURCE, Kind.KEYED))
-            log.info("it looks after %s; with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
+            log.info("autopilot watches %s; stages with state: %s", ", ".join(queries), ", ".join(stages) or "none yet")
         for host, lease in observation.leases.items():
             tasks = observation.hosts.value(host, Metric.TASKS)
-            does = "it would move" if self._observe_only else "it moves"
-            leaves = f"{does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
+            does = "would move" if self._observe_only else "moves"
+            leaves = f"autopilot {does} {tasks:.0f} partitions off {self._plant.describe(host)}, which is leaving"
             self._once(host, leaves if lease.state is HostState.DRAINING and tasks > 0 else "", again=False)
         busy = self._plant.look_seconds > self._period
-        self._once("busy", f"the driver took {self._plant.look_seconds:.1f} s to answer: it is asked less" if busy else "")
+        slow = f"the driver took {self._plant.look_seconds:.1f} s to answer: autopilot observes less often"
+        self._once("busy", slow if busy else "")
 
     def decided(self, decision: Decision) -> None:
         if decision.actual:
             return
         for outcome in decision.outcomes:
-            self._tell(outcome)
-        self._told = {(outcome.action, outcome.status) for outcome in decision.outcomes}
+            self._log(outcome)
+        self._logged = {(outcome.action, outcome.status) for outcome in decision.outcomes}
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
-        self._once("would", "; ".join(f"it would {describe(action)} ({action.why})" for action in would))
+        self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
-        log.debug("round %d saw %s", decision.round, quantities(decision.seen))
+        log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:
         if ending.status == "failed":
-            log.error("it looks after nothing any more: %s", ending.reason)
+            log.error("autopilot stopped: %s", ending.reason)
         else:
-            log.info("it looks after nothing any more: %s", ending.reason or "its queries have ended")
+            log.info("autopilot stopped: %s", ending.reason or "all watched queries ended")
 
-    def _tell(self, outcome: Outcome) -> None:
-        if (outcome.action, outcome.status) in self._told:
+    def _log(self, outcome: Outcome) -> None:
+        if (outcome.action, outcome.status) in self._logged:
             return
         text, host = describe(outcome.action), getattr(outcome.action, "host", "")
         if host and (known := self._plant.describe(host)) != host:
@@ -305,17 +304,13 @@ class _Spoken:
             log.warning("%s: %s, %s", text, outcome.status, outcome.reason)
 
     def _once(self, what: str, text: str, *, again: bool = True) -> None:
-        """Say `text` unless it is what was said last about `what`; with `again` off, unless anything was."""
-        said = self._said.get(what, "")
-        if text and (said != text if again else not said):
+        """Log `text` unless it equals the last text about `what`; without `again`, unless there was any."""
+        last = self._last.get(what, "")
+        if text and (last != text if again else not last):
             log.log(logging.WARNING if what == "busy" else logging.INFO, "%s", text)
-        self._said[what] = text
+        self._last[what] = text
 
 
 def _executor(slots: int) -> HostType:
-    """What an executor of the session's own is taken for."""
+    """The host type that represents an executor of the session."""
     return HostType("executor", cores=slots, slots=slots, price=0.0, billing=Billing(1.0), start=15.0)
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -1,7 +1,6 @@
-"""How a run is told what its program did not say: input, dry run, where to record, who looks on.
+"""Options that the command line passes to the `run(...)` call of a user's program: input, dry run, recording, observers.
 
-`elastream run FILE` executes the user's program, and the `run(...)` inside it reads these. Without the command line they
-have their defaults, and the program alone decides.
+`elastream run FILE` executes the program under these options; without the command line they have their defaults.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastream.clouds.provider import Cloud
+from elastream.model.plant import Policy
 from elastream.recording.observer import Observer
 
 __all__ = ["RunOptions", "current_options", "with_options"]
@@ -17,11 +18,13 @@ __all__ = ["RunOptions", "current_options", "with_options"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """input: replaces the path of the dataflow's one file source. observe_only: decide and record, do nothing. runs: the
-    folder that run directories are made in. record: a further copy of the recording. limit: seconds after which the run is
-    ended although its load is not. observers: who is told of every observation and decision. before: called with the
-    checked graph, the policy, the cloud and the target latency (seconds) just before anything is started; what it raises
-    ends the run there.
+    """Options of a run.
+
+    input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
+    folder in which run directories are created. record: file of a second copy of the recording. limit: time limit of the
+    run, seconds. observers: further observers. before: called with the validated graph, the policy, the cloud and the
+    target latency (seconds) before anything is started; an exception from it ends the run. policy, cloud:
+    used instead of the program's.
     """
 
     input: str | None = None
@@ -31,6 +34,8 @@ class RunOptions:
     limit: float | None = None
     observers: Sequence[Observer] = ()
     before: Callable[..., None] | None = None
+    policy: Policy | None = None
+    cloud: Cloud | None = None
 
 
 DEFAULTS = RunOptions()
@@ -39,13 +44,13 @@ _current: ContextVar[RunOptions] = ContextVar("elastream_run_options", default=D
 
 
 def current_options() -> RunOptions:
-    """Options in force here."""
+    """The options of the current context."""
     return _current.get()
 
 
 @contextmanager
 def with_options(options: RunOptions) -> Iterator[None]:
-    """Run what is inside under `options`."""
+    """Set `options` for the code inside the context."""
     token = _current.set(options)
     try:
         yield

@@ -1,4 +1,4 @@
-"""`run(...)`: wires a dataflow, a plant, a policy and the loop together, and takes all of it down again."""
+"""`run(...)`: starts a plant and the control loop for a dataflow and a policy, and shuts them down at the end."""
 
 import os
 import platform
@@ -28,6 +28,7 @@ from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS, check_source
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.plant import SparkPlant
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
@@ -37,9 +38,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run leaves: how it ended, and the folder that holds its recording, journal and checkpoint.
+    """Result of a run: its ending, and the folder with its recording, journal and checkpoint.
 
-    taken: per shaped source, the folder that its records were frozen in and how many of them were committed.
+    taken: per shaped source, the folder of its stored records and the number of records committed.
     """
 
     ending: Ending
@@ -47,9 +48,9 @@ class RunResult:
     taken: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
 
     def replay(self, source: str) -> Iterator[Any]:
-        """The records that a shaped source emitted and the run committed, in order, each as operators saw it.
+        """The committed records of a shaped source, in order, in the form that operators get.
 
-        For checking a result against a plain computation over the same input. Raises InputError for a source without load.
+        Used to compare results with a plain computation over the same input. Raises InputError for a source without load.
         """
         if source not in self.taken:
             raise InputError(
@@ -75,19 +76,20 @@ def run(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Run `flow` on hosts of `cloud` under `policy` until its load ends, or for ever where it has none.
+    """Run `flow` on hosts of `cloud` with `policy` until its load ends, or without end if it has none.
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
     largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
-    how long a micro-batch is meant to take. monitor, period: seconds between observations, and between plans. warm_up:
-    whether new executors are warmed before they count. ports: the first two are the master's and its page's. settings:
-    further Spark settings.
+    target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
+    new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
+    settings: further Spark settings.
 
-    Raises ElastreamError for what a user can put right, with nothing left running; Ctrl-C and SIGTERM end the run in
+    Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
     """
     options = current_options()
+    policy, cloud = options.policy or policy, options.cloud or cloud
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
     for source in graph.sources:
@@ -117,14 +119,14 @@ def run(
             ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
         finally:
             plant.close()
-        taken = plant.taken()
+        taken = plant.queries.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
 
 
 def _drive(
-    plant: SparkPlant,
+    plant: SparkPlant[CompiledQueries],
     policy: Policy,
     directory: RunDirectory,
     about: Mapping[str, Any],
@@ -161,15 +163,15 @@ def _drive(
 
 
 class _Stop:
-    """What a signal sets off; before there is a loop it interrupts, afterwards it asks the loop to end."""
+    """Signal handler: interrupts before the loop exists, later requests the loop to end; a second signal interrupts."""
 
     def __init__(self) -> None:
         self._actions: tuple[Any, ...] = ()
-        self._asked = False
+        self._requested = False
 
     def then(self, *actions: Any) -> None:
         self._actions = actions
-        # PySpark has put a handler of its own in place of ours when its session opened.
+        # PySpark replaced our handler when its session was opened.
         self.take_over()
 
     def take_over(self) -> None:
@@ -178,16 +180,16 @@ class _Stop:
                 signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._asked or not self._actions:
+        if self._requested or not self._actions:
             raise KeyboardInterrupt
-        self._asked = True
+        self._requested = True
         for action in self._actions:
             action()
 
 
 @contextmanager
 def _ending_in_order() -> Iterator[_Stop]:
-    """Let SIGINT and SIGTERM end the run in order; a second one interrupts at once. Only the main thread may do that."""
+    """Install handlers so that SIGINT and SIGTERM end the run in order; no effect outside the main thread."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -202,13 +204,11 @@ def _ending_in_order() -> Iterator[_Stop]:
 
 
 def _with_input(graph: Graph, path: str | None) -> Graph:
-    """The graph with its one file source reading `path` instead."""
+    """`graph` with its only file source reading `path`; itself for None. Raises InputError for several file sources."""
     if path is None:
         return graph
-    readers = [source for source in graph.sources if isinstance(source.endpoint, TextFiles | Files)]
+    readers = {o.name: replace(o.reads, path=path) for o in graph.sources if isinstance(o.reads, TextFiles | Files)}
     if len(readers) != 1:
         raise InputError(f"--input {path}: dataflow {graph.name!r} has {len(readers)} sources that read files, not one")
-    operators = tuple(
-        replace(o, endpoint=replace(o.endpoint, path=path)) if o is readers[0] else o for o in graph.operators
-    )
+    operators = tuple(replace(o, reads=readers.get(o.name, o.reads)) for o in graph.operators)
     return Graph(graph.name, operators, graph.edges)

@@ -1,4 +1,4 @@
-"""The `elastream` command. One module a command; each imports what it needs only when it runs, so that help is instant."""
+"""The `elastream` command, one module per command; each imports its dependencies when it runs, so that help is fast."""
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
-"""Puts the commands together, and decides once how an error is told.
+"""Registers the commands, and prints errors in one way for all of them.
 
-What a user can put right is one sentence on stderr and exit status 2; an interrupt is 130; a fault of ours keeps its
-stack trace. A new command is a module beside this one and a line in `COMMANDS`.
+An error that a user can correct is one sentence on stderr and exit status 2; an interrupt is status 130; a fault of the
+package keeps its stack trace. A new command is a module in this package and a line in `COMMANDS`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
 from elastream.cli.manager import manager
-from elastream.cli.pool import pool
 from elastream.cli.report import report
 from elastream.cli.run import run
 from elastream.cli.simulate import simulate
@@ -26,11 +25,11 @@ __all__ = ["COMMANDS", "INTERRUPTED", "app"]
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
 
-COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment, manager, pool)
+COMMANDS: tuple[Callable[..., None], ...] = (run, report, explain, check, simulate, experiment, manager)
 
 
 class Commands(TyperGroup):
-    """All commands; whichever runs, its errors are told in the same way."""
+    """The group of all commands; converts their errors to messages and exit statuses."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -62,6 +61,6 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and end."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
 ) -> None:
     """Keeps PySpark streaming pipelines inside their service level at the lowest cost."""

@@ -1,6 +1,6 @@
-"""What a program or a document says of its dataflow and of how to run it, without running anything.
+"""Reads the dataflow and run settings that a program or document declares, without running it.
 
-`elastream check` shows it, `elastream simulate` takes it to the simulator.
+`elastream check` prints them, `elastream simulate` simulates them.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ __all__ = ["Declared", "declared"]
 
 @dataclass(frozen=True)
 class Declared:
-    """A checked dataflow. policy, cloud, target_latency (seconds): None where nothing is said.
+    """A validated dataflow with its run settings. policy, cloud, target_latency (seconds): None if not declared.
 
-    host_types: those that a document declares. cloud: a provider as `elastream.Local` is one.
+    host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`.
     """
 
     graph: "Graph"
@@ -36,7 +36,7 @@ class Declared:
 
 
 def declared(file: Path) -> Declared:
-    """What `file` says; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
+    """Read `file`; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
 
@@ -50,7 +50,7 @@ def declared(file: Path) -> Declared:
 
 
 class Stopped(BaseException):
-    """Ends a program at its `run(...)`, carrying what it would have run. No Exception: a program must not catch it."""
+    """Ends a program at its `run(...)`; holds its arguments. A BaseException, so that programs do not catch it."""
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared

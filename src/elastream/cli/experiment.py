@@ -1,4 +1,4 @@
-"""`elastream experiment NAME`: a paper's evaluation run again, its figures beside the paper's, bars that hold or do not."""
+"""`elastream experiment NAME`: repeats a paper's evaluation and compares its figures with the paper's and with bars."""
 
 import inspect
 import json
@@ -15,46 +15,47 @@ from elastream.model.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.findings import Findings
     from elastream.experiments.page import Table
 
 __all__ = ["experiment", "print_table", "save"]
 
 NOT_HELD = 1
-"""Exit status where a check does not hold."""
+"""Exit status if a check does not hold."""
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, the paper's, and checks.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, those of the paper, and checks.")]
 
 
 Plant = Annotated[
     str | None,
-    typer.Option("--plant", metavar="PLANT", help="Where: simulated (the default where there is it), or spark (minutes)."),
+    typer.Option("--plant", metavar="PLANT", help="Plant: simulated (the default if available) or spark (minutes)."),
 ]
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which: visp, e2df, nstorm, otd or elastic-allocator.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd or elastic-allocator.")],
     plant: Plant = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest part of it, in seconds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,
     moves: Annotated[
-        str | None, typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks that a re-deployment moves, as 1,4,16.")
+        str | None,
+        typer.Option("--moves", metavar="N,N,...", help="nstorm: tasks moved by a re-deployment, such as 1,4,16."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: how long each case runs.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=1, help="nstorm: length of each case, seconds.")] = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Run a paper's evaluation again, its tables beside the paper's; exit status 1 where a bar is missed."""
+    """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
     from rich.console import Console
 
-    from elastream.experiments.outcome import counted
+    from elastream.experiments.findings import counted
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
     plant = plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
-        raise typer.BadParameter(f"{name} has no form on the plant {plant!r} (it has: {', '.join(PAGES[name])})")
+        raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
     options = {"--plant": plant, "--moves": moves, "--seconds": seconds}
     command = " ".join(
@@ -67,10 +68,10 @@ def experiment(
     part = {"moves": _numbers(moves), "seconds": seconds}
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
-        raise typer.BadParameter(f"{name} on the plant {plant!r} has no --{min(unknown)}")
+        raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
     console = Console()
-    with progress_bar(console) as tell:
-        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=tell, **part)
+    with progress_bar(console) as progress:
+        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=progress, **part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)
@@ -88,71 +89,71 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         found = (0,)
     if found is not None and not all(1 <= number <= 16 for number in found):
-        raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, as 1,4,16, not {text!r}")
+        raise typer.BadParameter(f"--moves takes numbers of tasks from 1 to 16, such as 1,4,16, not {text!r}")
     return found
 
 
-def _visp() -> "Callable[..., Outcome]":
+def _visp() -> "Callable[..., Findings]":
     from elastream.experiments.visp.page import run_visp
 
     return run_visp
 
 
-def _e2df() -> "Callable[..., Outcome]":
+def _e2df() -> "Callable[..., Findings]":
     from elastream.experiments.e2df.page import run_e2df
 
     return run_e2df
 
 
-def _e2df_spark() -> "Callable[..., Outcome]":
+def _e2df_spark() -> "Callable[..., Findings]":
     from elastream.experiments.e2df.on_spark_page import run_e2df_spark
 
     return run_e2df_spark
 
 
-def _otd() -> "Callable[..., Outcome]":
+def _otd() -> "Callable[..., Findings]":
     from elastream.experiments.otd.page import run_otd
 
     return run_otd
 
 
-def _elastic_allocator() -> "Callable[..., Outcome]":
+def _elastic_allocator() -> "Callable[..., Findings]":
     from elastream.experiments.elastic_allocator.page import run_elastic_allocator
 
     return run_elastic_allocator
 
 
-def _nstorm() -> "Callable[..., Outcome]":
+def _nstorm() -> "Callable[..., Findings]":
     from elastream.experiments.nstorm.page import run_nstorm
 
     return run_nstorm
 
 
-def _otd_spark() -> "Callable[..., Outcome]":
+def _otd_spark() -> "Callable[..., Findings]":
     from elastream.experiments.placing.page import run_otd_spark
 
     return run_otd_spark
 
 
-def _elastic_allocator_spark() -> "Callable[..., Outcome]":
+def _elastic_allocator_spark() -> "Callable[..., Findings]":
     from elastream.experiments.placing.page import run_elastic_allocator_spark
 
     return run_elastic_allocator_spark
 
 
-PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Outcome]]"]] = {
+PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Findings]]"]] = {
     "visp": {"simulated": _visp},
     "e2df": {"simulated": _e2df, "spark": _e2df_spark},
     "otd": {"simulated": _otd, "spark": _otd_spark},
     "elastic-allocator": {"simulated": _elastic_allocator, "spark": _elastic_allocator_spark},
     "nstorm": {"spark": _nstorm},
 }
-"""What runs each experiment, by plant; imported when used."""
+"""Experiment -> {plant: loader of its function}; imported when used."""
 
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on the console; gives what to call with (what is done, runs done, runs in all)."""
+    """Show a progress bar; yields its update function (description, runs done, total runs)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -162,7 +163,7 @@ def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]
 
 
 def print_table(console: "Console", table: "Table") -> None:
-    """A table of the page, on the console."""
+    """Print a table of an experiment's page on the console."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -176,13 +177,16 @@ def print_table(console: "Console", table: "Table") -> None:
 
 
 def save(
-    outcome: "Outcome",
+    outcome: "Findings",
     html: Path | None,
     json_file: Path | None,
     console: "Console",
     about: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the page and the figures where they are wanted; `about`: more of the environment that they come from."""
+    """Write the page to `html` and the figures to `json_file`, if given. about: further facts of the environment.
+
+    Raises EnvironmentProblem if a file cannot be written.
+    """
     from elastream.experiments.page import write_page
 
     if html is not None:

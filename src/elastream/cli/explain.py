@@ -1,4 +1,4 @@
-"""`elastream explain RUN`: why a run did what it did, from its decision records."""
+"""`elastream explain RUN`: prints the decisions of a run and their reasons."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["explain"]
 
 
-Round = Annotated[int | None, typer.Option(metavar="N", help="This planning round.")]
-At = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="The round in force then, e.g. 90s.")]
+Round = Annotated[int | None, typer.Option(metavar="N", help="Show this planning round.")]
+At = Annotated[
+    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Show the round in force at that time, e.g. 90s.")
+]
 
 
 def explain(run: Recorded, round: Round = None, at: At = None) -> None:
-    """Say what was seen, proposed, refused, done, expected and what came of it.
+    """Show a planning round: metrics seen, proposals, refusals, actions done, predictions and results.
 
-    Without an option, list everything that was done and why.
+    Without an option, list all actions with their reasons.
     """
     from rich.console import Console
 
@@ -55,7 +57,7 @@ def _in_force(recording: "Recording", time: float, run: Path) -> "Decision":
     earlier = [decision for decision in recording.decisions if decision.time <= time]
     if not earlier:
         first = recording.decisions[0].time
-        raise InputError(f"{run}: nothing was decided by {time:g} s; the first round was at {first:g} s")
+        raise InputError(f"{run}: no planning round by {time:g} s; the first round was at {first:g} s")
     return earlier[-1]
 
 
@@ -69,7 +71,7 @@ def _list(recording: "Recording", console: "Console") -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time", justify="right")
     table.add_column("round", justify="right")
-    table.add_column("what, and why", overflow="fold")
+    table.add_column("action and reason", overflow="fold")
     before = ""
     for decision in filter(worth_showing, recording.decisions):
         if decision.outcomes or summary_of(decision) != before:
@@ -122,10 +124,10 @@ def _tell(decision: "Decision", console: "Console") -> None:
         for each in fault.traceback.splitlines():
             console.print(Text(f"    {each}", style="dim"), soft_wrap=True)
     if decision.predicted:
-        heading("expected, and what came of it")
+        heading("predicted and measured")
         for name, value in decision.predicted.items():
-            came = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
-            line(f"{name.replace('_', ' ')}: {quantity(name, value)} expected, {came} came")
+            actual = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
+            line(f"{name.replace('_', ' ')}: {quantity(name, value)} predicted, {actual} measured")
 
 
 def _tell_alarms(recording: "Recording", decision: "Decision", console: "Console") -> None:

@@ -1,63 +1,84 @@
-"""`elastream manager FILE`: an infrastructure or a region manager as a process of its own, until it is told to stop."""
+"""`elastream manager FILE`: an arbiter of shared hosts or the manager of a region as a process of its own."""
 
 import logging
+import select
 import signal
+import socket
 import sys
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from elastream.services.manager_document import InfrastructureSetting, RegionSetting
+    from elastream.services.manager_document import ArbiterSetting, RegionSetting
 
 __all__ = ["manager"]
 
 
 def manager(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML document with 'infrastructure:' or 'region:'.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML document with 'arbiter:' or 'region:'.")],
 ) -> None:
-    """Run an infrastructure or a region manager; SIGTERM or Ctrl-C ends it, and a journal lets the next one go on."""
-    from elastream.services.manager_document import InfrastructureSetting, load_manager
+    """Run an arbiter of shared hosts or a region's manager; SIGTERM or Ctrl-C ends it, and a journal lets the next one go
+    on."""
+    from elastream.services.manager_document import ArbiterSetting, load_manager
 
     setting = load_manager(file)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    if isinstance(setting, InfrastructureSetting):
-        _infrastructure(setting)
+    if isinstance(setting, ArbiterSetting):
+        _arbiter(setting)
     else:
         _region(setting)
 
 
-def _infrastructure(setting: "InfrastructureSetting") -> None:
-    from elastream.services.managers import serve
-    from elastream.services.nodes import InfrastructureNode
+def _arbiter(setting: "ArbiterSetting") -> None:
+    from time import time
+
+    from elastream.services.arbiter_node import ArbiterNode
+    from elastream.services.arbiter_service import serve
+    from elastream.services.serving import listening
     from elastream.services.state_log import StateLog
 
-    log = StateLog(setting.journal, "infrastructure manager")
-    node = InfrastructureNode(setting.rules, log, setting.regions, setting.applications)
-    typer.echo(f"infrastructure manager at {setting.address}:{setting.port}, {len(node.state.hosts)} hosts known")
-    serve(node, setting.token, setting.address, setting.port, setting.period)
-    log.close()
+    with listening(setting.host, setting.port) as at:
+        log = StateLog(setting.journal, f"arbiter {setting.offer.name!r}")
+        node = ArbiterNode(
+            setting.offer,
+            setting.rules,
+            log,
+            time,
+            machines=setting.machines,
+            regions=setting.regions,
+            standings=setting.standings,
+            period=setting.period,
+        )
+        kinds = [*setting.machines.values()]
+        supply = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+        supply = supply or f"regions {', '.join(setting.regions)}"
+        typer.echo(f"arbiter {setting.offer.name!r} at http://{setting.host}:{setting.port}: {supply}")
+        try:
+            serve(node, at, setting.token, period=setting.period)
+        finally:
+            log.close()
+            for application, owed in sorted(node.bill().items()):
+                typer.echo(f"{application} owes {owed:.2f}")
 
 
 def _region(setting: "RegionSetting") -> None:
     from elastream.clouds.host_directory import HostDirectory
-    from elastream.services.managers import InfrastructureLink, follow
-    from elastream.services.nodes import RegionNode
+    from elastream.services.region_link import RegionLink, follow
+    from elastream.services.region_node import RegionNode
     from elastream.services.state_log import StateLog
 
-    over = Event()
-
-    def stop(*_: Any) -> None:
-        over.set()
-
+    # A signal only wakes the wait between two rounds: what is under way is finished and written before the process ends.
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: None)
     log = StateLog(setting.journal, f"region manager of {setting.name}")
-    node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts), log)
+    node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts, setting.types), log)
     typer.echo(f"region manager of {setting.name}, {len(node.state.region.hosts)} hosts known")
-    with InfrastructureLink(setting.infrastructure, setting.token) as link:
-        follow(node, link, setting.period, stopped=over.wait)
+    with RegionLink(setting.arbiter, setting.token) as link:
+        follow(node, link, setting.period, stopped=lambda seconds: bool(select.select([woken], [], [], seconds)[0]))
     log.close()

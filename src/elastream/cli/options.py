@@ -1,23 +1,40 @@
-"""Kinds of option that several commands have."""
+"""Arguments and parsers that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["Recorded", "as_seconds"]
+__all__ = ["Recorded", "as_seconds", "named_by"]
 
 
 def as_seconds(text: str) -> float:
-    """Seconds of a duration as people write it; a usage error where it is none."""
+    """Parse a duration such as `90s` to seconds. Raises a usage error for other text."""
     try:
         return duration(text)
     except ElastreamError as error:
         raise typer.BadParameter(str(error)) from None
 
 
+def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = None) -> Any:
+    """The policy or cloud that `NAME[:key=value,...]` names: a short name, `module:Class` or `file.py:Class`.
+
+    Files are sought in the working directory, then beside `file`. Raises ElastreamError, with `text` before its sentence.
+    """
+    from elastream.documents.registry import CLOUD, POLICY, made, named_in
+    from elastream.documents.user_code import References
+
+    registry = {"policy": POLICY, "cloud": CLOUD}[what]
+    name, parameters = named_in(text, registry)
+    references = References(Path(), *([] if file is None else [file.parent]))
+    try:
+        return made(registry, name, parameters, references)
+    except ElastreamError as error:
+        raise InputError(f"--{what} {text}: {error}") from error
+
+
 Recorded = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a recording.")]
-"""A run that was recorded."""
+"""Argument that names a recorded run."""

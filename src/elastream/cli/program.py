@@ -1,4 +1,4 @@
-"""Executes what a user wrote - a Python program or a YAML document - under the options of the command."""
+"""Executes a user's Python program or YAML document with the options of a command."""
 
 import runpy
 import sys
@@ -17,11 +17,10 @@ __all__ = ["execute"]
 
 
 def execute(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
-    """Execute `file` under `options`.
+    """Execute `file` with `options`.
 
-    `without_run` is called with the globals of a program that ended without having called `run(...)`. Raises
-    ElastreamError for everything that is the user's to put right, errors of the user's own code among them; SystemExit
-    and KeyboardInterrupt pass.
+    without_run: called with the globals of a program that ended without calling `run(...)`. Raises ElastreamError for
+    every error that the user can correct, including those in the user's code; SystemExit and KeyboardInterrupt pass.
     """
     if not file.is_file():
         raise InputError(f"there is no file {file}")
@@ -38,7 +37,8 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     from elastream.documents.dataflow import load_document
 
     document = load_document(file)
-    policy, cloud = _setting(document, "policy").build(), _setting(document, "cloud").build()
+    policy = options.policy or _setting(document, "policy").build()
+    cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
 
     with with_options(options):
@@ -49,7 +49,7 @@ def _setting(document: "Document", key: str) -> "Setting":
     setting: Setting | None = getattr(document, key)
     if setting is None:
         example = {"policy": "threshold", "cloud": "local"}[key]
-        raise DataflowError(f"{document.path}: {key}: is missing: a run needs one, such as '{key}: {example}'")
+        raise DataflowError(f"{document.path}: key '{key}' is missing: a run needs one, such as '{key}: {example}'")
     return setting
 
 

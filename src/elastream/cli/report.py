@@ -1,4 +1,4 @@
-"""`elastream report RUN`: writes the HTML report of a run that was recorded earlier."""
+"""`elastream report RUN`: writes the HTML report of a recorded run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,12 @@ __all__ = ["report"]
 
 
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; else beside the recording.")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: next to the recording.")
 ]
 
 
 def report(run: Recorded, output: Output = None) -> None:
-    """Write the HTML report of a recorded run, and sum it up."""
+    """Write the HTML report of a recorded run, and print its summary."""
     from rich.console import Console
 
     from elastream.dashboard.summary import print_summary

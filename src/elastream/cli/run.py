@@ -1,4 +1,4 @@
-"""`elastream run FILE`: runs a program or a document, shows it live, and leaves a report."""
+"""`elastream run FILE`: runs a program or document with a live view, and writes a report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from elastream.cli.options import as_seconds
+from elastream.cli.options import as_seconds, named_by
 from elastream.model.errors import DataflowError, ElastreamError
 
 if TYPE_CHECKING:
@@ -21,18 +21,26 @@ __all__ = ["run"]
 
 
 Program = Annotated[Path, typer.Argument(metavar="FILE", help="A Python program that calls run(...), or a YAML document.")]
-Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this instead of the dataflow's files.")]
-ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Decide and record, but do nothing.")]
-Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a further copy of the recording.")]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Where the run's folder is made.")]
+Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this file or folder instead of the dataflow's.")]
+ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Plan and record, but apply no action.")]
+Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a second copy of the recording.")]
+Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is created.")]
 Limit = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="End the run after, e.g. 3min.")]
-Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line now and then.")]
-Report = Annotated[Path | None, typer.Option(metavar="FILE", help="Where the report goes; else into the run's folder.")]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line every 10 s.")]
+Policy = Annotated[
+    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Policy to use instead of the file's, or file.py:Class.")
+]
+Cloud = Annotated[
+    str | None, typer.Option(metavar="NAME[:key=value,...]", help="Cloud to use instead of the file's, or file.py:Class.")
+]
+Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 
 
 def run(
     file: Program,
     input: Input = None,
+    policy: Policy = None,
+    cloud: Cloud = None,
     observe_only: ObserveOnly = False,
     record: Record = None,
     runs: Runs = Path("runs"),
@@ -40,21 +48,23 @@ def run(
     live: Live = True,
     report: Report = None,
 ) -> None:
-    """Run a dataflow under a live view, and write a report about it."""
+    """Run a dataflow with a live view, and write a report."""
     from rich.console import Console
 
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
     from elastream.dashboard.live import PlainView, view_for
 
-    console, follower = Console(), Follower()
+    console, follower = Console(), RecordingFinder()
     view = view_for(console) if live else PlainView(console)
 
     def announce(graph: "Graph", *about: Any) -> None:
-        # Hosts take seconds to come up, and until then there is nothing to show.
-        console.print(f"{graph.name}: starting its first host", markup=False, highlight=False, soft_wrap=True)
+        # Hosts take seconds to start, and the live view has no data until then.
+        console.print(f"{graph.name}: starting the first host", markup=False, highlight=False, soft_wrap=True)
 
-    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce)
+    decides = None if policy is None else named_by(policy, "policy", file)
+    leases = None if cloud is None else named_by(cloud, "cloud", file)
+    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce, decides, leases)
     try:
         execute(file, options, without_run)
     except BaseException:
@@ -62,7 +72,7 @@ def run(
         try:
             follower.conclude(console, report)
         except ElastreamError as error:
-            # What ended the run is told next, and matters more.
+            # The error that ended the run is printed after this one.
             typer.echo(f"elastream: {error}", err=True)
         raise
     view.close()
@@ -72,7 +82,7 @@ def run(
 
 
 def without_run(file: Path, names: Mapping[str, Any]) -> None:
-    """Say what a program lacks that ended without having run anything."""
+    """Raise DataflowError that says what a program lacks that ended without calling `run(...)`."""
     from elastream.model.flow import Dataflow
 
     flows = {name: value for name, value in names.items() if isinstance(value, Dataflow)}
@@ -84,8 +94,8 @@ def without_run(file: Path, names: Mapping[str, Any]) -> None:
     raise DataflowError(f"{file} {found}: call run(flow, policy=..., cloud=...) in it")
 
 
-class Follower:
-    """An observer that knows where the run keeps its recording, for what is to be said when all is over."""
+class RecordingFinder:
+    """An observer that keeps the run's header and ending, to write report and summary after the run."""
 
     def __init__(self) -> None:
         self._header: Header | None = None
@@ -104,12 +114,12 @@ class Follower:
         self._ending = ending
 
     def interrupted(self, limit: float | None) -> bool:
-        """Whether someone stopped the run before its load, or its limit, had ended it."""
+        """Whether the user stopped the run before its load or its time limit ended it."""
         ending = self._ending
         return ending is not None and ending.status == "stopped" and (limit is None or ending.time < limit)
 
     def conclude(self, console: "Console", wanted: Path | None) -> None:
-        """Write the report and print the summary of the last run, if there was one; also when it failed midway."""
+        """Write the report and print the summary of the last run, failed ones included; no effect without a run."""
         if self._header is None:
             return
         from elastream.dashboard.summary import print_summary

@@ -1,23 +1,23 @@
-"""`elastream simulate FILE`: policies tried on a load in simulated time, and what each costs and keeps.
+"""`elastream simulate FILE`: compares policies on a load in simulated time, by cost and compliance.
 
-With `--calibrate RUN` the simulator takes its constants from a recorded run; without FILE that run itself is replayed, and
-how far the simulation is from what was measured is told.
+With `--calibrate RUN` the simulator's constants come from a recorded run; without FILE that run is replayed, and the
+drift between simulation and measurement is printed.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.declared import declared
 from elastream.cli.experiment import NOT_HELD, Html, Json, print_table, progress_bar, save
-from elastream.cli.options import as_seconds
+from elastream.cli.options import as_seconds, named_by
 from elastream.model.errors import CloudError, ElastreamError, InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastream.experiments.outcome import Outcome
+    from elastream.experiments.findings import Findings
     from elastream.model.cloud import Billing, HostType
     from elastream.model.graph import Graph
     from elastream.model.plant import Policy
@@ -29,29 +29,34 @@ __all__ = ["simulate"]
 Program = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="A Python program or a YAML document.")]
 Calibrate = Annotated[
     Path | None,
-    typer.Option(metavar="RUN", help="Take costs from a recorded run; without FILE, replay it and tell the drift."),
+    typer.Option(metavar="RUN", help="Take costs from a recorded run; without FILE, replay it and print the drift."),
 ]
 Against = Annotated[
-    Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run, with the other one's constants.")
+    Path | None, typer.Option(metavar="RUN", help="With --calibrate: replay this run with the constants of that one.")
 ]
 Load = Annotated[str | None, typer.Option(metavar="LOAD", help="A CSV of counts, a YAML file, or a load such as 50/s.")]
 Policies = Annotated[
-    list[str] | None, typer.Option("--policy", metavar="NAME[:key=value,...]", help="A policy to try; repeat it.")
+    list[str] | None,
+    typer.Option("--policy", metavar="NAME[:key=value,...]", help="Policy, or file.py:Class, to compare; repeatable."),
 ]
-Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="A price list; else the host types of FILE.")]
-Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, where the price list lacks them.")]
-Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host types to use; repeat it.")]
-Region = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
+Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; default: the host types of FILE.")]
+Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
+Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
+PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="PriceRegion of the price list.")]
 Unit = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Billing time unit.")]
-Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least time that is billed.")]
-Limit = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="How much of the load to simulate.")]
+Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time.")]
+Limit = Annotated[
+    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Length of the simulated part of the load.")
+]
 Period = Annotated[
-    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Between two plans: 2s with --fused, else 60s.")
+    float | None,
+    typer.Option(parser=as_seconds, metavar="TIME", help="Time between two plans; default: 2s with --fused, else 60s."),
 ]
 Fused = Annotated[
     bool | None,
     typer.Option(
-        "--fused/--apart", help="Stages in micro-batches as on Spark, as for the cloud of FILE; or each operator."
+        "--fused/--apart",
+        help="Micro-batches of fused stages as on Spark (default for a FILE with a cloud), or a queue per operator.",
     ),
 ]
 
@@ -65,22 +70,21 @@ def simulate(
     prices: Prices = None,
     shapes: Shapes = None,
     host: Hosts = None,
-    region: Region = None,
+    region: PriceRegion = None,
     billing: Unit = "1s",  # type: ignore[assignment]
     minimum: Minimum = "60s",  # type: ignore[assignment]
     limit: Limit = None,
     period: Period = None,
     target: Annotated[float, typer.Option(help="Fraction of records that must be in time.")] = 0.95,
-    max_hosts: Annotated[int | None, typer.Option(help="Most hosts at once; else as FILE says, or 1000.")] = None,
+    max_hosts: Annotated[int | None, typer.Option(help="Most hosts at once; default: that of FILE, or 1000.")] = None,
     fused: Fused = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
-    """Compare policies on a dataflow and a load; exit status 1 where none meets the target.
+    """Compare policies on a dataflow and a load; exit status 1 if none meets the target.
 
-    With --calibrate RUN and no FILE: replay a recorded run and tell how far the simulation is from it; exit status 1 where
-    that is too far.
+    With --calibrate RUN and no FILE: replay a recorded run and print the drift; exit status 1 if it is too large.
     """
     from rich.console import Console
 
@@ -91,51 +95,51 @@ def simulate(
     console = Console()
     if file is None:
         if calibrate is None:
-            raise InputError("there is nothing to simulate: give a FILE, or --calibrate RUN to replay a recorded run")
+            raise InputError("nothing to simulate: give a FILE, or --calibrate RUN to replay a recorded run")
         _finish(_replay(calibrate, against, policy or [], seed, console), html, json_file, console)
         return
-    said = declared(file)
-    named = {text: policy_from(text) for text in policy or []}
-    if not named and said.policy is not None:
-        named = {said.policy.name: said.policy}
+    given = declared(file)
+    named: dict[str, Policy] = {text: named_by(text, "policy", file) for text in policy or []}
+    if not named and given.policy is not None:
+        named = {given.policy.name: given.policy}
     if not named:
         raise InputError(f"{file} names no policy: give one or more with --policy")
-    own, settings = said.types, None
+    own, settings = given.types, None
     if calibrate is not None:
-        settings, own = _constants(calibrate, said.graph)
+        settings, own = _constants(calibrate, given.graph)
     types = hosts_from(prices, shapes, host or [], region, Billing(billing, minimum), list(own))
     if fused is None:
-        fused = calibrate is not None or (prices is None and not said.host_types)
-    with progress_bar(console) as tell:
+        fused = calibrate is not None or (prices is None and not given.host_types)
+    with progress_bar(console) as progress:
         comparison = compare(
-            said.graph,
+            given.graph,
             named,
             types,
             load=load_from(load) if load is not None else None,
             seconds=limit,
             target=target,
-            target_latency=said.target_latency,
-            max_hosts=max_hosts or (1000 if said.cloud is None or prices is not None else said.cloud.max_hosts),
+            target_latency=given.target_latency,
+            max_hosts=max_hosts or (1000 if given.cloud is None or prices is not None else given.cloud.max_hosts),
             monitor=1.0 if fused else 15.0,
             period=period or (2.0 if fused else 60.0),
             seed=seed,
             fused=fused,
             settings=settings,
-            progress=tell,
+            progress=progress,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict)
     _finish(comparison.outcome(), html, json_file, console)
 
 
-def _finish(outcome: "Outcome", html: Path | None, json_file: Path | None, console: "Console") -> None:
+def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, console: "Console") -> None:
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
 
 
 def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ...]]":
-    """Settings and host types that a recorded run gives; raises InputError where it knows an operator of `graph` not."""
+    """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
     from elastream.experiments.calibrated import calibration_of
     from elastream.model.graph import Kind
     from elastream.recording.recorder import Recording
@@ -147,16 +151,16 @@ def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ..
     return found.settings, found.host_types
 
 
-def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Outcome":
-    """Replay a recorded run and print how far the simulation is from it; `wanted` policies beside the recorded one."""
+def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
+    """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
     from elastream.experiments.drift import replayed
     from elastream.recording.recorder import Recording
 
     recording = Recording.read(against or run)
     source = None if against is None else Recording.read(run)
-    policies = _recorded_policy(recording) | {text: policy_from(text) for text in wanted}
-    with progress_bar(console) as tell:
-        found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=tell)
+    policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
+    with progress_bar(console) as progress:
+        found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=progress)
     print_table(console, found.constants())
     print_table(console, found.table())
     print_table(console, found.phases())
@@ -166,48 +170,16 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
 
 def _recorded_policy(recording: "Recording") -> "dict[str, Policy]":
     """The policy of a run with the parameters that it had; none where that is no policy of ours."""
-    from elastream.documents.dataflow import PARTS, POLICIES, imported
+    from elastream.documents.registry import POLICY, made
+    from elastream.documents.user_code import References
 
     name, parameters = recording.header.policy, recording.header.environment.get("policy")
-    if name not in POLICIES or parameters is None:
+    if name not in POLICY.known or parameters is None:
         return {}
     try:
-        given = {
-            key: imported(PARTS[key])(**value) if key in PARTS and isinstance(value, dict) else value
-            for key, value in parameters.items()
-        }
-        return {name: imported(POLICIES[name])(**given)}
-    except (TypeError, ValueError, ElastreamError) as error:
-        raise InputError(f"the recorded policy {name} cannot be made again: {error}") from None
-
-
-def policy_from(text: str) -> "Policy":
-    """The policy that `btu` or `static:hosts=3` names; a usage error where there is none such."""
-    from elastream.documents.dataflow import POLICIES, imported
-
-    name, _, given = text.partition(":")
-    if name not in POLICIES:
-        raise typer.BadParameter(f"there is no policy {name!r} (there are: {', '.join(POLICIES)})")
-    parameters: dict[str, Any] = {}
-    for part in filter(None, given.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise typer.BadParameter(f"{part!r} in {text!r} is not key=value")
-        parameters[key.strip()] = _number(value.strip())
-    try:
-        policy: Policy = imported(POLICIES[name])(**parameters)
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(f"policy {text!r}: {error}") from None
-    return policy
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+        return {name: made(POLICY, name, parameters, References(Path()))}
+    except ElastreamError as error:
+        raise InputError(f"the recorded policy {name} cannot be built from its recorded parameters: {error}") from None
 
 
 def hosts_from(
@@ -227,5 +199,5 @@ def hosts_from(
         raise CloudError(f"the dataflow declares no host type {min(unknown)!r}")
     types = tuple(type for type in declared if not wanted or type.name in wanted)
     if not types:
-        raise CloudError("neither the dataflow nor --prices says what hosts there are to lease")
+        raise CloudError("no host types: declare them in the dataflow, or give a price list with --prices")
     return types

@@ -2,18 +2,19 @@
 
 A lease is a file `h1.json` with the host's name and type; a release takes it away. Whoever runs the machines watches the
 directory, and may say in `h1.status.json` how a host is: {"up": true, "cpu": 0.4, "replicas": 1}. Without that, it is up at
-once, and how used it is stays unknown. `history.log` has a line for each lease and release that was done.
+once, and how much it is used stays unknown. `history.log` has a line for each lease and release that was done.
 """
 
 import json
 import math
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elastream.clouds.provider import HostStatus
+from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem, InputError
 
@@ -21,69 +22,91 @@ __all__ = ["HostDirectory"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """What a host may be called: its name becomes a file's."""
+STATUS: Mapping[str, Any] = {"up": bool, "cpu": int | float, "replicas": int, "address": str}
+"""What a status file may say, and as what."""
 
 
 class HostDirectory:
-    """A `HostProvider` over the directory `path`, which is made where it is not there."""
+    """A `Provider` over the directory `path`, which is made where it is not there. types: what it is known to have."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, types: Sequence[HostType] = ()) -> None:
         self.path = Path(path)
+        self.terms = Terms(tuple(types), max_hosts=sys.maxsize)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._problem(error) from error
 
-    def hosts(self) -> Sequence[HostStatus]:
+    def hosts(self) -> Mapping[str, HostStatus]:
         """Leased hosts in the order of their names; InputError, naming the file, for one that is damaged."""
-        found = []
+        found = {}
+        for name, lease, status in self._records():
+            phase = Phase.UP if status.get("up", True) else Phase.STARTING
+            found[name] = HostStatus(str(lease["type"]), phase, address=str(status.get("address", "")))
+        return found
+
+    def measure(self) -> Mapping[str, Measured]:
+        """What status files say of use; InputError, naming the file, for one that is damaged."""
+        found = {}
+        for name, _, status in self._records():
+            cpu = status.get("cpu")
+            found[name] = Measured(cpu=math.nan if cpu is None else cpu, replicas=status.get("replicas", 0))
+        return found
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Make the file of each host, unless it is there."""
+        files = {name: self._file(name) for name in hosts}
+        try:
+            for name, kind in hosts.items():
+                # Whoever watches must never see half a file: it is written aside and gets its name at once.
+                fresh = self.path / f".{name}.new"
+                fresh.write_text(json.dumps({"host": name, "type": kind.name, "region": kind.region}), encoding="utf-8")
+                try:
+                    os.link(fresh, files[name])
+                except FileExistsError:
+                    continue
+                finally:
+                    fresh.unlink()
+                self._log(f"lease {name}")
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def release(self, hosts: Collection[str]) -> None:
+        """Take the file of each host away, if it is there."""
+        try:
+            for name in filter(NAME.fullmatch, hosts):
+                file = self.path / f"{name}.json"
+                file.with_name(f"{name}.status.json").unlink(missing_ok=True)
+                if file.exists():
+                    file.unlink()
+                    self._log(f"release {name}")
+        except OSError as error:
+            raise self._problem(error) from error
+
+    def report(self, state: RunState) -> None:
+        """Nothing: the directory has no place for it."""
+
+    def owed(self) -> float | None:
+        """None: what the machines cost is their owner's to know."""
+        return None
+
+    def close(self) -> None:
+        """Nothing: hosts outlive whoever leased them, until they are released."""
+
+    def _records(self) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        """(name, lease, status) of each host, checked."""
         for file in sorted(self.path.glob("*.json")):
             if file.name.endswith(".status.json"):
                 continue
-            lease, status = self._read(file), self._read(file.with_name(f"{file.stem}.status.json"))
+            lease, status = self._read(file), self._read(file.with_name(f"{file.stem}.status.json")) or {}
             if lease is None:
                 continue  # it was released a moment ago
-            try:
-                cpu = (status or {}).get("cpu")
-                found.append(
-                    HostStatus(
-                        file.stem,
-                        str(lease["type"]),
-                        bool((status or {}).get("up", True)),
-                        math.nan if cpu is None else float(cpu),
-                        int((status or {}).get("replicas", 0)),
-                    )
-                )
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{file} or its status says nothing of a host: {error!r}") from None
-        return found
-
-    def lease(self, host: str, kind: HostType) -> None:
-        """Make the file of `host`, unless it is there."""
-        file = self._file(host)
-        try:
-            # Whoever watches must never see half a file: it is written aside and gets its name at once.
-            fresh = self.path / f".{host}.new"
-            fresh.write_text(json.dumps({"host": host, "type": kind.name, "region": kind.region}), encoding="utf-8")
-            try:
-                os.link(fresh, file)
-            except FileExistsError:
-                return
-            finally:
-                fresh.unlink()
-            self._log(f"lease {host}")
-        except OSError as error:
-            raise self._problem(error) from error
-
-    def release(self, host: str) -> None:
-        """Take the file of `host` away, if it is there."""
-        file = self._file(host)
-        try:
-            file.with_name(f"{host}.status.json").unlink(missing_ok=True)
-            if file.exists():
-                file.unlink()
-                self._log(f"release {host}")
-        except OSError as error:
-            raise self._problem(error) from error
+            if not isinstance(lease.get("type"), str):
+                raise InputError(f"{file} does not name the host's type: 'type' is {lease.get('type')!r}")
+            for key, wanted in STATUS.items():
+                if (value := status.get(key)) is not None and not isinstance(value, wanted):
+                    raise InputError(f"{self.path / file.stem}.status.json: {key} is {value!r}, which is no {wanted}")
+            yield file.stem, lease, status
 
     def _file(self, host: str) -> Path:
         if not NAME.fullmatch(host):

@@ -1,52 +1,44 @@
-"""Hosts from a pool that this application shares with others: which machines it may use it is told, over HTTP.
+"""Hosts on machines of a pool that several applications share; the pool grants and recalls them over HTTP.
 
-`Pool` is the value users write, `PooledCluster` the processes behind it. A host is a worker process of this application's
-own cluster, as with `Local`; it is started once the pool has granted a machine for it, and while it lives this process
-holds the machine's lock, which the kernel gives to one process at a time: so none has two users, whoever may count as dead.
-The pool may be gone for a while: what was granted stays granted. Who may have what
-`elastream.planning.sharing.pooling` decides.
+`Pool` is the value users write, `PoolHosts` its provider. A host is a worker process of this application's own cluster, as
+with `Local`; it starts once the pool has granted a machine for it. `membership.py` talks to the pool, and
+`elastream.planning.sharing` decides who may have what.
 """
 
 import contextlib
-import os
-import socket
+import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import httpx
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.hosts import LocalHosts
+from elastream.clouds.local.local import Local
+from elastream.clouds.membership import Membership, PoolClient
+from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState, Terms
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem
-from elastream.planning.managers import messages
-from elastream.planning.managers.messages import Holding, View
-from elastream.planning.sharing.messages import Claim, PoolOffer
+from elastream.model.errors import CloudError
+from elastream.planning.sharing.messages import Offer
 
-__all__ = ["Membership", "Pool", "PoolLink", "PooledCluster", "Struck"]
+__all__ = ["Pool", "PoolHosts"]
 
-BEAT = 0.5
-"""Seconds from one claim to the next; the pool takes an application for dead after many times that."""
-ANSWER_WITHIN = 5.0
-"""Seconds after which a claim counts as lost."""
-TOKEN = "ELASTREAM_POOL_TOKEN"
-"""Environment variable that holds the pool's token where none is given: programs are shown around, tokens are not."""
-
-
-class Struck(CloudError):
-    """The pool knows this application no more: it was silent for too long, or the pool has lost its journal."""
+USE_EVERY = 5.0
+"""Seconds from one measurement of the hosts for the pool to the next: each reads every process of every host."""
+EMPTY_AFTER = 30.0
+"""Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where `elastream pool` serves. application: its name there, which no other may have. priority: its weight where
-    more is wanted than there is. minimum: machines that it is sure of. token: what the pool asks for, by default the
-    environment variable ELASTREAM_POOL_TOKEN.
+    url: where the arbiter of the machines serves (`elastream manager`). application: its name there, which no other may
+    have. priority: its weight where more is wanted than there is. minimum: machines that it is sure of. token: what the
+    arbiter asks for, by default the environment variable ELASTREAM_POOL_TOKEN.
 
     Raises CloudError for a priority or a minimum that makes no sense.
     """
@@ -60,310 +52,164 @@ class Pool:
     def __post_init__(self) -> None:
         if not self.application:
             raise CloudError("an application needs a name in its pool")
-        if not self.priority > 0:
+        if not 0 < self.priority < math.inf:
             raise CloudError(f"application {self.application!r} has the priority {self.priority:g}: it must be above 0")
         if self.minimum < 1:
             raise CloudError(
                 f"application {self.application!r} has a minimum of {self.minimum}: it needs at least one host"
             )
 
+    def client(self, transport: httpx.BaseTransport | None = None) -> PoolClient:
+        """What speaks to the pool for the application. transport: another than the network, for tests."""
+        return PoolClient(
+            self.url,
+            self.application,
+            priority=self.priority,
+            minimum=self.minimum,
+            token=self.token,
+            transport=transport,
+        )
+
     @property
     def types(self) -> tuple[HostType, ...]:
         """The host types that the pool has; asks it. Raises ElastreamError where it does not answer."""
-        with PoolLink(self) as link:
-            return link.offer().kinds
+        with self.client() as client:
+            return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """How many machines the pool has; asks it, likewise."""
-        with PoolLink(self) as link:
-            return sum(link.offer().machines.values())
+        """How many machines the pool has; asks it. Raises ElastreamError where it does not answer."""
+        with self.client() as client:
+            return client.offer().max_hosts
 
-    def cluster(self, folder: Path, ports: range | None = None) -> "PooledCluster":
-        """The processes behind it, not started yet; the application is a member from now on. Raises ElastreamError."""
-        return PooledCluster(self, folder, ports)
-
-
-class PoolLink:
-    """This application's end of the conversation with its pool. transport: another than the network, for tests.
-
-    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, Struck where
-    it knows this application no more.
-    """
-
-    def __init__(self, pool: Pool, transport: httpx.BaseTransport | None = None) -> None:
-        self.pool = pool
-        token = pool.token or os.environ.get(TOKEN, "")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> "PoolHosts":
+        """Join the pool and start the cluster, as `Local.open` does; the application is a member until it is closed."""
+        membership = Membership(self.client(), alarms)
         try:
-            # A proxy of the surroundings must not get the token, nor hold a claim back.
-            self._client = httpx.Client(
-                base_url=pool.url, headers=headers, timeout=ANSWER_WITHIN, transport=transport, trust_env=False
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise CloudError(f"{pool.url!r} is no address of a pool: {error}") from None
-        self._place = f"/applications/{quote(pool.application, safe='')}"
-        self._key = ""
-
-    def offer(self) -> PoolOffer:
-        """What the pool has."""
-        return self._offer(self._ask("GET", "/"))
-
-    def join(self) -> PoolOffer:
-        """Become a member; what the pool has."""
-        wanted = {"priority": self.pool.priority, "minimum": self.pool.minimum}
-        answer = self._ask("POST", self._place, wanted)
-        self._key = str(answer.get("key", ""))
-        return self._offer(answer)
-
-    def claim(self, claim: Claim) -> tuple[View, float]:
-        """Say what is held and wanted; what may be used, and what is owed so far."""
-        answer = self._ask("PUT", self._place, claim.to_json())
-        try:
-            view = messages.from_json(answer["view"])
-            if not isinstance(view, View):
-                raise ValueError(type(view).__name__)
-            return view, float(answer["owed"])
-        except (ValueError, KeyError, TypeError):
-            raise self._no_pool() from None
-
-    def leave(self) -> None:
-        """Be a member no more."""
-        self._ask("DELETE", self._place)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def __enter__(self) -> "PoolLink":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        url = self.pool.url
-        try:
-            response = self._client.request(method, path, json=body, headers={"key": self._key})
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            said = str(error) or type(error).__name__
-            raise EnvironmentProblem(f"there is no pool at {url}: {said}") from None
-        try:
-            answer = response.json()
-            refusal = "" if response.status_code == 200 else str(answer["error"])
-        except (ValueError, KeyError, TypeError):
-            raise self._no_pool(response.status_code) from None
-        if response.status_code == 410:
-            raise Struck(f"the pool at {url}: {refusal}")
-        if response.status_code >= 500:
-            raise EnvironmentProblem(f"the pool at {url} fails: {refusal}")
-        if refusal:
-            raise CloudError(f"the pool at {url} refuses application {self.pool.application!r}: {refusal}")
-        return dict(answer)
-
-    def _offer(self, answer: Mapping[str, Any]) -> PoolOffer:
-        try:
-            return PoolOffer.from_json(answer["offer"])
-        except (ValueError, KeyError, TypeError):
-            raise self._no_pool() from None
-
-    def _no_pool(self, status: int = 200) -> EnvironmentProblem:
-        return EnvironmentProblem(f"what answers at {self.pool.url} is no pool (HTTP {status})")
-
-
-class Membership:
-    """What this application holds of its pool and wants of it; the landlord of its hosts. Thread-safe.
-
-    running: names of hosts whose processes are not all gone. evict: ends a host at once, because its machine is another's.
-    """
-
-    def __init__(self, link: PoolLink) -> None:
-        self._link = link
-        self.offer = link.join()
-        self._kind_of = self.offer.kind_of_machine
-        self._lock = threading.RLock()
-        self._view = View(link.pool.application, 0, ())
-        self._owed = 0.0
-        self._number = 0
-        self._bound: dict[str, str] = {}  # machine by host
-        self._locks: dict[str, socket.socket] = {}
-        self._waiting: dict[str, HostType] = {}
-        self._refused: set[str] = set()
-        self._critical = False
-        self._stopping = threading.Event()
-        self._running: Callable[[], Collection[str]] = lambda: ()
-        self._evict: Callable[[str], None] = lambda host: None
-        self._thread = threading.Thread(target=self._beat, name="pool member", daemon=True)
-
-    def start(self, running: Callable[[], Collection[str]], evict: Callable[[str], None]) -> None:
-        """Begin to talk to the pool."""
-        self._running, self._evict = running, evict
-        self._thread.start()
-
-    def close(self) -> None:
-        """Give everything back and leave; the pool notices by itself where it cannot be told."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(2 * ANSWER_WITHIN)
-        for lock in self._locks.values():
-            lock.close()
-        with contextlib.suppress(ElastreamError):
-            self._link.leave()
-        self._link.close()
-
-    # The landlord of the steward.
-
-    def wanted_back(self) -> Collection[str]:
-        """Hosts on machines that the pool gives to somebody else."""
-        with self._lock:
-            leave = set(self._view.leave) - self._refused
-            return {host for host, machine in self._bound.items() if machine in leave}
-
-    def keep(self, host: str) -> None:
-        """The host's machine will not be left: it is told so with the next claim."""
-        with self._lock:
-            self._refused.add(self._bound[host])
-
-    def critical(self, now: bool) -> None:
-        """Whether the service level is missed."""
-        self._critical = now
-
-    def cost(self) -> float:
-        """Money owed to the pool so far, as it said last."""
-        return self._owed
-
-    # What the cluster asks.
-
-    def granted(self, waiting: Mapping[str, HostType]) -> list[str]:
-        """Hosts of those that wait - these and no others - for which there is a machine now."""
-        with self._lock:
-            self._waiting = dict(waiting)
-            free = self._free()
-            found = []
-            for host, type in waiting.items():
-                machine = next((each for each in free if self._kind_of[each] == type.name and self._locked(each)), None)
-                if machine is not None:
-                    free.remove(machine)
-                    found.append(host)
-            return found
-
-    def place(self, host: str, type: HostType, spawn: Callable[[], None]) -> None:
-        """Put the host on a machine that was granted, and spawn it there; raises CloudError where there is none."""
-        with self._lock:
-            of_kind = (each for each in self._free() if self._kind_of[each] == type.name)
-            machine = next((each for each in of_kind if self._locked(each)), None)
-            if machine is None:
-                raise CloudError(f"the pool {self.offer.name!r} has granted no machine for {host!r}")
-            spawn()
-            self._bound[host] = machine
-            self._waiting.pop(host, None)
-
-    def _free(self) -> list[str]:
-        """Machines that may be used, and are not."""
-        taken = {*self._bound.values(), *self._view.leave}
-        return [machine for machine in self._view.hosts if machine not in taken]
-
-    def _locked(self, machine: str) -> bool:
-        """Whether this process has the machine's lock; tries to get it."""
-        if machine not in self._locks:
-            lock = socket.socket(socket.AF_UNIX)
-            try:
-                # An abstract name: the kernel takes it back when its holder is gone, however that came about.
-                lock.bind(f"\0elastream-pool-{self.offer.name}-{machine}")
-            except OSError:
-                lock.close()
-                return False
-            self._locks[machine] = lock
-        return True
-
-    # Talking to the pool.
-
-    def _beat(self) -> None:
-        while not self._stopping.is_set():
-            with contextlib.suppress(ElastreamError):  # cut off: what was granted stays granted
-                self.beat()
-            self._stopping.wait(BEAT)
-
-    def beat(self) -> None:
-        """Say what is held and wanted, and take in the answer; raises ElastreamError where there is none."""
-        claim = self._claim()
-        try:
-            view, owed = self._link.claim(claim)
-        except Struck:
-            # As a new member it has back what nobody took meanwhile, and learns what it has lost.
-            self._link.join()
-            with self._lock:
-                held = claim.holding.hosts
-                self._view = View(self._view.application, 0, held)
-                self._refused.clear()
-            view, owed = self._link.claim(self._claim())
-        with self._lock:
-            self._view, self._owed = view, owed
-            self._refused &= set(view.leave)
-            lost = [host for host, machine in self._bound.items() if machine not in view.hosts]
-        for host in lost:
-            self._evict(host)
-
-    def _claim(self) -> Claim:
-        with self._lock:
-            running = self._running()
-            for host in [host for host in self._bound if host not in running]:
-                self._locks.pop(self._bound.pop(host)).close()
-            used = set(self._bound.values())
-            asks = [type.name for type in self._waiting.values()]
-            kept = []
-            for machine in self._free():
-                # One that was granted and is not used yet: kept for a host that waits, else given back.
-                if self._kind_of[machine] in asks:
-                    asks.remove(self._kind_of[machine])
-                    kept.append(machine)
-                elif lock := self._locks.pop(machine, None):
-                    lock.close()
-            held = tuple(machine for machine in self._view.hosts if machine in used or machine in kept)
-            # What is given back must not be used while the answer is on its way.
-            self._view = replace(self._view, hosts=held)
-            self._number += 1
-            refused = tuple(sorted(self._refused))
-            holding = Holding(self._view.application, self._number, self._view.term, held, refused)
-            return Claim(holding, tuple(asks), self._critical)
-
-
-class PooledCluster(LocalCluster):
-    """The processes of one application of a pool: a cluster of its own, whose hosts stand on machines of the pool."""
-
-    def __init__(self, pool: Pool, folder: Path, ports: range | None = None) -> None:
-        self._member = Membership(PoolLink(pool))
-        self.landlord = self._member
-        try:
-            super().__init__(local_of(self._member.offer, pool.minimum), folder, ports)
+            local = local_of(membership.offer, self.minimum).open(folder, ports=ports, session=session)
         except BaseException:
-            self._member.close()
+            membership.close()
             raise
+        return PoolHosts(membership, local)
 
-    def start(self, master: str | None = None) -> str:
-        """As `LocalCluster.start` does; the pool is talked to from now on."""
-        url = super().start(master)
-        self._member.start(self._running, self.kill)
-        return url
 
-    def room(self, waiting: Mapping[str, HostType], starting: int) -> Sequence[str]:
-        """The hosts that the pool has granted a machine for and that can be started now."""
-        granted = self._member.granted(waiting)
-        return super().room({host: waiting[host] for host in granted}, starting)
+class PoolHosts:
+    """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it."""
 
-    def lease(self, host: str, type: HostType | None = None) -> None:
-        """Start a host on a machine that was granted; raises CloudError where none was."""
-        kind = type or self.local.types[0]
-        if host not in self._hosts:
-            self._member.place(host, kind, lambda: super(PooledCluster, self).lease(host, kind))
+    def __init__(self, membership: Membership, local: LocalHosts) -> None:
+        self._membership, self.local = membership, local
+        self._lock = threading.RLock()
+        self._waiting: dict[str, HostType] = {}
+        self._evicted: set[str] = set()
+        self._closed = False
+        self._held: dict[str, float] = {}  # when each host last held state, or was not ready yet
+        self._seen: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
+        self._state = RunState()
+        self._used: Mapping[str, tuple[int, float | None]] = {}
+        self._next_use = 0.0
+        membership.start(local.occupied, self._evict, self._use)
+
+    @property
+    def terms(self) -> Terms:
+        """What the pool has to offer."""
+        return self.local.terms
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Start `hosts` once the pool has granted machines for them."""
+        with self._lock:
+            self.local.check(hosts)
+            known = self.local.hosts()
+            self._waiting |= {name: kind for name, kind in hosts.items() if name not in known}
+            self._place()
+
+    def release(self, hosts: Collection[str]) -> None:
+        """End `hosts`; their machines go back to the pool with the next claim."""
+        with self._lock:
+            for name in hosts:
+                self._waiting.pop(name, None)
+                self._evicted.discard(name)
+            self.local.release(hosts)
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        """Every host; starts those for which the pool has granted a machine."""
+        with self._lock:
+            self._place()
+            recalled = self._membership.recalled()
+            found = {
+                name: replace(host, recalled=True, reason=recalled[name]) if name in recalled else host
+                for name, host in self.local.hosts().items()
+            }
+            for name in self._evicted & set(found):
+                if found[name].phase is Phase.GONE:
+                    found[name] = replace(found[name], reason="the pool gave its machine to another application")
+            refusal = self._membership.refusal()
+            waits = f"it waits until {self._membership.offer.name!r} grants a machine" + (f": {refusal}" if refusal else "")
+            return found | {name: HostStatus(kind.name, Phase.REQUESTED, waits) for name, kind in self._waiting.items()}
+
+    def measure(self) -> Mapping[str, Measured]:
+        """CPU time and memory, as the processes of this machine have it."""
+        return self.local.measure()
+
+    def report(self, state: RunState) -> None:
+        """Hold settled hosts to their type; tell the pool what is kept, and whether the service level is missed."""
+        self.local.report(state)
+        self._state = state
+        self._membership.report(state.kept, state.critical)
+
+    def owed(self) -> float | None:
+        """This application's part of the pool's bill, as the pool said last."""
+        return self._membership.owed()
 
     def close(self) -> None:
         """End everything, then leave the pool; may be called twice."""
-        super().close()
-        self._member.close()
+        if not self._closed:
+            self._closed = True
+            self._membership.stop()
+            self.local.close()
+            self._membership.close()
+
+    def _place(self) -> None:
+        for name in self._membership.place(self._waiting, lambda host, kind: self.local.lease({host: kind})):
+            del self._waiting[name]
+
+    def _use(self) -> Mapping[str, tuple[int, float | None]]:
+        """How used each host is, by replicas and CPU. Called by the membership's thread alone."""
+        now, state = time.monotonic(), self._state
+        if now < self._next_use:
+            return self._used
+        self._next_use = now + USE_EVERY
+        cores = {kind.name: kind.cores for kind in self.terms.types}
+        types, measured = {name: host.type for name, host in self.local.hosts().items()}, self.local.measure()
+        # While nothing at all is placed, the run is starting, which may take long.
+        placing = not state.holding
+        self._held = {
+            host: now if placing or host in state.holding or host not in state.ready else self._held.get(host, now)
+            for host in measured
+        }
+        seen = {host: (now, used.cpu_seconds) for host, used in measured.items() if used.cpu_seconds is not None}
+        busy: dict[str, float] = {}
+        for host, (_, seconds) in seen.items():
+            before, then = self._seen.get(host, (now, 0.0))
+            if now > before and host in types:
+                busy[host] = max(0.0, seconds - then) / (now - before) / cores[types[host]]
+        self._seen = seen
+        self._used = {host: (int(now - held <= EMPTY_AFTER), busy.get(host)) for host, held in self._held.items()}
+        return self._used
+
+    def _evict(self, host: str) -> None:
+        """End a host at once, because its machine is another application's. Called by the membership's thread."""
+        self._evicted.add(host)
+        with contextlib.suppress(CloudError):  # released, and its last process ended meanwhile
+            self.local.cluster.kill(host)
 
 
-def local_of(offer: PoolOffer, minimum: int = 1) -> Local:
+def local_of(offer: Offer, minimum: int = 1) -> Local:
     """The hosts of a pool as this machine's."""
-    machines = sum(offer.machines.values())
-    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=machines, latency=offer.latency)
+    return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -1,110 +1,263 @@
-"""Where hosts come from: the seam between a run and whoever leases it machines."""
+"""The one seam between whoever needs hosts (a run, Autopilot, a region's manager) and whoever has them.
+
+A `Cloud` is the value that users write; `open` gives its `Provider`. Requests are asynchronous: a verb notes what is wanted
+and returns; what became of it is read from `hosts()`. A new provider is one module here, one line in the table of
+clouds (`elastream.documents.registry`) and one `ProviderCase` for `tests/conformance/provider_suite.py`.
+
+**The contract of every provider.**
+
+*A host* is known by the name that its requester chose. It goes through the phases of `EDGES`, forwards only. A reader that
+looks now and then may miss phases that were short; it never sees one that comes before a phase it has seen.
+
+    REQUESTED -> STARTING   the provider had room (a free machine, a grant, a quota) and began to start it
+    REQUESTED -> GONE       refused for good, or released before it began to start
+    STARTING  -> UP         its machine runs; whether an executor has registered is the session's to see
+    STARTING  -> GONE       it failed to start
+    STARTING, UP -> ENDING  released: it still runs, or still takes room
+    UP        -> GONE       it died, or was taken away
+    ENDING    -> GONE       nothing is left of it
+
+*Room* is the provider's affair: it starts at once what it can, and the rest later, in the order in which it was requested.
+A host that waits is REQUESTED, with the reason. A provider without a thread of its own goes on with this inside `hosts()`.
+
+*Idempotence.* `lease` of a name that is listed, in whatever phase, and `release` of a name that is not, change nothing. So
+every request may be repeated, and must be where its outcome is not known. A name is free again once it is not listed.
+
+*Forgetting.* A host that is GONE stays listed, with the reason, until it is released: none disappears unseen. One that was
+released leaves the list when it is gone. So the list is as long as what is wanted, however many hosts there were.
+
+*Failures.* What happens to a host is its status, GONE with a reason, not an exception. A verb raises CloudError for what
+can never be (a name or a type that this provider does not take), with nothing of the call done. It raises another
+ElastreamError, EnvironmentProblem as a rule, where the provider cannot answer at all: what became of the call is then
+unknown, and the caller repeats it. It raises nothing else.
+
+*Threads.* Every method may be called from several threads at a time and returns within milliseconds: what takes longer, a
+network above all, is the provider's own thread's. Such a thread survives every fault: it logs it with its traceback, or
+sounds an alarm where it was given `Alarms`, and goes on. A provider never calls its user.
+"""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from inspect import getattr_static
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
 
-if TYPE_CHECKING:
-    from elastream.clouds.local.cluster import LocalCluster
+__all__ = [
+    "EDGES",
+    "Cloud",
+    "ExistingSession",
+    "HostStatus",
+    "Measured",
+    "Phase",
+    "Provider",
+    "Reach",
+    "RunState",
+    "Terms",
+    "lacks_as_provider",
+]
 
-__all__ = ["Cloud", "HostProvider", "HostStatus", "Landlord", "Provider"]
-
-
-class Provider(Protocol):
-    """Where hosts come from; `elastream.clouds.local.local.LocalCluster` is one."""
-
-    def room(self, waiting: Mapping[str, HostType], starting: int) -> Collection[str]:
-        """Which of the hosts that wait - these, and no others - may be asked for now, while `starting` hosts come up."""
-        ...
-
-    def lease(self, host: str, type: HostType) -> None:
-        """Ask for a host; returns at once."""
-        ...
-
-    def address(self, host: str) -> str:
-        """Address that its executors register with."""
-        ...
-
-    def alive(self, host: str) -> bool:
-        """Whether it is there."""
-        ...
-
-    def confine(self, host: str, cores: float | None) -> None:
-        """Let its CPU quota be `cores`, or lift it."""
-        ...
-
-    def terminate(self, host: str) -> None:
-        """End it and all that runs on it."""
-        ...
-
-    def cpu_seconds(self, host: str) -> float | None:
-        """CPU seconds it has used, None where that is not known."""
-        ...
-
-    def memory(self, host: str) -> float | None:
-        """Megabytes it uses, None where that is not known."""
-        ...
+NAN = math.nan
 
 
-class Landlord(Protocol):
-    """Who owns the hosts where the provider does not: a pool that several applications share."""
+class Phase(StrEnum):
+    """Where a provider's host is in its life; the edges are in the module's docstring and in `EDGES`."""
 
-    def wanted_back(self) -> Collection[str]:
-        """Hosts that are to be given back, whatever the policy makes of it."""
-        ...
-
-    def keep(self, host: str) -> None:
-        """A host that is wanted back will not be given: nothing else could do its work."""
-        ...
-
-    def critical(self, now: bool) -> None:
-        """Whether the application misses its service level."""
-        ...
-
-    def cost(self) -> float:
-        """Money that the application owes so far."""
-        ...
+    REQUESTED = "requested"
+    STARTING = "starting"
+    UP = "up"
+    ENDING = "ending"
+    GONE = "gone"
 
 
-class Cloud(Protocol):
-    """Where hosts come from, as users write it: `elastream.Local` or `elastream.Pool`."""
-
-    @property
-    def types(self) -> tuple[HostType, ...]:
-        """What can be leased."""
-        ...
-
-    def cluster(self, folder: Path, ports: range | None) -> "LocalCluster":
-        """The cluster behind it, not started yet; its files go into `folder`."""
-        ...
+EDGES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.REQUESTED: frozenset({Phase.STARTING, Phase.GONE}),
+    Phase.STARTING: frozenset({Phase.UP, Phase.ENDING, Phase.GONE}),
+    Phase.UP: frozenset({Phase.ENDING, Phase.GONE}),
+    Phase.ENDING: frozenset({Phase.GONE}),
+    Phase.GONE: frozenset(),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """A leased host as its provider sees it. cpu: utilisation, 0 to 1, NaN where unknown. replicas: that it holds (A_n)."""
+    """A host as its provider sees it now.
 
-    name: str
+    type: name of its host type. reason: why it waits, or why it is gone; one sentence, empty where there is nothing to say.
+    address: what its executors register with, empty before that is known. executor: id of its executor where the provider
+    knows that itself; otherwise its executor is the one that registers from `address`. recalled: its owner wants it back
+    (see `RunState.kept`). namespace: file of its network namespace where it has one of its own on this machine.
+    """
+
     type: str
-    up: bool
-    cpu: float = math.nan
+    phase: Phase
+    reason: str = ""
+    address: str = ""
+    executor: str = ""
+    recalled: bool = False
+    namespace: Path | None = None
+
+    @property
+    def there(self) -> bool:
+        """Whether its machine runs, or is on its way."""
+        return self.phase in (Phase.STARTING, Phase.UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a host uses, as far as its provider knows.
+
+    cpu_seconds: CPU time used so far; memory: megabytes now; None where unknown. cpu: utilisation, 0 to 1, where the
+    provider knows it and no total; NaN where unknown. replicas: operator instances on it (E2DF's A_n), as far as known.
+    """
+
+    cpu_seconds: float | None = None
+    memory: float | None = None
+    cpu: float = NAN
     replicas: int = 0
 
 
-class HostProvider(Protocol):
-    """Leases hosts of one region. Actions are idempotent by name; one that raises ElastreamError is tried again."""
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run reports to its provider, each time in full, so that a report that is lost or repeated does no harm.
 
-    def hosts(self) -> Sequence[HostStatus]:
-        """All hosts that are leased."""
+    ready: hosts that take tasks: their start is over. settled: of these, those that have worked off their first batches and
+    can be held to their type. holding: hosts that hold state of the run. kept: recalled hosts that the run will not leave,
+    because nothing else could do their work. critical: whether the service level is missed, which gives a claim more weight
+    where several share hosts.
+    """
+
+    ready: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
+    holding: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    critical: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a Spark session reaches the provider's hosts, as plain values.
+
+    master: its master URL. driver_address: the address at which hosts reach the driver. executor_memory: mebibytes of heap
+    for each executor. executor_cores: its slots, None where host types differ. settings: further Spark settings.
+    """
+
+    master: str
+    driver_address: str
+    executor_memory: int
+    executor_cores: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a provider has to offer; it does not change while the provider lasts.
+
+    types: what can be leased; the first is that of a run's first hosts. min_hosts, max_hosts: how many. patience: seconds
+    for which a request is left waiting for room while other hosts do the work, before the run withdraws it. reach: None
+    where no session can use the hosts. confinement: one sentence on how hosts are held to their type. link_rate: bytes/s of
+    a host's link in one direction, NaN where nothing limits it.
+    """
+
+    types: tuple[HostType, ...]
+    max_hosts: int
+    min_hosts: int = 1
+    patience: float = 30.0
+    reach: Reach | None = None
+    confinement: str = ""
+    link_rate: float = NAN
+
+
+class Provider(Protocol):
+    """Hosts that can be leased; the module's docstring is the contract."""
+
+    @property
+    def terms(self) -> Terms:
+        """What it has to offer."""
         ...
 
-    def lease(self, host: str, kind: HostType) -> None:
-        """Lease a host under the name `host`, unless that is leased already."""
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Request `hosts` by name. Names that are listed already change nothing."""
         ...
 
-    def release(self, host: str) -> None:
-        """Release `host`, if it is leased."""
+    def release(self, hosts: Collection[str]) -> None:
+        """End `hosts` and all that runs on them, withdraw those that still wait, forget those that are gone."""
         ...
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        """Every host that was leased and is not forgotten, by name.
+
+        Cheap: called every quarter second while hosts come and go, every second otherwise.
+        """
+        ...
+
+    def measure(self) -> Mapping[str, Measured]:
+        """What hosts use, by name, as far as that is known. Dearer than `hosts`: called once an observation."""
+        ...
+
+    def report(self, state: RunState) -> None:
+        """Take note of how the run does. A provider that has no use for it ignores it."""
+        ...
+
+    def owed(self) -> float | None:
+        """Money owed so far where somebody else does the sums (a pool that shares its bill); None: the leases' own cost."""
+        ...
+
+    def close(self) -> None:
+        """End every host that lives through this provider, and return when nothing is left of any.
+
+        May be called twice; no other verb may follow.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingSession:
+    """A session that is there already, whose master hosts are to join.
+
+    executor_memory (mebibytes), executor_slots: what it asks of a host for each executor.
+    """
+
+    master: str
+    executor_memory: int
+    executor_slots: int
+
+
+class Cloud(Protocol):
+    """Where hosts come from, as users write it: `elastream.Local`, `elastream.Pool`, or a class of their own."""
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """What can be leased; the first is that of a run's first hosts."""
+        ...
+
+    @property
+    def max_hosts(self) -> int:
+        """How many hosts there may be at a time."""
+        ...
+
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> Provider:
+        """The provider, ready to lease. `folder` takes its files; `ports` is for what it listens at, None for free ones.
+
+        session: the one that hosts are to join; None: one will be opened as `terms.reach` says. alarms: where faults of the
+        provider's own threads sound. Raises ElastreamError, with nothing left running, where it cannot be opened.
+        """
+        ...
+
+
+def lacks_as_provider(found: Any) -> str:
+    """What `found` lacks to be a `Provider`: one sentence, empty where it lacks nothing."""
+    wanted = [name for name in vars(Provider) if not name.startswith("_")]
+    missing = [name for name in wanted if getattr_static(found, name, None) is None]
+    return f"{type(found).__name__} is no provider of hosts: it has no {', '.join(missing)}" if missing else ""

@@ -22,10 +22,10 @@ from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
 from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
-__all__ = ["LiveView", "PlainView", "View", "sparkline", "view_for"]
+__all__ = ["LiveView", "PlainView", "RunView", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""
@@ -42,7 +42,7 @@ BETWEEN = 6
 BARS = "▁▂▃▄▅▆▇█"
 
 
-class View(Observer, Protocol):
+class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class View(Observer, Protocol):
         ...
 
 
-def view_for(console: Console) -> View:
+def view_for(console: Console) -> RunView:
     """A `LiveView` on a terminal, else a `PlainView`."""
     return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
@@ -118,9 +118,6 @@ class LiveView:
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
-        def of(metric: Metric) -> float:
-            return application(seen, metric)
-
         ready = sum(lease.state in (HostState.RUNNING, HostState.DRAINING) for lease in seen.leases.values())
         curve = max(0, min(60, width - 44))
         table = Table.grid(padding=(0, 2))
@@ -128,19 +125,19 @@ class LiveView:
         table.add_column(no_wrap=True, min_width=18)
         table.add_column(no_wrap=True, style="cyan")
         table.add_row("rate in", rate_text(offered(seen)), sparkline(self._load, curve))
-        table.add_row("processed", rate_text(of(Metric.THROUGHPUT)), "")
+        table.add_row("processed", written(seen, Metric.THROUGHPUT), "")
         table.add_row("backlog", amount(round_known(backlog(seen))), "")
         hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
         table.add_row("executors", str(ready), "")
-        table.add_row("cost so far", money(of(Metric.COST)), "")
+        table.add_row("cost so far", written(seen, Metric.COST), "")
         return table
 
     def _latency(self, seen: Observation) -> Text:
         target, p99 = self._header.target_latency, application(seen, Metric.LATENCY_P99)
         return Text.assemble(
             ("latency      ", "dim"),
-            f"p50 {duration_text(application(seen, Metric.LATENCY_P50))}   p99 ",
+            f"p50 {written(seen, Metric.LATENCY_P50)}   p99 ",
             (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
             overflow="ellipsis",
@@ -157,16 +154,16 @@ class LiveView:
             table.add_column(column, justify="right", no_wrap=True)
         for operator in operators:
 
-            def of(metric: Metric, name: str = operator.name) -> float:
-                return seen.operators.value(name, metric)
+            def of(metric: Metric, name: str = operator.name) -> str:
+                return quantity(metric, seen.operators.value(name, metric))
 
-            p99, level = of(Metric.DURATION_P99), operator.max_duration
-            more = (duration_text(level), amount(of(Metric.PARALLELISM))) if wide else ()
+            p99, level = seen.operators.value(operator.name, Metric.DURATION_P99), operator.max_duration
+            more = (duration_text(level), of(Metric.PARALLELISM)) if wide else ()
             table.add_row(
                 operator.name,
-                rate_text(of(Metric.ARRIVAL_RATE)),
-                duration_text(of(Metric.DURATION_P50)),
-                Text(duration_text(p99), style=style_of(p99, level)),
+                of(Metric.ARRIVAL_RATE),
+                of(Metric.DURATION_P50),
+                Text(of(Metric.DURATION_P99), style=style_of(p99, level)),
                 *more,
             )
         return table
@@ -204,10 +201,10 @@ class PlainView:
         figures = (
             f"rate in {rate_text(offered(observation))}",
             f"backlog {amount(round_known(backlog(observation)))}",
-            f"p50 {duration_text(application(observation, Metric.LATENCY_P50))}",
-            f"p99 {duration_text(application(observation, Metric.LATENCY_P99))}",
+            f"p50 {written(observation, Metric.LATENCY_P50)}",
+            f"p99 {written(observation, Metric.LATENCY_P99)}",
             f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
-            f"cost {money(application(observation, Metric.COST))}",
+            f"cost {written(observation, Metric.COST)}",
         )
         self._print(f"{clock(observation.time):>7}  {'   '.join(figures)}")
 
@@ -260,6 +257,11 @@ def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
         samples = [max((v for v in samples[a:b] if not math.isnan(v)), default=math.nan) for a, b in pairwise(edges)]
     top = max(known) or 1.0
     return "".join(" " if math.isnan(v) else BARS[min(7, int(max(0.0, v) / top * 7.999))] for v in samples)
+
+
+def written(seen: Observation, metric: Metric) -> str:
+    """A metric of the whole dataflow as people read it."""
+    return quantity(metric, application(seen, metric))
 
 
 def application(seen: Observation, metric: Metric) -> float:

@@ -1,1 +1,1 @@
-"""YAML to the model: every error names file, line and field."""
+"""Reads YAML documents to the model; every error names file, line and field."""

@@ -12,18 +12,18 @@
     policy: {threshold: {scale_out: 0.7}}
     cloud: {local: {host_type: small, max_hosts: 6}}
 
-Paths and `file.py:function` are relative to the document. Every error names file, line and field in one sentence.
+Paths and `file.py:name` are relative to the document; a policy, cloud, source or sink may be a class of the user's,
+`module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from elastream.documents.located import Loc, Located, read_yaml
+from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made
 from elastream.documents.schema import (
     FORMS,
     KEYED_FORMS,
@@ -34,94 +34,38 @@ from elastream.documents.schema import (
     SinkKeys,
     chosen,
 )
-from elastream.documents.user_code import Functions, near
+from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
-from elastream.model.units import duration
 from elastream.workload import pattern_from
 
-__all__ = ["CLOUDS", "POLICIES", "Document", "Setting", "imported", "load_document"]
-
-POLICIES: Mapping[str, str] = {
-    "threshold": "elastream.planning.policies.threshold:Threshold",
-    "static": "elastream.planning.policies.static:Static",
-    "queue_threshold": "elastream.planning.policies.queue_threshold:QueueThreshold",
-    "btu": "elastream.planning.policies.btu:Btu",
-    "e2df": "elastream.planning.policies.e2df:E2df",
-    "otd": "elastream.planning.policies.otd:Otd",
-    "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
-    "even": "elastream.planning.policies.baselines:Even",
-    "random": "elastream.planning.policies.baselines:Random",
-}
-"""Policies by the name that a document calls them, as `module:class`; imported when used."""
-
-CLOUDS: Mapping[str, str] = {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"}
-"""Providers of hosts, likewise."""
-
-PARTS: Mapping[str, str] = {
-    "network": "elastream.clouds.local.network:Link",
-    "weights": "elastream.planning.policies.btu:DownscalingWeights",
-}
-"""Parameters that are a mapping in a document and an object of their own in Python."""
+__all__ = ["Document", "Setting", "load_document"]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A policy or a provider of hosts as the document names it; `build` makes it, and imports it only then."""
+    """A policy or a cloud, a source or a sink as the document names it; `build` makes it, and imports it only then."""
 
     name: str
     parameters: Mapping[str, Any]
-    _target: str
+    _registry: Registry
     _place: Loc
     _file: Located = field(repr=False)
+    _references: References = field(repr=False)
 
     def build(self) -> Any:
-        """The policy or provider; raises DataflowError with the line for a parameter it does not take or refuses."""
-        return _build(self._target, self.parameters, self._place, self._file)
+        """What is named; raises DataflowError with the line for what it is not, does not take or refuses."""
 
+        def refusal(path: tuple[str, ...], sentence: str) -> DataflowError:
+            return self._file.error((*self._place, *path), sentence)
 
-def imported(target: str) -> Callable[..., Any]:
-    """What `"module:name"`, as in `POLICIES`, names."""
-    module, _, attribute = target.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def _build(target: str, parameters: Mapping[str, Any], place: Loc, file: Located) -> Any:
-    factory = imported(target)
-    hints = get_type_hints(factory)
-    known = inspect.signature(factory).parameters
-    arguments = {}
-    for name, value in parameters.items():
-        here = (*place, name)
-        if name not in known:
-            raise file.error(here, f"there is no such parameter{near(name, known)}")
-        if name in PARTS and isinstance(value, Mapping):
-            arguments[name] = _build(PARTS[name], value, here, file)
-        else:
-            arguments[name] = _fitting(value, hints.get(name), here, file)
-    try:
-        return factory(**arguments)
-    except (ElastreamError, TypeError, ValueError) as error:
-        # The parameter that the sentence names or quotes, if any, has the better line.
-        named = next((name for name, value in parameters.items() if name in str(error) or repr(value) in str(error)), None)
-        raise file.error((*place, named) if named else place, str(error)) from None
-
-
-def _fitting(value: Any, hint: Any, place: Loc, file: Located) -> Any:
-    """`value` as a parameter annotated `hint` takes it: numbers may be written as durations."""
-    wanted = set(get_args(hint)) or {hint}
-    if str in wanted or not wanted & {int, float}:
-        return value
-    if isinstance(value, str) and float in wanted:
-        with _located(file, place):
-            return duration(value)
-    if isinstance(value, bool) or not isinstance(value, int | (float if float in wanted else int)):
-        raise file.error(place, f"{value!r} is not a {'number' if float in wanted else 'whole number'}")
-    return value
+        try:
+            return made(self._registry, self.name, self.parameters, self._references, refusal)
+        except ProgramError as error:
+            raise self._file.error(self._place, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -152,23 +96,24 @@ def load_document(path: Path | str) -> Document:
     """
     file = read_yaml(Path(path))
     keys: DocumentKeys = file.validate(DocumentKeys)
+    references = References(file.path.parent)
     host_types = {name: _host_type(file, name, each) for name, each in keys.host_types.items()}
     return Document(
         path=file.path,
-        flow=_flow(file, keys),
-        policy=_setting(file, "policy", keys.policy, POLICIES, {}),
-        cloud=_setting(file, "cloud", keys.cloud, CLOUDS, host_types),
+        flow=_flow(file, keys, references),
+        policy=_setting(file, ("policy",), keys.policy, POLICY, references),
+        cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         target_latency=keys.target_latency,
         host_types=host_types,
     )
 
 
-def _flow(file: Located, keys: DocumentKeys) -> Dataflow:
-    flow, functions = Dataflow(keys.dataflow), Functions(file.path.parent)
+def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow:
+    flow = Dataflow(keys.dataflow)
     for name, operator in keys.operators.items():
         _check_inputs(file, keys, name)
         taps = [Tap(e.operator, Delivery(e.delivery), e.durable, e.choice) for e in operator.from_]
-        built = _operator(file, name, operator, functions)
+        built = _operator(file, name, operator, references)
         flow.add(built, taps, Delivery.KEYED if built.kind is Kind.KEYED else None)
     try:
         _ = flow.graph
@@ -188,25 +133,25 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
         if keys.operators[edge.operator].sink is not None:
             raise file.error(place, f"{edge.operator!r} is a sink: nothing comes out of it")
         if edge.operator in seen:
-            raise file.error(place, f"{edge.operator!r} stands twice")
+            raise file.error(place, f"{edge.operator!r} is listed twice")
         seen.add(edge.operator)
 
 
-def _operator(file: Located, name: str, keys: OperatorKeys, functions: Functions) -> Operator:
+def _operator(file: Located, name: str, keys: OperatorKeys, references: References) -> Operator:
     place: Loc = ("operators", name)
     kind, returns = Kind.TRANSFORM, keys.returns
-    endpoint: SourceSpec | SinkSpec | str | None = None
+    reads = writes = None
     if keys.source is not None:
-        kind, endpoint = Kind.SOURCE, (reads := _source(file, place, keys))
+        kind, reads = Kind.SOURCE, _source(file, place, keys, references)
         returns = reads.schema if reads is not None else ""
     elif keys.sink is not None:
-        kind, endpoint = Kind.SINK, _sink(keys.sink, file.path.parent)
+        kind, writes = Kind.SINK, _sink(file, place, keys.sink, references)
     elif keys.key_by is not None:
-        kind, endpoint = Kind.KEYED, keys.state
+        kind = Kind.KEYED
     return Operator(
         name=name,
         kind=kind,
-        alternates=_alternates(file, place, name, keys, functions),
+        alternates=_alternates(file, place, name, keys, references),
         returns=returns,
         key=tuple(keys.key_by or ()),
         max_duration=keys.max_duration,
@@ -215,25 +160,27 @@ def _operator(file: Located, name: str, keys: OperatorKeys, functions: Functions
         image=keys.image,
         waits=keys.waits,
         record_bytes=keys.record_bytes,
-        endpoint=endpoint,
+        reads=reads,
+        writes=writes,
+        state=keys.state,
     )
 
 
-def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, functions: Functions) -> tuple[Alternate, ...]:
+def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, references: References) -> tuple[Alternate, ...]:
     if keys.alternates is not None:
         found = []
         for label, each in keys.alternates.items():
-            function, form = _function(file, (*place, "alternates", label), each, functions)
+            function, form = _function(file, (*place, "alternates", label), each, references)
             found.append(Alternate(label, function, form, each.value, each.cost, each.selectivity))
         return tuple(found)
     if keys.source is not None or keys.sink is not None:
         return ()
-    function, form = _function(file, place, keys, functions)
+    function, form = _function(file, place, keys, references)
     return (Alternate(name, function, form, cost=keys.cost, selectivity=keys.selectivity),)
 
 
 def _function(
-    file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, functions: Functions
+    file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References
 ) -> tuple[Callable[..., Any] | Mapping[str, str] | None, Form]:
     forms = {**FORMS, **KEYED_FORMS} if isinstance(keys, OperatorKeys) else FORMS
     key = chosen(keys, forms)
@@ -243,7 +190,7 @@ def _function(
     if isinstance(written, Mapping):
         return dict(written), forms[key]
     with _located(file, (*place, key)):
-        return functions.find(written), forms[key]
+        return references.find(written), forms[key]
 
 
 @contextmanager
@@ -255,15 +202,18 @@ def _located(file: Located, place: Loc) -> Iterator[None]:
         raise file.error(place, str(error)) from error
 
 
-def _source(file: Located, place: Loc, keys: OperatorKeys) -> SourceSpec | None:
+def _source(file: Located, place: Loc, keys: OperatorKeys, references: References) -> SourceSpec | None:
     assert keys.source is not None
     load = None
     if keys.load is not None:
-        if keys.source.simulated or keys.source.kafka is not None:
+        if keys.source.simulated or keys.source.own is not None or keys.source.kafka is not None:
             raise file.error((*place, "load"), "a load needs records to draw from: text_files, files or records")
         with _located(file, (*place, "load")):
             load = pattern_from(_plain(keys.load), file.path.parent)
     source, folder = keys.source, file.path.parent
+    if (own := _setting(file, (*place, "source"), source.own, SOURCE, references)) is not None:
+        reader: SourceSpec = own.build()
+        return reader
     if source.text_files is not None:
         return TextFiles(_relative(source.text_files, folder), load)
     if source.files is not None:
@@ -275,9 +225,12 @@ def _source(file: Located, place: Loc, keys: OperatorKeys) -> SourceSpec | None:
     return None
 
 
-def _sink(keys: SinkKeys, folder: Path) -> SinkSpec | None:
+def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> SinkSpec | None:
+    if (own := _setting(file, (*place, "sink"), keys.own, SINK, references)) is not None:
+        writer: SinkSpec = own.build()
+        return writer
     if keys.parquet is not None:
-        return ParquetSink(_relative(keys.parquet, folder))
+        return ParquetSink(_relative(keys.parquet, file.path.parent))
     if keys.collect is not None:
         return Collected(keys.collect)
     if keys.kafka is not None:
@@ -287,23 +240,24 @@ def _sink(keys: SinkKeys, folder: Path) -> SinkSpec | None:
 
 def _setting(
     file: Located,
-    key: str,
+    place: Loc,
     written: Mapping[str, Mapping[str, Any]] | None,
-    registry: Mapping[str, str],
-    host_types: Mapping[str, HostType],
+    registry: Registry,
+    references: References,
+    host_types: Mapping[str, HostType] | None = None,
 ) -> Setting | None:
     if written is None:
         return None
     ((name, parameters),) = written.items()
-    place = file.written((key, name)) or (key,)
-    if name not in registry:
-        raise file.error(place, f"there is no {key} {name!r}{near(name, registry)}")
-    given = {parameter: _plain(value) for parameter, value in parameters.items()}
-    if (named := str(given.get("host_type"))) in host_types:
-        given["host_type"] = host_types[named]
-    if isinstance(several := given.get("host_types"), list):
-        given["host_types"] = tuple(host_types.get(str(each), each) for each in several)
-    return Setting(name, given, registry[name], place, file)
+    place = file.written((*place, name)) or place
+    if name not in registry.known and ":" not in name:
+        raise file.error(place, f"there is no {registry.what} {name!r}{near(name, registry.known)}")
+    given, types = {parameter: _plain(value) for parameter, value in parameters.items()}, host_types or {}
+    if (named := str(given.get("host_type"))) in types:
+        given["host_type"] = types[named]
+    if isinstance(several := given.get("host_types"), list) and types:
+        given["host_types"] = tuple(types.get(str(each), each) for each in several)
+    return Setting(name, given, registry, place, file, references)
 
 
 def _host_type(file: Located, name: str, keys: HostTypeKeys) -> HostType:

@@ -1,6 +1,6 @@
-"""YAML with the place of everything in it, so that an error can say file, line and field in one sentence.
+"""Reads YAML with source positions, so that an error names file, line and field in one sentence.
 
-Reading, duplicate keys and syntax errors are dealt with here; what the keys mean is `elastream.documents.schema`.
+This module handles reading, duplicate keys and syntax errors; `elastream.documents.schema` defines the keys.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from elastream.model.errors import DataflowError, InputError
 __all__ = ["Loc", "Located", "read_yaml"]
 
 Loc: TypeAlias = tuple[str | int, ...]
-"""Keys and list positions from the top of a document down to a value."""
+"""Path of a value in a document: keys and list positions from the top."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """A parsed YAML file; `data` is its top mapping as ruamel keeps it, with line numbers."""
+    """A parsed YAML file; data: its top mapping, as ruamel objects with line numbers."""
 
     path: Path
     data: Mapping[str, Any]
 
     def line(self, loc: Loc) -> int:
-        """Line, from 1, of the value at `loc`, or of the nearest thing around it that stands in the file."""
+        """Line, from 1, of the value at `loc`, or of the nearest enclosing value in the file."""
         return ([1] + [line for _, line in self._walk(loc)])[-1]
 
     def error(self, loc: Loc, sentence: str) -> DataflowError:
@@ -40,11 +40,11 @@ class Located:
         return DataflowError(f"{self.path}:{self.line(loc)}: {field + ': ' if field else ''}{sentence}")
 
     def written(self, loc: Loc) -> Loc:
-        """The part of `loc` that stands in the file: normalised values have more steps than were written."""
+        """The part of `loc` that exists in the file: normalised values have steps that were not written."""
         return tuple(step for step, _ in self._walk(loc))
 
     def _walk(self, loc: Loc) -> Iterator[tuple[str | int, int]]:
-        """The steps of `loc` that stand in the file, each with its line."""
+        """The steps of `loc` that exist in the file, each with its line."""
         node: Any = self.data
         for step in loc:
             if isinstance(node, Mapping) and step in node:
@@ -52,13 +52,13 @@ class Located:
             elif isinstance(node, list) and isinstance(step, int) and step < len(node):
                 yield step, node.lc.item(step)[0] + 1  # type: ignore[attr-defined]
             elif isinstance(step, int):
-                continue  # one thing written where a list may stand
+                continue  # a single value written in place of a list
             else:
                 return
             node = node[step]
 
     def validate(self, schema: type[BaseModel]) -> Any:
-        """`data` as `schema` has it; raises DataflowError for the first thing in the file that is wrong."""
+        """Validate `data` against `schema`. Raises DataflowError for the first error in file order."""
         try:
             return schema.model_validate(self.data)
         except ValidationError as problem:
@@ -97,9 +97,9 @@ class Located:
 
 
 def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
-    """The mapping in the YAML file `path`; raises InputError for the file, DataflowError for its syntax.
+    """Read the mapping in the YAML file `path`. Raises InputError for an unreadable file, DataflowError for its syntax.
 
-    form: what a document should be, for the error where it is no mapping.
+    form: description of a valid document, for the error if it is not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -111,10 +111,10 @@ def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'da
         data = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         first = next((part for part in str(error.problem).split('"')[1:2]), "")
-        raise DataflowError(f"{path}:{_line(error)}: the key {first!r} stands twice") from None
+        raise DataflowError(f"{path}:{_line(error)}: the key {first!r} is given twice") from None
     except MarkedYAMLError as error:
-        said = " ".join(str(part) for part in (error.context, error.problem) if part)
-        raise DataflowError(f"{path}:{_line(error)}: this is not YAML: {said}") from None
+        problem = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise DataflowError(f"{path}:{_line(error)}: this is not YAML: {problem}") from None
     except YAMLError as error:
         raise DataflowError(f"{path}: this is not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(data, Mapping):
@@ -128,7 +128,7 @@ def _line(error: MarkedYAMLError) -> int:
 
 
 def _shown(value: Any) -> str:
-    """`value` as a person wrote it, short."""
+    """Short description of `value` for an error."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""The keys of a dataflow written as YAML, what each may hold, and what excludes what.
+"""Defines the keys of a YAML dataflow: their types, and which exclude each other.
 
-Only the form is checked here, field by field, with units turned into numbers; names are resolved into operators, functions
-and loads by `elastream.documents.dataflow`.
+This module validates fields and converts units to numbers; `elastream.documents.dataflow` resolves names to operators,
+functions and loads.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ FORMS: Mapping[str, Form] = {
     "map_pandas": Form.PANDAS,
     "select": Form.COLUMNS,
 }
-"""Keys that give a stateless operator its function, named as in the Python API."""
+"""Keys for the function of a stateless operator, named as in the Python API."""
 
 SOURCES = ("text_files", "files", "records", "kafka")
 SINKS = ("parquet", "collect", "kafka")
@@ -55,12 +55,12 @@ def _quantity(parse: Callable[[float | str], float], example: str) -> BeforeVali
 
 
 def _listed(value: object) -> object:
-    """One thing where a list of them may stand."""
+    """Wrap a single value in a list."""
     return value if isinstance(value, list) else [value]
 
 
 def _named(value: object) -> object:
-    """A name alone, or with nothing below it, is a name without parameters."""
+    """Normalise a name alone, or with nothing below it, to a mapping without parameters."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):
@@ -68,8 +68,13 @@ def _named(value: object) -> object:
     return value
 
 
-def _simulated(value: object) -> object:
-    return {"simulated": True} if value == "simulated" else value
+def _endpoint(value: object) -> object:
+    """`simulated`, and a class of the user's with or without parameters, as the keys for them."""
+    if value == "simulated":
+        return {"simulated": True}
+    if isinstance(value, str | Mapping) and isinstance(named := _named(value), Mapping) and len(named) == 1:
+        return {"own": named} if ":" in next(iter(named)) else value
+    return value
 
 
 def _edges(value: object) -> object:
@@ -86,13 +91,13 @@ Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class Keys(BaseModel):
-    """A mapping in which nothing may stand that nobody reads."""
+    """A mapping that forbids unknown keys."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
 
 
 class EdgeKeys(Keys):
-    """Where an operator takes its records from, and how they travel."""
+    """An input of an operator, with the delivery of its records."""
 
     operator: str
     delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
@@ -109,7 +114,7 @@ class EdgeKeys(Keys):
 
 
 class AlternateKeys(Keys):
-    """One implementation of an operator: at most one function, its value, and what it costs where that is known."""
+    """One implementation of an operator: at most one function, its value, and its cost if known."""
 
     map: str | None = None
     flat_map: str | None = None
@@ -128,9 +133,12 @@ class AlternateKeys(Keys):
 
 
 class SourceKeys(Keys):
-    """What a source reads: one of text_files, files, records and kafka, with what belongs to it; or only `simulated`."""
+    """What a source reads: one of text_files, files, records and kafka with its options; `simulated`; or `own`, a class of
+    the user's with its parameters.
+    """
 
     simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
     text_files: str | None = None
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
@@ -142,6 +150,8 @@ class SourceKeys(Keys):
 
     @model_validator(mode="after")
     def _one(self) -> "SourceKeys":
+        if self.own is not None:
+            return self
         kind = _exactly_one(self, (*SOURCES, "simulated"), "source")
         owners = {"format": ("files",), "servers": ("kafka",), "options": ("kafka",), "schema_": ("files", "records")}
         _belongs(self, owners, kind)
@@ -151,9 +161,10 @@ class SourceKeys(Keys):
 
 
 class SinkKeys(Keys):
-    """What a sink writes: one of parquet, collect and kafka; or only `simulated`."""
+    """What a sink writes: one of parquet, collect and kafka; `simulated`; or `own`, a class of the user's."""
 
     simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
     parquet: str | None = None
     collect: str | None = None
     kafka: str | None = None
@@ -162,6 +173,8 @@ class SinkKeys(Keys):
 
     @model_validator(mode="after")
     def _one(self) -> "SinkKeys":
+        if self.own is not None:
+            return self
         kind = _exactly_one(self, (*SINKS, "simulated"), "sink")
         _belongs(self, {"servers": ("kafka",), "options": ("kafka",)}, kind)
         return self
@@ -171,8 +184,8 @@ class OperatorKeys(Keys):
     """An operator: a source, a sink, a function of records, or a function of records by key."""
 
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
-    source: Annotated[SourceKeys | None, BeforeValidator(_simulated)] = None
-    sink: Annotated[SinkKeys | None, BeforeValidator(_simulated)] = None
+    source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
+    sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
     load: Any = None
     map: str | None = None
     flat_map: str | None = None
@@ -204,7 +217,7 @@ class OperatorKeys(Keys):
         if kind != "source" and not self.from_:
             raise ValueError("'from' is missing: it names the operator (or operators) whose records arrive here")
         if (kind in KEYED_FORMS) != ("key_by" in given):
-            missing = "'key_by' is missing: the columns that make the key" if kind in KEYED_FORMS else None
+            missing = "'key_by' is missing: the columns of the key" if kind in KEYED_FORMS else None
             raise ValueError(missing or f"'key_by' is for 'aggregate' and 'apply'; this operator has {kind!r}")
         belongs = {"load": ("source",), "state": ("apply",), "returns": (*FORMS, "alternates", "apply")}
         belongs |= dict.fromkeys(("cost", "selectivity"), (*FORMS, *KEYED_FORMS))  # alternates have their own
@@ -215,7 +228,7 @@ class OperatorKeys(Keys):
 
 
 class HostTypeKeys(Keys):
-    """A kind of host that can be leased; `btu` is its billing time unit, paid in whole."""
+    """A type of host that can be leased; `btu` is its billing time unit, paid in whole."""
 
     cores: float
     memory: Memory = 4000.0
@@ -230,7 +243,7 @@ class HostTypeKeys(Keys):
     stop: Duration = 10.0
 
     def built(self, name: str) -> HostType:
-        """The host type `name`; raises CloudError for what makes no sense."""
+        """Build the host type `name`. Raises CloudError for invalid values."""
         return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
 
 
@@ -251,12 +264,12 @@ class DocumentKeys(Keys):
     @classmethod
     def _one_name(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and len(value) != 1:
-            raise ValueError(f"{len(value)} names stand here; one is needed, with its parameters below it")
+            raise ValueError(f"{len(value)} names are given; exactly one is needed, with its parameters below it")
         return value
 
 
 def chosen(keys: BaseModel, names: Any) -> str | None:
-    """The one of `names` that was written, or None."""
+    """The first of `names` with a value, or None."""
     return next((name for name in names if getattr(keys, name) is not None), None)
 
 

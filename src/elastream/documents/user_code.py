@@ -1,7 +1,7 @@
-"""Users' own code: functions named in a document, and what to say when such code fails.
+"""Loads user functions and classes named in a document or a command, and attributes errors to user code or this package.
 
-A user who made a typing error should read the file and the line of it in one sentence, not our stack; a fault of ours
-must keep its stack trace. Where the line runs is decided here, once, for documents and for the command line.
+An error in user code is reported in one sentence with file and line, without a stack trace; a fault of this package keeps
+its stack trace. Documents and the command line share this rule.
 """
 
 import difflib
@@ -10,24 +10,24 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import elastream
 from elastream.model.errors import ElastreamError
 
-__all__ = ["Functions", "ProgramError", "blame", "importing_from", "near", "placed"]
+__all__ = ["ProgramError", "References", "blame", "importing_from", "near", "placed"]
 
 _OURS = Path(elastream.__file__).parent
 
 
 class ProgramError(ElastreamError):
-    """A user's program cannot be read or fails by itself; the sentence names file and line."""
+    """A user's program cannot be loaded, or raises; the message names file and line."""
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`", did you mean 'cores'?"` where one of `known` is close to `name`, else what there is."""
+    """`", did you mean 'cores'?"` if one of `known` is close to `name`, else the list of `known`."""
     options = sorted(known)
     close = difflib.get_close_matches(name, options, n=1)
     if close:
@@ -36,10 +36,10 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def blame(error: BaseException, folder: Path) -> ProgramError | None:
-    """The one sentence for an error that code below `folder` caused by itself; None where ours was at work inside it.
+    """Describe an error raised by code below `folder`; None if frames of this package lie inside the innermost user frame.
 
-    Frames are read from the innermost: what the user's code called outside Elastream (the standard library, packages)
-    is the user's affair, and the line named is the innermost one of the user's own.
+    Code outside Elastream that the user's code called (standard library, packages) counts as the user's; the line named is
+    the innermost one of the user's own files.
     """
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).suffix == ".py":
         return ProgramError(f"{_short(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}")
@@ -51,9 +51,9 @@ def blame(error: BaseException, folder: Path) -> ProgramError | None:
 
 
 def placed(error: ElastreamError, folder: Path) -> ElastreamError:
-    """`error` with the line of the user's code before it, where that line wrote down what is wrong; else `error` itself.
+    """`error` prefixed with the line of the user's code that caused it, if any; else `error` itself.
 
-    What goes wrong inside `run(...)` has a place of its own, the line of the call would add nothing.
+    Errors inside `run(...)` name their own place and get no prefix.
     """
     inside, place = _innermost(error, folder)
     if place is None or any(frame.endswith("api/run.py") for frame in inside):
@@ -62,7 +62,7 @@ def placed(error: ElastreamError, folder: Path) -> ElastreamError:
 
 
 def _innermost(error: BaseException, folder: Path) -> tuple[list[str], str | None]:
-    """Our files that were at work inside the innermost line of the user's, and that line as `file:line`, if any."""
+    """(files of this package called inside the innermost user frame; that frame as `file:line`, or None)."""
     inside, root = [], folder.resolve()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
@@ -81,14 +81,14 @@ def _is_users(file: Path, root: Path) -> bool:
 
 
 def _short(file: str | Path) -> str:
-    """`file` relative to the working directory where it lies below it."""
+    """`file` relative to the working directory, if it lies below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
-    """Let `import` find modules in `folder` first, as `python file.py` does for its own."""
+    """Put `folder` first on the import path, as `python file.py` does for the file's folder."""
     entry = str(folder.resolve())
     sys.path.insert(0, entry)
     try:
@@ -97,62 +97,74 @@ def importing_from(folder: Path) -> Iterator[None]:
         sys.path.remove(entry)
 
 
-class Functions:
-    """Functions by reference, `"module:function"` or `"file.py:function"`, the latter relative to `folder`.
+class References:
+    """Functions and classes by reference, `"module:name"` or `"file.py:name"`, the latter relative to the first of
+    `folders` that has the file.
 
-    A file is executed once however many of its functions are used, and is not left among the imported modules: what
-    comes from it is pickled by value, so that it reaches leased hosts that have no such file.
+    A file is executed once however much of it is used, and is not left among the imported modules: functions that come
+    from it are pickled by value, so that they reach leased hosts that have no such file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
         self._files: dict[Path, dict[str, Any]] = {}
 
-    def find(self, reference: str) -> Callable[..., Any]:
-        """The function that `reference` names; ProgramError says what is missing, or where the user's code fails."""
+    def find(self, reference: str, what: str = "function") -> Callable[..., Any]:
+        """What `reference` names, a `what`; ProgramError says what is missing, or where the user's code fails."""
         place, colon, attribute = reference.rpartition(":")
         if not (colon and place and attribute):
-            raise ProgramError(f"{reference!r} names no function: write 'module:function' or 'file.py:function'")
+            name = "function" if what == "function" else "Class"
+            raise ProgramError(f"{reference!r} names no {what}: write 'module:{name}' or 'file.py:{name}'")
         names = self._file(place) if place.endswith(".py") else self._module(place)
         head, *rest = attribute.split(".")
         if head not in names:
-            functions = [name for name, value in names.items() if callable(value) and not name.startswith("_")]
-            raise ProgramError(f"{place} has no function {head!r}{near(head, functions)}")
+            own = [
+                name
+                for name, value in names.items()
+                if callable(value) and not name.startswith("_") and getattr(value, "__module__", "") == names["__name__"]
+            ]
+            raise ProgramError(f"{place} has no {what} {head!r}{near(head, own)}")
         found: Any = names[head]
         for name in rest:
             if not hasattr(found, name):
-                raise ProgramError(f"{place} has no function {attribute!r}")
+                raise ProgramError(f"{place} has no {what} {attribute!r}")
             found = getattr(found, name)
         if not callable(found):
-            raise ProgramError(f"{attribute!r} of {place} is no function but {type(found).__name__}")
-        function: Callable[..., Any] = found
-        return function
+            raise ProgramError(f"{attribute!r} of {place} is no {what} but {type(found).__name__}")
+        named: Callable[..., Any] = found
+        return named
+
+    @contextmanager
+    def user_code(self) -> Iterator[None]:
+        """Run the user's code: what it raises by itself becomes a ProgramError with file and line."""
+        with ExitStack() as stack:
+            for folder in reversed(self._folders):
+                stack.enter_context(importing_from(folder))
+            try:
+                yield
+            except ElastreamError:
+                raise
+            except Exception as error:
+                blamed = (blame(error, folder) for folder in self._folders)
+                raise next(filter(None, blamed), error) from error
 
     def _file(self, place: str) -> dict[str, Any]:
-        path = (self._folder / place).resolve()
+        path = next((f / place for f in self._folders if (f / place).is_file()), self._folders[0] / place).resolve()
         if path not in self._files:
             if not path.is_file():
-                raise ProgramError(f"there is no file {_short(self._folder / place)}")
-            with self._user_code():
+                raise ProgramError(f"there is no file {_short(self._folders[0] / place)}")
+            with self.user_code():
                 # A name no import can have: nothing that is imported is shadowed while the file runs.
                 self._files[path] = runpy.run_path(str(path), run_name=f"document:{path.stem}")
         return self._files[path]
 
     def _module(self, place: str) -> dict[str, Any]:
-        with self._user_code():
+        if not all(part.isidentifier() for part in place.split(".")):
+            raise ProgramError(f"{place!r} is no name of a module")
+        with self.user_code():
             try:
                 return vars(importlib.import_module(place))
             except ModuleNotFoundError as error:
                 if error.name and (place == error.name or place.startswith(f"{error.name}.")):
                     raise ProgramError(f"there is no module {error.name!r}") from None
                 raise
-
-    @contextmanager
-    def _user_code(self) -> Iterator[None]:
-        with importing_from(self._folder):
-            try:
-                yield
-            except ElastreamError:
-                raise
-            except Exception as error:
-                raise blame(error, self._folder) or error from error

@@ -1,1 +1,1 @@
-"""The evaluations of the papers, a folder each, and what they share: cases, assumptions, outcomes, pages, comparisons."""
+"""Evaluations of the papers, one folder each, and shared parts: cases, assumptions, outcomes, pages, comparisons."""

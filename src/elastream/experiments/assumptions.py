@@ -1,7 +1,7 @@
-"""What a paper leaves open, as numbers with a unit and a reason, each of which can be halved and doubled.
+"""Assumptions of experiments: values that a paper does not give, with unit and reason, which can be halved and doubled.
 
-An experiment keeps its own in a frozen dataclass whose fields are `assumed`; a page lists them and, where asked, says what
-its bars come to under each of the `variations`.
+An experiment declares them in a frozen dataclass with `assumed` fields; its page lists them and, on request, the values of
+its bars under each of the `variations`.
 """
 
 from collections.abc import Mapping
@@ -18,33 +18,33 @@ __all__ = ["FACTORS", "assumed", "assumption_table", "scaled", "values", "variat
 A = TypeVar("A", bound="DataclassInstance")
 
 FACTORS = (0.5, 2.0)
-"""By which every assumption is multiplied in turn."""
+"""Factors by which each assumption is multiplied in turn."""
 
 
 def assumed(default: float, unit: str, why: str, *, most: float | None = None) -> Any:
-    """A field of a dataclass of assumptions. most: beyond which it means nothing."""
+    """A field of a dataclass of assumptions. most: largest meaningful value; None: unbounded."""
     return field(default=default, metadata={"unit": unit, "why": why, "most": most})
 
 
 def scaled(assumptions: A, name: str, factor: float) -> A:
-    """With one of them multiplied, as far as it goes."""
+    """`assumptions` with the one named `name` multiplied by `factor`, limited to its largest meaningful value."""
     (mine,) = (each for each in fields(assumptions) if each.name == name)
     value, most = getattr(assumptions, name) * factor, mine.metadata["most"]
     return replace(assumptions, **{name: value if most is None else min(most, value)})
 
 
 def values(assumptions: "DataclassInstance") -> dict[str, float]:
-    """Value of each, by its name."""
+    """Value of each assumption, by name."""
     return {each.name: getattr(assumptions, each.name) for each in fields(assumptions)}
 
 
 def variations(assumptions: A) -> Mapping[tuple[str, float], A]:
-    """All of them halved and doubled, one at a time; by its name and the factor."""
+    """`assumptions` with each one halved and doubled in turn; keys: (name, factor)."""
     return {(name, factor): scaled(assumptions, name, factor) for name in values(assumptions) for factor in FACTORS}
 
 
 def assumption_table(assumptions: "DataclassInstance") -> Table:
-    """Each with its value, unit and reason."""
+    """A table of the assumptions with value, unit and reason."""
     rows = tuple(
         (each.name, f"{getattr(assumptions, each.name):g}", each.metadata["unit"], each.metadata["why"])
         for each in fields(assumptions)

@@ -1,6 +1,6 @@
-"""The simulator calibrated with a recording: which ones serve for that, and their dataflow as the simulator takes it.
+"""Calibrates the simulator with a recording: checks that it is suitable, and rebuilds its dataflow.
 
-How constants are estimated is `simulation.calibrate`.
+`simulation.calibrate` estimates the constants.
 """
 
 from elastream.model.errors import ElastreamError, InputError
@@ -13,16 +13,16 @@ __all__ = ["calibration_of"]
 
 
 def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:
-    """The constants that a recorded run on Spark gives, and its dataflow as the simulator takes it.
+    """Calibrate with a recorded run on Spark; returns the calibration and the run's dataflow for the simulator.
 
-    Raises InputError, naming `place`, for a run that the simulator cannot be calibrated with: simulated itself, without
-    micro-batches, too short, or of several queries.
+    Raises InputError, naming `place`, for an unsuitable run: simulated, without micro-batches, too short, or of several
+    queries.
     """
     header = recording.header
     if header.plant != "spark":
-        raise InputError(f"{place} is of a {header.plant} run: the simulator is calibrated with runs on Spark")
+        raise InputError(f"{place} is a {header.plant} run: calibration needs a run on Spark")
     if not recording.batches:
-        raise InputError(f"{place} tells of no micro-batch: nothing can be calibrated with it")
+        raise InputError(f"{place} has no micro-batches: calibration needs them")
     layout = lay_out(_graph(recording, place))
     seconds = header.environment.get("batch seconds")
     try:
@@ -35,7 +35,7 @@ def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layou
 
 
 def _graph(recording: Recording, place: str) -> Graph:
-    """The dataflow as the header tells of it: what operators are and how they are joined, without their functions."""
+    """The dataflow in the recording's header: operators and edges, without functions. Raises InputError."""
     header = recording.header
     try:
         operators = tuple(
@@ -57,4 +57,4 @@ def _graph(recording: Recording, place: str) -> Graph:
         )
         return Graph(header.flow, operators, edges)
     except (KeyError, TypeError, ValueError, ElastreamError) as error:
-        raise InputError(f"{place} does not tell of a whole dataflow: {error}") from None
+        raise InputError(f"{place} does not describe a valid dataflow: {error}") from None

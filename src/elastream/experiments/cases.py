@@ -1,4 +1,4 @@
-"""Runs of an experiment, on several processes, in the order asked for."""
+"""Executes the cases of an experiment in several processes; results keep the order of the cases."""
 
 import multiprocessing
 import time
@@ -15,7 +15,7 @@ R = TypeVar("R")
 def run_all(
     run: Callable[[C], R], cases: Sequence[C], workers: int, progress: Callable[[C, int, int], None]
 ) -> tuple[list[R], float]:
-    """(what `run` gives for each case, seconds in all). progress: called with (case, how many are done, of how many)."""
+    """Run all `cases`; returns (results in order, total seconds). progress: called with (case, cases done, all cases)."""
     begun = time.monotonic()
     found = []
     if workers == 1:

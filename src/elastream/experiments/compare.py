@@ -1,4 +1,4 @@
-"""Policies tried on one load before any of them is trusted with money: any dataflow, load and price list, simulated.
+"""Compares policies in simulation, on one dataflow, load and price list.
 
 What a policy costs is only worth saying beside what it keeps of the service level: `Comparison.verdict` never calls a
 policy cheaper that misses the target without saying so.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
@@ -28,18 +28,18 @@ from elastream.simulation import Result, Settings, Travel, make_plant
 __all__ = ["PER_SECOND", "Comparison", "Trial", "compare", "read_prices"]
 
 PER_SECOND = Billing(1.0, 60.0)
-"""How clouds bill today: by the second, at least a minute."""
+"""Today's cloud billing: by the second, at least a minute."""
 SINGLE_UP_TO = 2_000_000
-"""Records of a load up to which each travels by itself; above, they travel as cohorts."""
+"""Most records of a load that are simulated as single items; larger loads are simulated as cohorts."""
 ECU_PER_STANDARD_CORE = 1.0
-"""EC2 compute units of the core that speeds are relative to: the m1.small's."""
+"""EC2 compute units of the standard core (m1.small), to which speeds are relative."""
 PLOTTED = 2_000
-"""Points of a curve on the page; longer runs are thinned."""
+"""Most points of a curve on the page; longer runs are subsampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one policy came to. compliance: fraction of records in time, None where nothing was promised.
+    """Results of one policy. compliance: fraction of records in time, None without a service level.
 
     waiting: records still queued at the end. series: rows as in `simulation.Result`.
     """
@@ -64,7 +64,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Trials of one load; `target` is the fraction of records that must be in time."""
+    """Trials of one load. target: fraction of records that must be in time."""
 
     graph: Graph
     seconds: float
@@ -84,7 +84,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Who wins and why, and what any cheaper policy misses."""
+        """The best policy and the reason, and what cheaper policies miss."""
         winner = self.winner
         if winner is None:
             best = max(self.trials, key=lambda trial: trial.compliance or 0.0)
@@ -112,7 +112,7 @@ class Comparison:
         ]
         return " ".join(sentences)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> Findings:
         """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
         winner = self.winner
         check = Check(
@@ -131,10 +131,10 @@ class Comparison:
             "verdict": self.verdict,
             "policies": {trial.name: _figures(trial) | {"meets target": self.meets(trial)} for trial in self.trials},
         }
-        return Outcome(figures, {}, (check,), self._page(), environment(plant="simulated"))
+        return Findings(figures, {}, (check,), self._page(), environment(plant="simulated"))
 
     def table(self) -> Table:
-        """A row a policy; one that misses the target says so in its compliance."""
+        """A table with a row per policy; a missed target is marked in its compliance."""
         rows = []
         for trial in self.trials:
             kept = "unknown" if trial.compliance is None else f"{trial.compliance:.2%}"
@@ -203,7 +203,9 @@ def compare(
     known = [pattern for pattern in patterns.values() if pattern is not None]
     length = seconds if seconds is not None else max((pattern.seconds for pattern in known), default=0.0)
     if not 0 < length < math.inf:
-        raise InputError("the load never ends: say how long to simulate" if length else "there is no load to simulate")
+        bare = ", ".join(repr(name) for name, pattern in patterns.items() if pattern is None)
+        lacking = f"there is no load to simulate: source {bare} declares none" if bare else "there is no load to simulate"
+        raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
     trials = []

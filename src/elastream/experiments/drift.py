@@ -1,8 +1,8 @@
-"""A recorded run beside its simulation: how far the simulator, calibrated with that run, is from what was measured.
+"""Compares a recorded run with its simulation, by a simulator calibrated with that run.
 
-Two questions are asked apart. Under the recorded decisions, does the simulated plant behave as Spark did? And under a
-policy that decides for itself on the simulated plant, does it decide as it did? Batches vary by chance, so each
-simulation is run several times; a figure is the median of these.
+There are two comparisons: under the recorded decisions (does the simulated plant behave like Spark?), and under a policy
+that runs on the simulated plant (does it decide as it did?). Batches vary randomly, so each simulation is repeated and a
+figure is the median.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 
 from elastream.control.loop import Loop
 from elastream.experiments.calibrated import calibration_of
-from elastream.experiments.outcome import Check, Outcome, environment
+from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
@@ -29,18 +29,18 @@ from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, r
 __all__ = ["Replayed", "replayed"]
 
 BOUND = 0.20
-"""Drift up to which the simulation is taken to agree, of each of the figures in `JUDGED`."""
+"""Largest drift of each figure in `JUDGED` for which the simulation counts as agreeing."""
 JUDGED = ("latency p50", "backlog, mean", "host time")
 RECORDED = "the recorded decisions"
 NEW = 15.0
 """Seconds after a host came in which what queued meanwhile is being worked off, in runs of minutes."""
 PHASES = ("hosts as they were", "hosts on their way", f"hosts that came less than {NEW:.0f} s ago")
 LIMIT = 2.0
-"""Times the length of the recorded run after which a simulated one that has not worked off its load is ended."""
+"""Time limit of a simulated run, as a multiple of the recorded run's length."""
 
 
 @dataclass
-class Phase:
+class PhaseTotals:
     """Batches with records that began in a phase of a run, their seconds and records, and its part of the mean backlog."""
 
     batches: int = 0
@@ -58,17 +58,17 @@ class Way:
     drifts: tuple[tuple[Drift, ...], ...]
 
     def figure(self, number: int) -> Drift:
-        """The drift of a figure, its simulated value the median over the runs."""
+        """The drift of a figure; its simulated value is the median over the runs."""
         values = self.values(number)
         return replace(self.drifts[0][number], simulated=float(np.median(values)))
 
     def values(self, number: int) -> Floats:
-        """A simulated figure, one a run."""
+        """A simulated figure, one value per run."""
         return np.array([drifts[number].simulated for drifts in self.drifts])
 
     @property
     def shown(self) -> Recording:
-        """The run whose backlog is the median one."""
+        """The run with the median backlog."""
         backlog = [drift.metric for drift in self.drifts[0]].index("backlog, mean")
         values = self.values(backlog)
         return self.runs[int(np.argsort(values)[len(values) // 2])]
@@ -76,8 +76,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A recorded run, what the simulator took from `source` (this run or another one of the same dataflow), and its
-    simulations; the first is under the recorded decisions."""
+    """A recorded run, the calibration from `source` (this run or another one of the same dataflow), and its simulations;
+    the first is under the recorded decisions."""
 
     measured: Recording
     source: Recording
@@ -86,7 +86,7 @@ class Replayed:
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        """One for each judged figure under the recorded decisions."""
+        """A check per judged figure under the recorded decisions."""
         found = []
         for number, drift in enumerate(self.ways[0].drifts[0]):
             if drift.metric in JUDGED:
@@ -103,7 +103,7 @@ class Replayed:
         return tuple(found)
 
     def table(self) -> Table:
-        """A row a figure: measured, and for each way of simulating it the median, the quartiles and the drift."""
+        """A table with a row per figure: measured, and for each simulation the median, the quartiles and the drift."""
         header = ["figure", "measured on Spark"]
         for way in self.ways:
             header += [f"simulated, {way.decided}", "quartiles", "drift"]
@@ -122,7 +122,7 @@ class Replayed:
         return Table(caption, tuple(header), tuple(rows), tuple(good))
 
     def constants(self) -> Table:
-        """Every constant that the recording gave, and where it came from."""
+        """A table of the constants estimated from the recording, with their sources."""
         rows = tuple((each.name, f"{each.value:.4g}", each.unit, each.source) for each in self.calibration.constants)
         return Table("What was taken from the recording", ("constant", "value", "unit", "from"), rows)
 
@@ -142,7 +142,7 @@ class Replayed:
         return Table(f"Batches, and what each phase adds to the mean backlog, under {RECORDED}", header, tuple(rows))
 
     @cached_property
-    def _phases(self) -> dict[str, tuple["Phase", "Phase"]]:
+    def _phases(self) -> dict[str, tuple["PhaseTotals", "PhaseTotals"]]:
         """Measured, and simulated in the run that is shown, by phase."""
         measured, simulated = (
             self._in_phases(run, shift)
@@ -150,7 +150,7 @@ class Replayed:
         )
         return {name: (measured[name], simulated[name]) for name in measured}
 
-    def _in_phases(self, run: Recording, shift: float) -> dict[str, "Phase"]:
+    def _in_phases(self, run: Recording, shift: float) -> dict[str, "PhaseTotals"]:
         begins = self.measured.batches[0].start
         ready = [
             (lease.since, lease.ready_at() or self.measured.end) for lease in self.measured.hosts if lease.since > begins
@@ -161,7 +161,7 @@ class Replayed:
                 return PHASES[1]
             return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
 
-        found = {name: Phase() for name in PHASES}
+        found = {name: PhaseTotals() for name in PHASES}
         backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in _sources(self.measured)], axis=0))
         for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
             found[phase(time)].backlog += queued / len(run.times)
@@ -173,7 +173,7 @@ class Replayed:
 
     @property
     def verdict(self) -> str:
-        """Which of the judged figures agree, and what is known of those that do not."""
+        """The judged figures that agree, and explanations for those that do not."""
         missed = [check for check in self.checks if check.missed]
         if not missed:
             return f"Under {RECORDED}, {', '.join(JUDGED)} are all within {BOUND:.0%} of what was measured."
@@ -200,7 +200,7 @@ class Replayed:
 
     @property
     def evidence(self) -> str:
-        """How much of the run the calibrated line speaks of, and how much was spent in what it does not know."""
+        """The part of the run that the calibrated line covers, and the time spent in other conditions."""
         peace, batches = self.calibration.in_peace, [b for b in self.source.batches if b.records > 0]
         calm = math.fsum(batches[number].seconds for number in peace)
         whole = math.fsum(batch.seconds for batch in batches)
@@ -210,8 +210,8 @@ class Replayed:
             "and are represented by one constant for each of these."
         )
 
-    def outcome(self) -> Outcome:
-        """Tables, page and JSON."""
+    def outcome(self) -> Findings:
+        """The findings with tables, page and JSON."""
         figures = {
             "dataflow": self.measured.header.flow,
             "policy": self.measured.header.policy,
@@ -236,7 +236,7 @@ class Replayed:
             "verdict": self.verdict,
         }
         about = {key: value for key, value in self.measured.header.environment.items() if key != "directory"}
-        return Outcome(figures, {}, self.checks, self._page(), environment(plant="simulated", measured=about))
+        return Findings(figures, {}, self.checks, self._page(), environment(plant="simulated", measured=about))
 
     def _page(self) -> Page:
         about = self.measured.header.environment

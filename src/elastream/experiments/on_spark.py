@@ -1,6 +1,6 @@
-"""Runs a dataflow on a Spark cluster of this machine for an experiment, and gives what was recorded of it.
+"""Runs a dataflow of an experiment on a local Spark cluster, and returns its recording.
 
-The loop, the plant and the recording are those of any run; an experiment has no user, so no signal, report or live view.
+Loop, plant and recording are those of `run(...)`, without signal handlers, report and live view.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ __all__ = ["SparkRun", "run_on_spark"]
 
 @dataclass(frozen=True, slots=True)
 class SparkRun:
-    """What a run on Spark left: its recording, its facts, and what `check` said of its results."""
+    """Result of a run on Spark: its recording, its facts, and whether `check` confirmed its results."""
 
     recording: Recording
     facts: Mapping[str, float | str]
@@ -47,10 +47,10 @@ def run_on_spark(
     period: float = 2.0,
     limit: float = 600.0,
 ) -> SparkRun:
-    """Run the dataflow that `build(folder)` makes until its load ends, in a folder that is gone afterwards.
+    """Run the dataflow of `build(folder)` until its load ends, in a temporary folder.
 
-    check: whether the results in the folder are what they should be, given per shaped source an iterator over the records
-    that were committed. Raises ElastreamError where the run fails or does not end within `limit` seconds.
+    check: returns whether the results in the folder are correct, given the committed records of each shaped source. Raises
+    ElastreamError if the run fails or does not end within `limit` seconds.
     """
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
         folder = Path(name)
@@ -82,5 +82,5 @@ def run_on_spark(
             plant.close()
         if ending.status != "finished":
             raise ElastreamError(f"the run of {flow.graph.name!r} under {policy.name!r} {ending.status}: {ending.reason}")
-        taken = {source: replayed(control / CORPUS, count) for source, (control, count) in plant.taken().items()}
+        taken = {source: replayed(control / CORPUS, count) for source, (control, count) in plant.queries.taken().items()}
         return SparkRun(collector.recording, ending.facts, check(folder, taken), plant.confinement)

@@ -1,6 +1,6 @@
-"""One self-contained HTML page for an experiment or a comparison: prose, tables and Plotly plots, in order.
+"""Renders a self-contained HTML page for an experiment or a comparison: text, tables and Plotly plots, in order.
 
-Everything is inlined. What is worth showing is decided by whoever makes the blocks.
+Scripts and data are inlined. Callers choose the content.
 """
 
 import html
@@ -15,12 +15,12 @@ from elastream.model.errors import EnvironmentProblem
 __all__ = ["Block", "Heading", "Page", "Plot", "Prose", "Table", "line", "write_page"]
 
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")
-"""Lines told apart on white, with the commoner colour deficiencies too."""
+"""Line colours, distinguishable on white and with common colour deficiencies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A section begins."""
+    """Heading of a section."""
 
     text: str
 
@@ -34,7 +34,7 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under a header; the first column is left-aligned. `good` colours rows: True, False or None (neither)."""
+    """Rows of text under a header; first column left-aligned. good: colour per row: True, False or None (neutral)."""
 
     caption: str
     header: tuple[str, ...]
@@ -44,7 +44,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Curves (made by `line`) over one x axis; those with `axis` 2 belong to the right-hand axis."""
+    """Curves (built by `line`) over one x axis; those with `axis` 2 use the right-hand axis."""
 
     caption: str
     x: str
@@ -58,14 +58,14 @@ Block: TypeAlias = Heading | Prose | Table | Plot
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A title and what stands under it."""
+    """A title and its blocks."""
 
     title: str
     blocks: tuple[Block, ...]
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """Its tables, in order."""
+        """The tables of the page, in order."""
         return tuple(block for block in self.blocks if isinstance(block, Table))
 
 
@@ -80,7 +80,7 @@ def line(
     dash: str = "solid",
     fill: bool = False,
 ) -> dict[str, Any]:
-    """A curve in Plotly's notation. steps: it keeps its value until the next point."""
+    """A curve as Plotly data. steps: hold each value until the next point."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -94,7 +94,7 @@ def line(
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write `page` to `path` and return the path; EnvironmentProblem where that cannot be done."""
+    """Write `page` to `path` and return the path. Raises EnvironmentProblem if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(page), encoding="utf-8")
@@ -115,7 +115,7 @@ tr.bad td:first-child{box-shadow:inset 3px 0 #c94f6d}figure{margin:1rem 0}
 
 
 def render(page: Page) -> str:
-    """The page as text."""
+    """The page as HTML text."""
     from plotly.offline import get_plotlyjs
 
     plots = any(isinstance(block, Plot) for block in page.blocks)

@@ -143,6 +143,7 @@ class Lease:
     """Lease of one host from its request on: type, state, history and cost.
 
     Times are seconds on the clock of the run. history: (time, state), oldest first. until: when it was released or lost.
+    note: what its provider says of it now: why it waits, or why it is recalled; empty where there is nothing to say.
     """
 
     host: str
@@ -151,6 +152,7 @@ class Lease:
     state: HostState = HostState.REQUESTED
     history: tuple[tuple[float, HostState], ...] = ()
     until: float | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not self.history:

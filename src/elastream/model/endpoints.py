@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 __all__ = [
     "ArrivalPattern",
@@ -11,8 +11,11 @@ __all__ = [
     "KafkaTopic",
     "ParquetSink",
     "Records",
+    "Replayable",
     "SinkSpec",
     "SourceSpec",
+    "StreamReader",
+    "StreamWriter",
     "TextFiles",
     "collect",
     "files",
@@ -106,8 +109,36 @@ class Collected:
     name: str
 
 
-SourceSpec = TextFiles | Files | Records | KafkaTopic
-SinkSpec = ParquetSink | Collected | KafkaTopic
+@runtime_checkable
+class StreamReader(Protocol):
+    """A source of the user's own: anything that Spark can read as a stream. On Spark only; simulated, it needs a load.
+
+    schema: columns of what it reads, as Spark DDL (`"word string, n long"`).
+    """
+
+    schema: str
+
+    def read(self, spark: Any, /) -> Any:
+        """The streaming DataFrame that `spark`, a SparkSession, reads, with the columns of `schema`."""
+        ...
+
+
+@runtime_checkable
+class StreamWriter(Protocol):
+    """A sink of the user's own, called on the driver for every micro-batch."""
+
+    def write(self, rows: Any, batch: int, /) -> None:
+        """Write the DataFrame `rows`, the changes of a keyed operator or new records, of batch number `batch`.
+
+        After a crash the last batch comes again under its number: writing it twice must change nothing.
+        """
+        ...
+
+
+Replayable = TextFiles | Files | Records
+"""Sources whose records can arrive at a declared load."""
+SourceSpec = Replayable | KafkaTopic | StreamReader
+SinkSpec = ParquetSink | Collected | KafkaTopic | StreamWriter
 
 
 def text_files(path: object) -> TextFiles:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
-from elastream.model.endpoints import ArrivalPattern, KafkaTopic, SinkSpec, SourceSpec
+from elastream.model.endpoints import ArrivalPattern, Replayable, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.units import duration, memory
@@ -58,6 +58,8 @@ class Dataflow:
     @property
     def graph(self) -> Graph:
         """The dataflow so far, validated. Raises DataflowError."""
+        if not self._operators:
+            raise DataflowError(f"dataflow {self.name!r}: it has no source")
         return Graph(self.name, tuple(self._operators), tuple(self._edges))
 
     def source(
@@ -70,11 +72,11 @@ class Dataflow:
     ) -> "Stream":
         """Add a source; with `load` its records arrive at that pattern. `reads=None`: for simulation only."""
         if load is not None:
-            if reads is None or isinstance(reads, KafkaTopic):
+            if not isinstance(reads, Replayable):
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
             reads = replace(reads, load=load)
         returns = reads.schema if reads is not None else ""
-        self._operators.append(Operator(name, Kind.SOURCE, returns=returns, endpoint=reads, **_needs(needs)))
+        self._operators.append(Operator(name, Kind.SOURCE, returns=returns, reads=reads, **_needs(needs)))
         return Stream(self, (Tap(name),))
 
     def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> "Stream":
@@ -149,7 +151,7 @@ class Stream:
 
     def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
         """Add a sink. `writes=None`: for simulation only."""
-        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, endpoint=writes, cores=0.0), self._taps)
+        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self._taps)
 
     def _tapped(self, **changes: Any) -> "Stream":
         return Stream(self._flow, tuple(replace(tap, **changes) for tap in self._taps))
@@ -194,7 +196,7 @@ class KeyedStream:
             (Alternate(chosen, function, form),),
             returns,
             key=self._key,
-            endpoint=state,
+            state=state,
             **_needs(needs),
         )
         return self._flow.add(operator, self._taps, Delivery.KEYED)

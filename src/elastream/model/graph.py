@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from elastream.model.endpoints import ArrivalPattern
+from elastream.model.endpoints import ArrivalPattern, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
 
 __all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator"]
@@ -93,7 +93,8 @@ class Operator:
     image: megabytes to fetch before the first instance on a host can start.
     waits: whether it mostly waits (calls a service) and runs on a thread pool as wide as its parallelism.
     record_bytes: size of an emitted record in transit; None if not declared.
-    endpoint: what a source reads or a sink writes (`elastream.model.endpoints`); schema of a keyed operator's state.
+    reads, writes: what a source reads and a sink writes (`elastream.model.endpoints`), None where that is only simulated.
+    state: schema of the state of a keyed function, as Spark DDL.
     """
 
     name: str
@@ -107,12 +108,14 @@ class Operator:
     image: float = 0.0
     waits: bool = False
     record_bytes: float | None = None
-    endpoint: Any = None
+    reads: SourceSpec | None = None
+    writes: SinkSpec | None = None
+    state: str | None = None
 
     @property
     def load(self) -> ArrivalPattern | None:
         """The arrival pattern of a source that replays records; None for every other operator."""
-        found: ArrivalPattern | None = getattr(self.endpoint, "load", None)
+        found: ArrivalPattern | None = getattr(self.reads, "load", None)
         return found
 
     def alternate(self, name: str) -> Alternate:
@@ -141,7 +144,10 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A validated, immutable dataflow. Construction raises DataflowError that names the fault."""
+    """A validated, immutable dataflow. Construction raises DataflowError that names the fault.
+
+    One without operators is that of a plant where nothing runs yet.
+    """
 
     name: str
     operators: tuple[Operator, ...]
@@ -260,6 +266,8 @@ class Graph:
             path.append(previous)
 
     def _check_operators(self) -> None:
+        if not self.operators:
+            return
         if not self.sources:
             self._fail("it has no source")
         if not self.sinks:

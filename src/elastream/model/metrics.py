@@ -6,6 +6,7 @@ it. A new metric is one member of `Metric` and the place that measures it.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 from elastream.model.graph import Operator
 from elastream.model.promises import (
@@ -25,7 +26,7 @@ from elastream.model.promises import (
     when,
 )
 
-__all__ = ["FIGURES", "Metric", "quantity_of"]
+__all__ = ["FIGURES", "Metric", "Needs", "quantity_of"]
 
 _PARTITIONS = "state partitions placed there"
 _SUM = "sum over the sources"
@@ -34,8 +35,11 @@ _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
 _TAKEN = f"records taken by {_BATCHES}"
 _LAST_20 = "records of the last 20 batches over the time between them"
-_WINDOW = "mean over the last five batches"
+_WINDOW = "mean over the last seven batches"
 _DUE = "commit of the batch less the moment at which the load made the record due"
+_TASK_TIME = "CPU time, with Python the time in its slot less waiting; median of the last seven batches"
+_SPREAD = "spread of the last seven batches"
+_CPU = "CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take"
 _LEASES = "leases in whole billing time units, or what a pool charges"
 
 _DURATIONS = promised_of(
@@ -58,10 +62,7 @@ _LATENCIES = promised_of(
 
 
 class Metric(StrEnum):
-    """Every quantity that is observed: its name, kind of value, meaning (with the papers' symbols), who measures it how.
-
-    Rates and fractions are means over the last monitoring period, or over the last batches.
-    """
+    """Every quantity that is observed: its name, kind of value, meaning (with the papers' symbols), who measures it how."""
 
     __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
 
@@ -98,7 +99,7 @@ class Metric(StrEnum):
             apart=Promise(_COUNTED, READING),
             fused=(Promise(_COUNTED, SOURCES), when("what its query's batches took", Given.FIRST, kinds=WORKING)),
         ),
-        promised_of(Rows.APPLICATION, dataflow=_SUM, apart=_SUM, fused=_SUM),
+        promised_of(Rows.APPLICATION, dataflow=_SUM, simulated=_SUM),
     )
     PROCESSED_RATE = (
         "processed_rate",
@@ -115,7 +116,7 @@ class Metric(StrEnum):
             apart=Promise(_COUNTED, WORKING),
             fused=when(_TAKEN, Given.FIRST, kinds=READING),
         ),
-        promised_of(Rows.TASK, dataflow=f"records read from shuffles, {_WINDOW}"),
+        promised_of(Rows.TASK, spark=f"records read from shuffles, {_WINDOW}"),
     )
     EMITTED_RATE = (
         "emitted_rate",
@@ -163,7 +164,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
             fused=when(_COUNTED, Given.FIRST, kinds=READING),
@@ -178,13 +179,13 @@ class Metric(StrEnum):
             dataflow=(
                 when(f"{_METER}, over all usable cores", Given.PYTHON, kinds=TRANSFORMS),
                 Promise("as for `busy_cores`, over all usable cores", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             apart=Promise(_COUNTED, WORKING),
         ),
         promised_of(
             Rows.TASK,
-            dataflow=f"part of the time for which it kept a slot, {_WINDOW}",
+            spark=f"part of the time for which it kept a slot, {_WINDOW}",
             apart=_COUNTED,
             fused="an equal part of its operator's `busy_cores`",
         ),
@@ -198,7 +199,7 @@ class Metric(StrEnum):
             dataflow=(
                 when(_METER, Given.PYTHON, kinds=TRANSFORMS),
                 Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.UNKEYED, kinds=SOURCES),
+                when("the same", Given.WALKED, kinds=SOURCES),
             ),
             watched=(
                 Promise("sum over its tasks", KEYED),
@@ -209,8 +210,7 @@ class Metric(StrEnum):
         ),
         promised_of(
             Rows.TASK,
-            dataflow=f"CPU time of the task, {_WINDOW}; with Python, time in its slot less waiting",
-            watched="the same, median of the last seven batches",
+            spark=_TASK_TIME,
             apart=when(_COUNTED, Given.QUEUES),
             fused="an equal part of its operator's",
         ),
@@ -219,7 +219,7 @@ class Metric(StrEnum):
         "busy_cores_error",
         Quantity.CORES,
         "Standard error of `busy_cores` where it is an estimate from samples: noise that no decision should rest on.",
-        promised_of(Rows.TASK, watched="spread of the last seven batches"),
+        promised_of(Rows.TASK, spark=_SPREAD),
     )
     PARALLELISM = (
         "parallelism",
@@ -250,8 +250,7 @@ class Metric(StrEnum):
         "Part of a host's cores that is in use (E2DF's U_n).",
         promised_of(
             Rows.HOST,
-            dataflow=when("CPU time of the host's processes, mean over 3 s", Given.UP),
-            watched=when("CPU time of its executors' tasks over their cores", Given.UP),
+            spark=when(_CPU, Given.UP),
             apart=when(_COUNTED, Given.UP),
             fused=when("mean over the last 3 s", Given.UP),
         ),
@@ -260,7 +259,7 @@ class Metric(StrEnum):
         "memory",
         Quantity.MEGABYTES,
         "Memory in use on a host or by a task.",
-        promised_of(Rows.HOST, dataflow=when("as the provider measures it", Given.UP), apart="what its tasks declare"),
+        promised_of(Rows.HOST, spark=when("memory of its processes", Given.MEASURED), apart="what its tasks declare"),
         promised_of(Rows.TASK, apart="what its operator declares"),
     )
     SPEED = (
@@ -269,17 +268,14 @@ class Metric(StrEnum):
         "Speed of a host's cores relative to the standard core, as measured now.",
         promised_of(
             Rows.HOST,
-            apart=when("its type's, as it varies now", Given.UP),
-            fused=when("its type's, as it varies now", Given.UP),
+            simulated=when("its type's, as it varies now", Given.UP),
         ),
     )
     TASKS = (
         "tasks",
         Quantity.COUNT,
         "Tasks placed on a host (E2DF's A_n).",
-        promised_of(
-            Rows.HOST, dataflow=_PARTITIONS, watched=_PARTITIONS, apart="instances placed there", fused=_PARTITIONS
-        ),
+        promised_of(Rows.HOST, spark=_PARTITIONS, apart="instances placed there", fused=_PARTITIONS),
     )
     BANDWIDTH = (
         "bandwidth",
@@ -287,15 +283,13 @@ class Metric(StrEnum):
         "Of a host: what it exchanges with others, both directions. Of a link: what it can carry.",
         promised_of(
             Rows.HOST,
-            dataflow=when("sum of `traffic` over its links", Given.SHUFFLES),
-            apart=when("emitted records by their size, between hosts", Given.SIZES),
-            fused=when("emitted records by their size, between hosts", Given.SIZES),
+            spark=when("sum of `traffic` over its links", Given.SHUFFLES),
+            simulated=when("emitted records by their size, between hosts", Given.SIZES),
         ),
         promised_of(
             Rows.LINK,
             dataflow=when("what the host's network is limited to", Given.NETWORKS),
-            apart=when("as declared", Given.LIMITED),
-            fused=when("as declared", Given.LIMITED),
+            simulated=when("as declared", Given.LIMITED),
         ),
     )
     NETWORK_LATENCY = (
@@ -305,19 +299,17 @@ class Metric(StrEnum):
         promised_of(
             Rows.LINK,
             dataflow=when("half of an ICMP echo's round trip between hosts", Given.NETWORKS),
-            apart="as declared for the regions of the two hosts",
-            fused="as declared for the regions of the two hosts",
+            simulated="as declared for the regions of the two hosts",
         ),
     )
     TRAFFIC = (
         "traffic",
         Quantity.BYTE_RATE,
         "Bytes exchanged over a link, or read by a task from shuffles.",
-        promised_of(Rows.TASK, dataflow=f"shuffle bytes read, {_WINDOW}"),
+        promised_of(Rows.TASK, spark=f"shuffle bytes read, {_WINDOW}"),
         promised_of(
             Rows.LINK,
-            dataflow=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
-            watched=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
+            spark=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
         ),
     )
     LATENCY_P50 = (
@@ -385,9 +377,12 @@ class Metric(StrEnum):
         "cost",
         Quantity.MONEY,
         "Money paid for hosts since the start.",
-        promised_of(Rows.APPLICATION, dataflow=_LEASES, watched=_LEASES, apart=_LEASES, fused=_LEASES),
+        promised_of(Rows.APPLICATION, spark=_LEASES, simulated=_LEASES),
     )
 
+
+Needs: TypeAlias = frozenset[tuple[Rows, Metric]]
+"""Metrics without which a policy cannot decide; a policy may declare them as `needs`, for `elastream check`."""
 
 FIGURES: Mapping[str, Quantity] = {
     "usable_cores": Quantity.CORES,

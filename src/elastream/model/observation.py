@@ -1,8 +1,8 @@
-"""What a plant saw: per metric a value or *unknown*, and how old it is.
+"""What a plant observed: per metric a value or *unknown*, and its age.
 
 Columns of numpy arrays, because policies must plan over tens of thousands of tasks in well under a second. Unknown is
-NaN in a column and None in a `Reading`; it is never zero, and comparisons with NaN are false, so that a policy that
-forgets to ask does nothing rather than something wrong.
+NaN in a column and None in a `Reading`; it is never zero. Comparisons with NaN are false, so that a policy that does not
+check for unknown does nothing rather than something wrong.
 """
 
 import math
@@ -159,10 +159,10 @@ class TaskFrame(Frame):
 class Exchange:
     """Bytes/s that tasks send each other, as measured: a sparse matrix, one entry a pair that exchanges anything.
 
-    source, target: rows of `Observation.tasks`, int64; -1 is somebody who stands on no host that could be told apart, such
-    as a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
-    age: seconds since it was taken. known: False where nothing was measured; then the entries are empty and say nothing,
-    while a pair that is missing from a known exchange sends nothing. Unknown is never zero: ask `known` first.
+    source, target: rows of `Observation.tasks`, int64; -1 is a sender or receiver without a host of its own, such as
+    a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
+    age: seconds since it was taken. known: False where nothing was measured; then the entries are empty, while a
+    pair that is missing from a known exchange sends nothing. Unknown is never zero: check `known` first.
 
     Raises ValueError for columns of different lengths, entries without `known`, and rates that are NaN or negative.
     """
@@ -191,13 +191,13 @@ class Exchange:
         return self.rate.size
 
     def split(self, place: Integers) -> tuple[float, float]:
-        """(bytes/s within one place, bytes/s between two) of the pairs that both stand somewhere; NaN where unknown.
+        """(bytes/s within one place, bytes/s between two) of the pairs that are both placed; NaN where unknown.
 
-        place: by row of a task, the number of what it stands on, -1 for nowhere; `tasks.host` for hosts.
+        place: by row of a task, the number of the place that it is in, -1 for none; `tasks.host` for hosts.
         """
         if not self.known:
             return math.nan, math.nan
-        at = np.append(place, -1)  # row -1 stands nowhere
+        at = np.append(place, -1)  # row -1 is placed nowhere
         begin, end = at[self.source], at[self.target]
         placed = (begin >= 0) & (end >= 0)
         same = placed & (begin == end)
@@ -205,7 +205,7 @@ class Exchange:
 
 
 UNMEASURED = Exchange(known=False)
-"""What a plant says that does not measure who sends whom how much."""
+"""The exchange of a plant that does not measure which task sends how much to which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Composition:
 
 @dataclass(frozen=True)
 class Context:
-    """What does not change while a run lasts: the dataflow, what can be leased, and what is wanted.
+    """The dataflow, what can be leased, and what is wanted; another value where queries come and go.
 
     host_types: by name. target_latency: seconds, or None. max_hosts, min_hosts: bounds on hosts leased at once.
     capabilities: names of the actions that the plant can do (`"SetParallelism"`). scalable: operators whose parallelism
@@ -286,15 +286,15 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Observation:
-    """All that a policy may know.
+    """All that a policy is given.
 
     time: seconds on the clock of the run. application: one row, the dataflow's name. operators: a row per operator.
     hosts: a row per active lease, in the order of `leases`. tasks: a row per placed task. links: a row per pair of hosts,
     `"h1>h2"`. leases: by host name, ended ones left out. images: operators whose image a host has cached. history: the
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
     never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
-    what tasks send each other, unknown where that is not measured. alarms: faults that stand now, the oldest first; they
-    are for people, and no policy rests on them.
+    what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people,
+    not for policies.
     """
 
     time: float

@@ -49,7 +49,7 @@ class Quantity(Enum):
 
 
 class Rows(StrEnum):
-    """What a row of a frame of an `Observation` stands for."""
+    """What a row of a frame of an `Observation` describes."""
 
     APPLICATION = "application"
     OPERATOR = "operator"
@@ -79,7 +79,7 @@ class Given(StrEnum):
     DURABLE = "a durable edge leads to the operator"
     FIRST = "the operator is the first of its stage"
     LEADS = "the operator is the first of its query"
-    UNKEYED = "the dataflow has no keyed operator"
+    WALKED = "a Python function runs in its query, or the dataflow has no keyed operator"
     BEHIND = "the source reports how far it is behind"
     METERED = "a Python function runs before it in its query"
     UP = "the host is up"
@@ -87,6 +87,7 @@ class Given(StrEnum):
     SIZES = "record sizes are declared"
     LIMITED = "the link has a declared bandwidth"
     WIDTH = "the operator is the first of a stage with a parallelism of its own, or waits"
+    MEASURED = "the provider of hosts measures it"
     NETWORKS = "hosts have networks of their own"
     QUEUES = "each instance has a queue of its own"
 
@@ -98,8 +99,6 @@ class Given(StrEnum):
                 return target_latency is not None
             case Given.LEVELS:
                 return target_latency is None and any(each.max_duration is not None for each in graph.operators)
-            case Given.UNKEYED:
-                return not any(each.kind is Kind.KEYED for each in graph.operators)
             case Given.LOADS:
                 return len(graph.loads) == len(graph.sources)
             case Given.LOAD:
@@ -145,9 +144,18 @@ Cell: TypeAlias = str | Promise | tuple[Promise, ...]
 Promises: TypeAlias = dict[tuple[Rows, PlantKind], tuple[Promise, ...]]
 
 
-def promised_of(rows: Rows, dataflow: Cell = (), watched: Cell = (), apart: Cell = (), fused: Cell = ()) -> Promises:
-    """What each plant promises of `rows`; nothing where nothing is said."""
-    cells = zip(PlantKind, (dataflow, watched, apart, fused), strict=True)
+def promised_of(
+    rows: Rows,
+    dataflow: Cell = (),
+    watched: Cell = (),
+    apart: Cell = (),
+    fused: Cell = (),
+    *,
+    spark: Cell = (),
+    simulated: Cell = (),
+) -> Promises:
+    """What each plant promises of `rows`; `spark` and `simulated` are for both of theirs where nothing else is said."""
+    cells = zip(PlantKind, (dataflow or spark, watched or spark, apart or simulated, fused or simulated), strict=True)
     promises = {(rows, plant): _promises(cell) for plant, cell in cells}
     return {key: found for key, found in promises.items() if found}
 

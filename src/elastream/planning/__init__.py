@@ -1,1 +1,1 @@
-"""Policies: pure functions of what was observed. No clock, no I/O, seeded randomness only; one policy a module."""
+"""Planning: policies, their algorithms, and managers; pure functions without clock or I/O, seeded randomness only."""

@@ -3,6 +3,7 @@
 A crash can tear at most the last line, which is cut off when the file is opened again. Callers define the lines' meaning.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -55,9 +56,15 @@ class Lines:
 
     def append(self, fields: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk."""
+        end = None
         try:
+            end = self._file.seek(0, os.SEEK_END)
             write_whole(self._file, line(fields))
         except OSError as error:
+            if end is not None:
+                # Half a line would spoil the next one, should there be room again; the problem is raised in any case.
+                with contextlib.suppress(OSError):
+                    self._file.truncate(end)
             raise self._problem(error) from error
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
 """The Observer protocol of a run and its messages: header, observations, decisions, ending."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Ending", "Header", "Json", "Observer", "describe_run"]
+__all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_further"]
 
 Json: TypeAlias = dict[str, Any]
 
@@ -115,3 +115,19 @@ def describe_run(
         started=time.time() if started is None else started,
         environment=dict(environment or {}),
     )
+
+
+def described_further(header: Header, context: Context) -> Header:
+    """The same run with what runs in `context` besides: operators, edges and stages described before stay."""
+    now = describe_run(context, policy=header.policy, plant=header.plant, started=header.started)
+    return replace(
+        header,
+        operators=_joined(header.operators, now.operators, "name"),
+        edges=_joined(header.edges, now.edges, "source", "target"),
+        stages=_joined(header.stages, now.stages, "name"),
+    )
+
+
+def _joined(before: Sequence[Json], now: Sequence[Json], *key: str) -> tuple[Json, ...]:
+    """Both, those with the same `key` once."""
+    return tuple({tuple(each[name] for name in key): each for each in (*before, *now)}.values())

@@ -19,6 +19,7 @@ from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.observation import Floats, Metric, MicroBatch, Observation
+from elastream.model.stages import Layout
 from elastream.recording.form import (
     host_types,
     read_alarms,
@@ -30,44 +31,82 @@ from elastream.recording.form import (
     written_ending,
     written_observation,
 )
-from elastream.recording.observer import Ending, Header, Json
+from elastream.recording.observer import Ending, Header, Json, described_further
 
 __all__ = ["Collector", "Recorder", "Recording"]
 
 FILE_NAME = "recording.jsonl"
 
 
-class Collector:
+class _Entries:
+    """What is told to an observer, as entries for `_write`.
+
+    The header is written when there is something to describe - a plant that watches queries may begin with none, of which
+    nothing is recorded - and again, with what was described before, when more comes to run.
+    """
+
+    def __init__(self) -> None:
+        self._header = Header("", "")
+        self._layout: Layout | None = None
+        self._described = False
+
+    def started(self, header: Header) -> None:
+        self._header = header
+        if header.operators:
+            self._describe(header)
+
+    def observed(self, observation: Observation) -> None:
+        layout = observation.context.layout
+        if layout is not self._layout:
+            self._layout = layout
+            further = described_further(self._header, observation.context)
+            if further != self._header:
+                self._describe(further)
+        if self._described:
+            self._write(written_observation(observation))
+
+    def decided(self, decision: Decision) -> None:
+        if self._described:
+            self._write({"kind": "decision", **decision.to_json()})
+
+    def ended(self, ending: Ending) -> None:
+        if not self._described:
+            self._describe(self._header)
+        self._write(written_ending(ending))
+
+    def _describe(self, header: Header) -> None:
+        self._header, self._described = header, True
+        self._write({"kind": "start", **asdict(header)})
+
+    def _write(self, entry: Json) -> None:
+        raise NotImplementedError
+
+
+class Collector(_Entries):
     """An observer that keeps the recording in memory, for simulated runs and views of a running one."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._entries: list[Json] = []
 
-    def started(self, header: Header) -> None:
-        self._entries.append({"kind": "start", **asdict(header)})
-
-    def observed(self, observation: Observation) -> None:
-        self._entries.append(written_observation(observation))
-
-    def decided(self, decision: Decision) -> None:
-        self._entries.append({"kind": "decision", **decision.to_json()})
-
-    def ended(self, ending: Ending) -> None:
-        self._entries.append(written_ending(ending))
+    def _write(self, entry: Json) -> None:
+        self._entries.append(entry)
 
     @property
     def recording(self) -> "Recording":
         """The recording so far. Raises InputError before the start."""
-        return Recording.of(self._entries)
+        begun = [] if self._described or not self._header.flow else [{"kind": "start", **asdict(self._header)}]
+        return Recording.of([*begun, *self._entries])
 
 
-class Recorder:
+class Recorder(_Entries):
     """An observer that writes every entry to a file of JSON lines, flushed line by line, unknown values as null.
 
     The file of a killed run holds all entries up to then. Raises EnvironmentProblem if the file cannot be written.
     """
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self.path = _file(Path(path))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,17 +114,8 @@ class Recorder:
         except OSError as error:
             raise self._problem(error) from error
 
-    def started(self, header: Header) -> None:
-        self._write({"kind": "start", **asdict(header)})
-
-    def observed(self, observation: Observation) -> None:
-        self._write(written_observation(observation))
-
-    def decided(self, decision: Decision) -> None:
-        self._write({"kind": "decision", **decision.to_json()})
-
     def ended(self, ending: Ending) -> None:
-        self._write(written_ending(ending))
+        super().ended(ending)
         self._file.close()
 
     def _write(self, entry: Json) -> None:

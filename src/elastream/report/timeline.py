@@ -46,7 +46,7 @@ MARKED_LINES = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """One curve; `shape`, `dash` and `fill` take Plotly's values."""
 
     name: str
@@ -64,7 +64,7 @@ class Panel:
     """Curves over one y axis."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     level: tuple[str, float] | None = None
     options: Json = field(default_factory=dict)
 
@@ -118,28 +118,28 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     if not _any_known(offered):
         offered = _sum(recording, _sources(recording), Metric.ARRIVAL_RATE)
     processed = recording.application(Metric.THROUGHPUT)
-    load = (Line("offered", offered, orange, unit="/s"), Line("processed", processed, blue, unit="/s"))
+    load = (Curve("offered", offered, orange, unit="/s"), Curve("processed", processed, blue, unit="/s"))
     yield Panel("Load, records/s", load)
-    yield Panel("Backlog, records", (Line("waiting", _backlog(recording), red, fill="tozeroy"),))
+    yield Panel("Backlog, records", (Curve("waiting", _backlog(recording), red, fill="tozeroy"),))
     target = recording.header.target_latency
     latency = (
-        Line("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
-        Line("p50", recording.application(Metric.LATENCY_P50), blue, unit=" s"),
+        Curve("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
+        Curve("p50", recording.application(Metric.LATENCY_P50), blue, unit=" s"),
     )
     yield Panel("Latency, s", latency, None if target is None else ("target", target))
     stages = [
-        Line(str(stage["name"]), recording.parallelism(stage["name"]), PALETTE[number % len(PALETTE)], "hv")
+        Curve(str(stage["name"]), recording.parallelism(stage["name"]), PALETTE[number % len(PALETTE)], "hv")
         for number, stage in enumerate(recording.header.stages)
     ]
     yield Panel("Parallelism, instances by stage", tuple(line for line in stages if _any_known(line.values)))
     counts = recording.host_count()
     leased = sum(counts.values(), start=0 * recording.times)
     hosts = (
-        Line("ready", counts[HostState.RUNNING], green, "hv", fill="tozeroy"),
-        Line("leased", leased, orange, "hv", fill="tonexty"),
+        Curve("ready", counts[HostState.RUNNING], green, "hv", fill="tozeroy"),
+        Curve("leased", leased, orange, "hv", fill="tonexty"),
     )
     yield Panel("Hosts", hosts, options={"dtick": 1} if max(leased, default=0) <= 6 else {})
-    yield Panel("Cost so far", (Line("paid", recording.cost(), PALETTE[3], "hv"),))
+    yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
 
 
 def _sources(recording: Recording) -> list[str]:

@@ -1,14 +1,11 @@
-"""A manager that is to run in a process of its own, written as YAML: an infrastructure manager, or the manager of a region.
+"""A manager that is to run in a process of its own, as YAML: the arbiter of shared hosts, or the manager of a region.
 
-    infrastructure:                        region:
-      listen: 127.0.0.1:8470                 name: east
-      token_file: token                      infrastructure: http://127.0.0.1:8470
-      journal: infrastructure.journal        token_file: token
-      regions:                               journal: east.journal
-        east: {price: 0.1, capacity: 10}     host_types: {small: {cores: 1}}
-        west: {latency: 40ms}                hosts: {directory: hosts/east}
-      applications: {orders: {priority: 2}}
-      prefer: east
+    arbiter:                               arbiter:                            region:
+      name: demo                             name: demo                          name: east
+      listen: 127.0.0.1:8471                 token_file: token                   arbiter: http://127.0.0.1:8471
+      machines: {small: 3}                   regions: {east: {capacity: 4}}      token_file: token
+                                             host_types:                         host_types: {small: {cores: 1}}
+                                               small: {cores: 1, region: east}   hosts: {directory: hosts/east}
 
 Paths are relative to the document. Every error names file, line and field in one sentence.
 """
@@ -22,31 +19,44 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from elastream.clouds.local.local import HOST_TYPES
+from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
 from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names
+from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
-from elastream.planning.managers.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.managers.regions import RegionRules
+from elastream.planning.sharing.messages import Offer
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
+from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
 from elastream.services.serving import Listen, host_and_port, read_token
 
-__all__ = ["InfrastructureSetting", "RegionSetting", "load_manager"]
+__all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
-FORM = "a manager's document is a mapping with one of the keys 'infrastructure' and 'region'"
+FORM = "a manager's document is a mapping with one of the keys 'arbiter' and 'region'"
+MOST_HOSTS = 100
+"""Hosts that an application may have where the document sets no bound for its regions."""
 
 
 @dataclass(frozen=True)
-class InfrastructureSetting:
-    """An infrastructure manager to be: where it listens, whom it believes, what it grants."""
+class ArbiterSetting:
+    """An arbiter to be: where it listens, whom it believes, what it shares, under which rules. token: None for none.
 
-    address: str
+    machines: kind of each fixed machine by name; none where regions have the hosts. standings: who may join, and what they
+    may expect; none: whoever joins says so.
+    """
+
+    offer: Offer
+    machines: Mapping[str, str]
+    regions: tuple[str, ...]
+    rules: ArbiterRules
+    standings: Mapping[str, Standing]
+    host: str
     port: int
-    token: str
     journal: Path
     period: float
-    rules: InfrastructureRules
-    regions: tuple[str, ...]
-    applications: tuple[str, ...]
+    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,8 @@ class RegionSetting:
     """A region manager to be: whom it reports to, what it may lease, and the directory where hosts are leased."""
 
     name: str
-    infrastructure: str
-    token: str
+    arbiter: str
+    token: str | None
     journal: Path
     period: float
     rules: RegionRules
@@ -72,44 +82,66 @@ Positive = Annotated[Duration, Field(gt=0)]
 
 
 class RegionFactsKeys(Keys):
-    """What the infrastructure manager knows of a region: price a second, latency, hosts it can have."""
+    """What the arbiter knows of a region: price a second, latency, hosts it can have."""
 
-    price: float = Field(0.0, ge=0)
+    price: float = Field(0.0, ge=0, allow_inf_nan=False)
     latency: Duration = 0.0
     capacity: int | None = Field(None, ge=0)
 
 
 class ApplicationKeys(Keys):
-    """An application: its weight where free hosts are shared out."""
+    """An application: its weight, and hosts that are guaranteed to it."""
 
-    priority: float = Field(1.0, gt=0)
+    priority: float = Field(1.0, gt=0, le=HIGHEST_PRIORITY)
+    minimum: int = Field(1, ge=1, le=MOST_ASKED)
 
 
-class InfrastructureKeys(Keys):
-    """What an infrastructure manager needs to know."""
+class ArbiterKeys(Keys):
+    """What an arbiter needs to know."""
 
-    listen: Listen = "127.0.0.1:8470"
-    token_file: str
-    journal: str
-    period: Positive = 60.0
-    patience: Positive = 120.0
-    silence: Positive = 180.0
-    regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped), Field(min_length=1)]
-    applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_mapped), Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    listen: Listen = "127.0.0.1:8471"
+    token_file: str | None = None
+    journal: str | None = None
+    machines: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    regions: Annotated[dict[str, RegionFactsKeys], BeforeValidator(_mapped)] = Field(default_factory=dict)
+    host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
+    latency: dict[str, dict[str, Duration]] = Field(default_factory=dict)
+    applications: Annotated[dict[str, ApplicationKeys], BeforeValidator(_mapped)] = Field(default_factory=dict)
+    period: Positive = 0.5
+    patience: Positive = 45.0
+    silence: Positive = 15.0
+    settle: Annotated[Duration, Field(ge=0)] = 15.0
+    absence: Positive = 180.0
     prefer: Names = Field(default_factory=list)
     max_price: float | None = Field(None, ge=0)
     max_latency: Duration | None = None
     max_hosts: int | None = Field(None, ge=0)
-    min_hosts: int = Field(1, ge=0)
+    min_hosts: int = Field(0, ge=0)
     consolidate_below: float | None = Field(None, ge=0, le=1)
+
+    @field_validator("machines")
+    @classmethod
+    def _some(cls, value: Mapping[str, int]) -> Mapping[str, int]:
+        if not sum(value.values()):
+            raise ValueError("there are no machines")
+        return {kind: count for kind, count in value.items() if count}
 
     @field_validator("prefer")
     @classmethod
     def _known(cls, value: list[str], info: Any) -> list[str]:
         known = info.data.get("regions", {})
-        if unknown := [name for name in value if known and name not in known]:
+        if unknown := [name for name in value if name not in known]:
             raise ValueError(f"there is no region {unknown[0]!r} (there are: {', '.join(known)})")
         return value
+
+    @model_validator(mode="after")
+    def _one_supply(self) -> "ArbiterKeys":
+        if bool(self.machines) == bool(self.regions):
+            raise ValueError("an arbiter has either machines of its own ('machines') or regions that have them ('regions')")
+        if self.regions and not self.host_types:
+            raise ValueError("an arbiter of regions must know the host types that they have ('host_types')")
+        return self
 
 
 class HostsKeys(Keys):
@@ -122,9 +154,9 @@ class RegionKeys(Keys):
     """What a region manager needs to know."""
 
     name: Annotated[str, Field(min_length=1)]
-    infrastructure: str
-    token_file: str
-    journal: str
+    arbiter: str
+    token_file: str | None = None
+    journal: str | None = None
     period: Positive = 30.0
     spare: int = Field(5, ge=0)
     low: float = Field(0.1, ge=0, le=1)
@@ -133,89 +165,131 @@ class RegionKeys(Keys):
     host_types: Annotated[dict[str, HostTypeKeys], Field(min_length=1)]
     hosts: HostsKeys
 
-    @field_validator("infrastructure")
+    @field_validator("arbiter")
     @classmethod
     def _url(cls, value: str) -> str:
         parts = urlsplit(value)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{value!r} is not an address such as 'http://127.0.0.1:8470'")
+            raise ValueError(f"{value!r} is not an address such as 'http://127.0.0.1:8471'")
         return value.rstrip("/")
 
 
 class ManagerKeys(Keys):
     """A whole document: one of the two."""
 
-    infrastructure: InfrastructureKeys | None = None
+    arbiter: ArbiterKeys | None = None
     region: RegionKeys | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "ManagerKeys":
-        if (self.infrastructure is None) == (self.region is None):
+        if (self.arbiter is None) == (self.region is None):
             raise ValueError(FORM)
         return self
 
 
-def load_manager(path: Path) -> InfrastructureSetting | RegionSetting:
-    """The manager that the document `path` describes; raises an ElastreamError for what is wrong with it."""
+def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
+    """The manager that the document `path` describes.
+
+    Raises InputError where it cannot be read, DataflowError - with file, line and field - for what is wrong in it.
+    """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)
     folder = path.parent
-    if keys.infrastructure is not None:
-        return _infrastructure(file, keys.infrastructure, folder)
+    if keys.arbiter is not None:
+        return _arbiter(file, keys.arbiter, folder)
     assert keys.region is not None
     return _region(file, keys.region, folder)
 
 
-def _infrastructure(file: Located, keys: InfrastructureKeys, folder: Path) -> InfrastructureSetting:
+def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
+    own = _types(file, "arbiter", keys.host_types)
+    if keys.machines:
+        known = {**HOST_TYPES, **own}
+        for name in keys.machines:
+            if name not in known:
+                raise file.error(("arbiter", "machines", name), f"there is no host type {name!r}{near(name, known)}")
+        kinds = tuple(known[name] for name in keys.machines)
+        most = sum(keys.machines.values())
+    else:
+        for name, kind in own.items():
+            if kind.region not in keys.regions:
+                known_regions = ", ".join(keys.regions)
+                raise file.error(
+                    ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {known_regions})"
+                )
+        kinds = tuple(own.values())
+        rooms = [math.inf if each.capacity is None else each.capacity for each in keys.regions.values()]
+        most = int(min(sum(rooms), math.inf if keys.max_hosts is None else keys.max_hosts, MOST_HOSTS))
+    offer = Offer(keys.name, kinds, most, keys.latency)
+    try:
+        local_of(offer)
+    except ElastreamError as error:
+        raise file.error(("arbiter", "machines" if keys.machines else "regions"), str(error)) from None
     host, port = host_and_port(keys.listen)
-    facts = {
-        name: RegionFacts(each.price, each.latency, math.inf if each.capacity is None else each.capacity)
-        for name, each in keys.regions.items()
-    }
-    rules = InfrastructureRules(
-        keys.patience,
-        tuple(keys.prefer),
-        facts,
-        _bound(keys.max_price),
-        _bound(keys.max_latency),
-        _bound(keys.max_hosts),
-        keys.min_hosts,
-        {name: each.priority for name, each in keys.applications.items()},
-        keys.consolidate_below,
-        keys.silence,
-    )
-    return InfrastructureSetting(
+    names = [kind for kind, count in keys.machines.items() for _ in range(count)]
+    return ArbiterSetting(
+        offer,
+        {f"m{number}": kind for number, kind in enumerate(names, start=1)},
+        tuple(keys.regions),
+        _rules(keys),
+        {name: Standing(each.priority, each.minimum) for name, each in keys.applications.items()},
         host,
         port,
-        read_token(file, ("infrastructure", "token_file"), folder / keys.token_file),
-        folder / keys.journal,
+        folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
-        rules,
-        tuple(keys.regions),
-        tuple(keys.applications),
+        _token(file, "arbiter", keys.token_file, folder),
+    )
+
+
+def _rules(keys: ArbiterKeys) -> ArbiterRules:
+    return ArbiterRules(
+        patience=keys.patience,
+        silence=keys.silence,
+        settle=keys.settle,
+        prefer=tuple(keys.prefer),
+        regions={
+            name: RegionFacts(each.price, each.latency, math.inf if each.capacity is None else each.capacity)
+            for name, each in keys.regions.items()
+        },
+        max_price=_bound(keys.max_price),
+        max_latency=_bound(keys.max_latency),
+        max_hosts=_bound(keys.max_hosts),
+        min_hosts=keys.min_hosts,
+        consolidate_below=keys.consolidate_below,
+        absence=keys.absence,
     )
 
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
-    types = []
-    for name, each in keys.host_types.items():
-        try:
-            types.append(each.model_copy(update={"region": keys.name}).built(name))
-        except ElastreamError as error:
-            raise file.error(("region", "host_types", name), str(error)) from None
-    enough = tuple(kind for kind in types if kind.cores >= keys.replica_cores)
+    placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
+    types = _types(file, "region", placed)
+    enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
     return RegionSetting(
         keys.name,
-        keys.infrastructure,
-        read_token(file, ("region", "token_file"), folder / keys.token_file),
-        folder / keys.journal,
+        keys.arbiter,
+        _token(file, "region", keys.token_file, folder),
+        folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
         RegionRules(keys.spare, keys.low, keys.settle),
         enough,
         folder / keys.hosts.directory,
     )
+
+
+def _types(file: Located, whose: str, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
+    found = {}
+    for name, each in keys.items():
+        try:
+            found[name] = each.built(name)
+        except ElastreamError as error:
+            raise file.error((whose, "host_types", name), str(error)) from None
+    return found
+
+
+def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
+    return None if written is None else read_token(file, (whose, "token_file"), folder / written)
 
 
 def _bound(value: float | None) -> float:

@@ -1,6 +1,6 @@
 """What a run observes and does, as Prometheus metrics.
 
-The library is imported when metrics are asked for, and not before.
+The library is imported only where metrics are exported.
 """
 
 import math
@@ -50,7 +50,7 @@ class PrometheusObserver:
             if any(rows is each for each, _ in metric.promises)
         }
         self._hosts = Gauge("elastream_hosts", "Leased hosts by state", ("state",), registry=self._registry)
-        self._alarms = Gauge("elastream_alarm", "1 for each alarm that stands", ("source", "said"), registry=self._registry)
+        self._alarms = Gauge("elastream_alarm", "1 for each standing alarm", ("source", "said"), registry=self._registry)
         self._actions = Counter(
             "elastream_actions", "Actions by kind and outcome", ("action", "status"), registry=self._registry
         )

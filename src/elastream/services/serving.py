@@ -53,12 +53,12 @@ def read_token(file: Located, loc: Loc, path: Path) -> str:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; raises EnvironmentProblem where that cannot be had."""
+    """A socket that listens there; raises EnvironmentProblem where that cannot be."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
     except (OSError, OverflowError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
-        raise EnvironmentProblem(f"{host}:{port} is not to be had: {reason}") from None
+        raise EnvironmentProblem(f"cannot listen on {host}:{port}: {reason[:1].lower()}{reason[1:]}") from None
 
 
 def opens(authorization: str | None, token: str) -> bool:

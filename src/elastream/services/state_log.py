@@ -1,7 +1,7 @@
 """What a manager remembers, as tables that survive its process: a change is one line, on disk before it counts.
 
 A manager writes here before it says or does anything that rests on a change; so whatever the others have heard of it, it
-still knows after a crash. What the tables hold is `elastream.services.nodes`.
+still knows after a crash. What the tables hold is `elastream.services.arbiter_node`.
 """
 
 import fcntl

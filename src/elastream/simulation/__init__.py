@@ -10,7 +10,16 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result
-from elastream.simulation.settings import Assumption, Distribution, Fault, Link, Messaging, Service, Settings, Travel
+from elastream.simulation.settings import (
+    Assumption,
+    Distribution,
+    HostFailure,
+    Messaging,
+    NetworkLink,
+    Service,
+    Settings,
+    Travel,
+)
 
 __all__ = [
     "Assumption",
@@ -19,9 +28,9 @@ __all__ = [
     "Distribution",
     "Drift",
     "Emissions",
-    "Fault",
-    "Link",
+    "HostFailure",
     "Messaging",
+    "NetworkLink",
     "Recorded",
     "Result",
     "Service",

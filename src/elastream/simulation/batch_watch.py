@@ -12,7 +12,7 @@ import numpy as np
 
 from elastream.model.observation import Context, Floats, Metric, MicroBatch
 from elastream.simulation.microbatch import FusedNetwork, StageStation
-from elastream.simulation.pool import Pool
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import Watch
 
@@ -25,7 +25,7 @@ WINDOW = 3.0
 class BatchWatch(Watch):
     """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches."""
 
-    def __init__(self, context: Context, network: FusedNetwork, pool: Pool, settings: Settings) -> None:
+    def __init__(self, context: Context, network: FusedNetwork, pool: SimulatedHosts, settings: Settings) -> None:
         super().__init__(context, network, pool, settings)
         self.fused = network
         periods = max(1, round(WINDOW / settings.monitor))

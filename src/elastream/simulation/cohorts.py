@@ -19,7 +19,7 @@ from elastream.model.qos import erlang_c, waiting_time
 from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
 from elastream.simulation.serving import sort_rows
 from elastream.simulation.settings import Service, Settings
-from elastream.simulation.stations import NOTHING, Flow, Shape, Station
+from elastream.simulation.stations import NOTHING, Items, Shape, Station
 
 __all__ = ["CohortStation"]
 
@@ -308,7 +308,7 @@ class CohortStation(Station):
         front = np.array([[queued / total, queued / total, born / total, total * share, total * share, 0.0]])
         self.queue = np.concatenate([front, self.queue])
 
-    def advance(self, begin: float, end: float, mean: Floats) -> Flow:
+    def advance(self, begin: float, end: float, mean: Floats) -> Items:
         """Serve the slots that end by `end`; returns the items emitted, some with times after `end`."""
         crew = self.crew
         if mean is not self._means:
@@ -334,7 +334,7 @@ class CohortStation(Station):
         if not done or self.selectivity == 0:
             return NOTHING
         self.period.emitted += done * self.selectivity * len(self.waiting)
-        return Flow(*emitted)
+        return Items(*emitted)
 
     def _plan(self, mean: float, begin: float) -> None:
         """Choose slot width and finish weights for a mean service time, and re-bin the items in service."""
@@ -399,9 +399,9 @@ class CohortStation(Station):
         self.period.judged += items
         self.period.delay += delay
         self.period.within = self.period.within + within
-        self.durations.append(Flow(durations, weights, weights))
+        self.durations.append(Items(durations, weights, weights))
 
-    def _matched(self) -> Flow:
+    def _matched(self) -> Items:
         """Cohorts of joined items: the n-th item of each input is matched with the n-th of the others."""
         reach = [np.cumsum(flow.counts) for flow in self.waiting]
         whole = min((float(total[-1]) if total.size else 0.0) for total in reach)
@@ -414,11 +414,11 @@ class CohortStation(Station):
         times = np.max([flow.times[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
         born = np.min([flow.born[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
         self.waiting = [_without(flow, whole) for flow in self.waiting]
-        return Flow(times, born, counts)
+        return Items(times, born, counts)
 
 
-def _without(flow: Flow, count: float) -> Flow:
+def _without(flow: Items, count: float) -> Items:
     """`flow` without its first `count` items."""
     left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
     keep = left > DUST
-    return Flow(flow.times[keep], flow.born[keep], left[keep])
+    return Items(flow.times[keep], flow.born[keep], left[keep])

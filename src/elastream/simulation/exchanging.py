@@ -13,10 +13,10 @@ from elastream.model.graph import Edge
 from elastream.model.observation import UNMEASURED, Exchange, Floats, Integers
 from elastream.simulation.stations import Station
 
-__all__ = ["Stream", "crossing", "exchange_of", "rows_of"]
+__all__ = ["EdgeTraffic", "crossing", "exchange_of", "rows_of"]
 
 
-class Stream(NamedTuple):
+class EdgeTraffic(NamedTuple):
     """Traffic over an edge, from the instances of `source` (None: not on any host) to those of `target`.
 
     rate: bytes/s; NaN if the record size or rate is unknown.
@@ -36,7 +36,7 @@ def rows_of(stations: Sequence[Station]) -> dict[str, Integers]:
     return {station.name: part for station, part in zip(stations, np.split(rows, ends[:-1]), strict=True)}
 
 
-def exchange_of(streams: Sequence[Stream] | None, stations: Sequence[Station], age: float) -> Exchange:
+def exchange_of(streams: Sequence[EdgeTraffic] | None, stations: Sequence[Station], age: float) -> Exchange:
     """Divide `streams` over pairs of tasks; unknown (`UNMEASURED`) if there are none yet or one has an unknown rate."""
     if streams is None or any(np.isnan(stream.rate) for stream in streams):
         return UNMEASURED
@@ -66,7 +66,7 @@ def crossing(exchange: Exchange, host: Integers, hosts: int) -> Floats:
     return over
 
 
-def _pairs(stream: Stream, rows: dict[str, Integers]) -> tuple[Integers, Integers, Floats]:
+def _pairs(stream: EdgeTraffic, rows: dict[str, Integers]) -> tuple[Integers, Integers, Floats]:
     to, gets = rows[stream.target.name], stream.target.shares
     if stream.source is None or not (rows[stream.source.name] >= 0).any():
         return np.full(to.size, -1), to, stream.rate * gets

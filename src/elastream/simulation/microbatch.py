@@ -24,11 +24,11 @@ from elastream.model.stages import Layout, Segment, Stage
 from elastream.planning.algorithms.governor import Governor
 from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.draws import uniform
-from elastream.simulation.exchanging import Stream
+from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
-from elastream.simulation.pool import Pool
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Flow, Station, joined
+from elastream.simulation.stations import NOTHING, Items, Station, joined
 
 __all__ = ["COMING", "FusedNetwork", "dealt", "landed"]
 
@@ -155,9 +155,9 @@ class FusedSegment:
         # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
         self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
 
-    def advance(self, begin: float, end: float, pool: Pool, speeds: Floats) -> Flow:
+    def advance(self, begin: float, end: float, pool: SimulatedHosts, speeds: Floats) -> Items:
         """Execute batches in [begin, end); returns the records committed, each with its commit time."""
-        committed: list[Flow] = []
+        committed: list[Items] = []
         if self.batch.times.size and any(station.interrupted for station in self.stations):
             self.starts, self.ends = begin, begin + (self.ends - self.starts)
             self.charged = begin
@@ -185,7 +185,7 @@ class FusedSegment:
         start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
         return max(begin, start if first <= start else math.ceil(first / every) * every)
 
-    def _begin(self, start: float, pool: Pool, speeds: Floats) -> bool:
+    def _begin(self, start: float, pool: SimulatedHosts, speeds: Floats) -> bool:
         """Start a batch with the records due at `start`; False if a stage has no host to run on."""
         burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
         if any(not burden.hosts.size for burden in burdens.values()):
@@ -197,11 +197,11 @@ class FusedSegment:
         if self.governor is not None:
             taken = min(taken, float(self.governor.allowance))
         whole = int(np.searchsorted(reach, taken + DUST, side="right"))
-        parts = [Flow(*(column[:whole] for column in self.queue))]
-        self.queue = Flow(*(column[whole:].copy() for column in self.queue))
+        parts = [Items(*(column[:whole] for column in self.queue))]
+        self.queue = Items(*(column[whole:].copy() for column in self.queue))
         left = taken - (float(reach[whole - 1]) if whole else 0.0)
         if left > DUST and self.queue.times.size:
-            parts.append(Flow(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
+            parts.append(Items(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
             self.queue.counts[0] -= left
         self.batch = joined(parts)
         self.charges = np.zeros(len(pool))
@@ -224,7 +224,7 @@ class FusedSegment:
         self.starts, self.ends, self.charged = start, start + lasts, start
         return True
 
-    def _settle(self, pool: Pool, seconds: float) -> None:
+    def _settle(self, pool: SimulatedHosts, seconds: float) -> None:
         """Charge hosts in their first batches with their full capacity: the JVM's compilation uses the remainder."""
         for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
             before = self.served.get(row, 0)
@@ -239,7 +239,7 @@ class FusedSegment:
             self.governor = self.governor.after(max(1, round(taken)), now - since)
             self.planned = None
 
-    def _burden(self, station: StageStation, pool: Pool, speeds: Floats) -> Burden:
+    def _burden(self, station: StageStation, pool: SimulatedHosts, speeds: Floats) -> Burden:
         """Tasks of a stage by host; those without state are dealt out evenly, free slots first."""
         if station.placed:
             hosts, tasks, loading = station.locate(pool.up)
@@ -254,7 +254,7 @@ class FusedSegment:
         cores = np.where(young, cores * self.settings.settling_boost, cores)
         return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
 
-    def _charge(self, until: float, pool: Pool) -> None:
+    def _charge(self, until: float, pool: SimulatedHosts) -> None:
         """Add the batch's work since the last charge to the hosts' `pool.worked`, core-seconds."""
         whole = self.ends - self.starts
         if until > self.charged:
@@ -267,7 +267,7 @@ class FusedSegment:
                 station.period.busy += busy * (weights[station] / total if total > 0 else 1 / len(self.stations))
             self.charged = until
 
-    def _commit(self) -> Flow:
+    def _commit(self) -> Items:
         batch, at = self.batch, self.ends
         delay = at - batch.times
         total = batch.total
@@ -282,14 +282,14 @@ class FusedSegment:
         period.judged += total
         period.delay += float((delay * batch.counts).sum())
         period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
-        self.leader.durations.append(Flow(delay, batch.counts, batch.counts))
+        self.leader.durations.append(Items(delay, batch.counts, batch.counts))
         self.durations.append(at - self.starts)
         waited = at - batch.born
         done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
         self.reports.append(done)
         self.recent.append(done)
         self.free, self.ends, self.batch = at, math.inf, NOTHING
-        return Flow(np.full(batch.times.size, at), batch.born, batch.counts)
+        return Items(np.full(batch.times.size, at), batch.born, batch.counts)
 
 
 def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
@@ -317,7 +317,7 @@ def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class FusedNetwork:
-    """All segments of a fused dataflow. Drop-in for `Network`; its `stations` are stages."""
+    """All segments of a fused dataflow. Drop-in for `QueueNetwork`; its `stations` are stages."""
 
     cohorts = True
 
@@ -339,7 +339,7 @@ class FusedNetwork:
             loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
             if loads_of:
                 segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
-        self.latencies: list[Flow] = []
+        self.latencies: list[Items] = []
         self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
@@ -376,7 +376,7 @@ class FusedNetwork:
     def _enters(self, operator: str, segment: Segment) -> bool:
         return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
 
-    def advance(self, begin: float, end: float, pool: Pool) -> None:
+    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
         """Simulate [begin, end), seconds."""
         speeds = pool.speeds(begin)
         for name in self.segments:
@@ -394,12 +394,12 @@ class FusedNetwork:
                 station.period.emitted += done.total * segment.volume[station.name]
             for edge, volume in self.out[name]:
                 target = next(s for s in self.segments.values() if edge.target in s.segment.operators)
-                self._enter(target, Flow(done.times, done.born, done.counts * volume))
+                self._enter(target, Items(done.times, done.born, done.counts * volume))
             if self.result_share[name] > 0:
                 self.committed += done.total * self.result_share[name]
-                self.latencies.append(Flow(done.times - done.born, done.born, done.counts))
+                self.latencies.append(Items(done.times - done.born, done.born, done.counts))
 
-    def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
+    def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
         """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
         stages = self.layout.stage_of
         found = []
@@ -408,10 +408,10 @@ class FusedNetwork:
             if source is not target and edge.durable is None:
                 rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
                 size = self.settings.record_size(self.graph.by_name[edge.source])
-                found.append(Stream(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
+                found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
         return found
 
-    def _enter(self, segment: FusedSegment, flow: Flow) -> None:
+    def _enter(self, segment: FusedSegment, flow: Items) -> None:
         if flow.times.size:
             segment.queue = joined([segment.queue, flow])
             segment.leader.period.arrived += flow.total

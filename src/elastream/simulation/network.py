@@ -15,13 +15,13 @@ from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, cohorts, emissions, items
 from elastream.simulation.cohorts import CohortStation
-from elastream.simulation.exchanging import Stream
-from elastream.simulation.pool import Pool
+from elastream.simulation.exchanging import EdgeTraffic
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
-from elastream.simulation.stations import NOTHING, Flow, ItemStation, Station, each_one, joined
+from elastream.simulation.stations import NOTHING, Items, ItemStation, Station, each_one, joined
 
-__all__ = ["Network"]
+__all__ = ["QueueNetwork"]
 
 AHEAD = 1 << 14
 """Approximate number of records that a source generates at once."""
@@ -46,17 +46,17 @@ class Source:
         """Records emitted, without those held back before the first operator."""
         return self.offered - self.held
 
-    def until(self, end: float) -> Flow:
+    def until(self, end: float) -> Items:
         """Emit the records that arrive before `end` and were not emitted yet."""
         ready = self.ready
         if self.next < self.load.times.size and self.load.times[self.next] < end:
             self.ready = ready = self._laid_out(end)
         cut = int(ready.times.searchsorted(end))
-        flow, self.ready = Flow(*(a[:cut] for a in ready)), Flow(*(a[cut:] for a in ready))
+        flow, self.ready = Items(*(a[:cut] for a in ready)), Items(*(a[cut:] for a in ready))
         self.offered += flow.total if self.piece is not None else cut
         return flow
 
-    def _laid_out(self, end: float) -> Flow:
+    def _laid_out(self, end: float) -> Items:
         """The ready records plus those of all emissions that begin before `end`, and some more to amortise the cost."""
         load = self.load
         stop = int(np.searchsorted(load.times, end, side="left"))
@@ -68,9 +68,9 @@ class Source:
         self.next = stop
         if self.piece is None:
             times = items(times, counts, load.span)
-            return joined([self.ready, Flow(times, times, each_one(times.size))])
+            return joined([self.ready, Items(times, times, each_one(times.size))])
         times, shares = cohorts(times, counts, load.span, self.piece)
-        return joined([self.ready, Flow(times, times, shares)])
+        return joined([self.ready, Items(times, times, shares)])
 
     @property
     def ended(self) -> bool:
@@ -78,7 +78,7 @@ class Source:
         return self.offered >= self.total - 1e-6 * max(1, self.total)
 
 
-class Network:
+class QueueNetwork:
     """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted."""
 
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
@@ -95,7 +95,7 @@ class Network:
             if self.graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
         )
         self.by_name = {station.name: station for station in self.stations}
-        self.latencies: list[Flow] = []
+        self.latencies: list[Items] = []
         self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
@@ -139,7 +139,7 @@ class Network:
             for name, edges in self.graph.outputs.items()
         }
 
-    def advance(self, begin: float, end: float, pool: Pool) -> None:
+    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
         """Simulate [begin, end), seconds."""
         self._rate(begin, pool)
         self._measure_links(pool)
@@ -155,7 +155,7 @@ class Network:
                     station.grain = max(self._grain(edge.source) for edge in self.graph.inputs[name])
                 self._deliver(name, station.advance(begin, end, self.means[name]))
 
-    def _rate(self, begin: float, pool: Pool) -> None:
+    def _rate(self, begin: float, pool: SimulatedHosts) -> None:
         """Update every instance's mean service time (s) if instances, costs or speeds have changed."""
         placement = (pool.changes, pool.placements, self.version)
         if pool.steady and placement == self._rated:
@@ -187,7 +187,7 @@ class Network:
         station = self.by_name[name]
         return station.width if isinstance(station, CohortStation) else 0.0
 
-    def _deliver(self, name: str, flow: Flow) -> None:
+    def _deliver(self, name: str, flow: Items) -> None:
         """Send an operator's emitted items over its live edges."""
         if not flow.times.size:
             return
@@ -200,7 +200,7 @@ class Network:
             part = flow
             if edge.delivery is Delivery.ROUND_ROBIN:
                 if name in self.crowded:
-                    part = Flow(flow.times, flow.born, flow.counts / len(dealt))
+                    part = Items(flow.times, flow.born, flow.counts / len(dealt))
                 else:
                     part = share(flow, (dealt.index(edge) - turn) % len(dealt), len(dealt))
             if edge.target in self.by_name:
@@ -209,17 +209,17 @@ class Network:
                 self.by_name[edge.target].receive(self._travelled(edge, part), self.ports[edge])
             else:
                 self.committed += part.total
-                self.latencies.append(Flow(part.times - part.born, part.born, part.counts))
+                self.latencies.append(Items(part.times - part.born, part.born, part.counts))
 
-    def _travelled(self, edge: Edge, flow: Flow) -> Flow:
+    def _travelled(self, edge: Edge, flow: Items) -> Items:
         """`flow` with the arrival times at the target of `edge`."""
         latency, gap = self.delays.get(edge, (self.settings.message_overhead, 0.0))
         times = flow.times
         if gap > 0:
             times, self.link_free[edge] = paced(times, flow.counts * gap, self.link_free.get(edge, 0.0))
-        return Flow(times + latency, flow.born, flow.counts) if latency or gap else flow
+        return Items(times + latency, flow.born, flow.counts) if latency or gap else flow
 
-    def _measure_links(self, pool: Pool) -> None:
+    def _measure_links(self, pool: SimulatedHosts) -> None:
         """Update mean latency (s) and link seconds per item of each edge between operators, for the current placement.
 
         An item travels between any pair of instances of the two operators with equal probability; within a host for free.
@@ -253,7 +253,7 @@ class Network:
                 )
                 self.delays[edge] = (settings.message_overhead + float((pairs * latency).sum()), gap)
 
-    def streams(self, emitted: Mapping[str, float]) -> list[Stream]:
+    def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
         """Traffic between operators, bytes/s. emitted: records/s that each operator emits."""
         found = []
         for name, edges in self.live.items():
@@ -263,7 +263,7 @@ class Network:
                 if edge.target in self.by_name:
                     part = dealt if edge.delivery is Delivery.ROUND_ROBIN else 1
                     found.append(
-                        Stream(edge, self.by_name.get(name), self.by_name[edge.target], emitted[name] * size / part)
+                        EdgeTraffic(edge, self.by_name.get(name), self.by_name[edge.target], emitted[name] * size / part)
                     )
         return found
 
@@ -291,7 +291,7 @@ def crowded(graph: Graph, loads: Mapping[str, Emissions], settings: Settings) ->
     return frozenset(name for name, items in arriving.items() if items > settings.cohorts_above)
 
 
-def whole_items(flow: Flow, part: float) -> tuple[Flow, float]:
+def whole_items(flow: Items, part: float) -> tuple[Items, float]:
     """Convert cohorts to whole items, each at the arrival of its last part; returns them and the remaining fraction.
 
     part: fraction of an item remaining from earlier cohorts.
@@ -299,12 +299,12 @@ def whole_items(flow: Flow, part: float) -> tuple[Flow, float]:
     reach = part + np.cumsum(flow.counts)
     due = math.floor(float(reach[-1]) + 1e-9)
     rows = np.minimum(np.searchsorted(reach, np.arange(1, due + 1) - 1e-9), reach.size - 1)
-    return Flow(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
+    return Items(flow.times[rows], flow.born[rows], each_one(due)), max(0.0, float(reach[-1]) - due)
 
 
-def share(flow: Flow, first: int, of: int) -> Flow:
+def share(flow: Items, first: int, of: int) -> Items:
     """Every `of`-th item from item `first` on."""
-    return Flow(*(column[first::of] for column in flow))
+    return Items(*(column[first::of] for column in flow))
 
 
 def alternate_costs(graph: Graph, settings: Settings, composition: Composition) -> dict[str, tuple[float, float]]:

@@ -34,8 +34,8 @@ from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
 from elastream.simulation.microbatch import FusedNetwork
-from elastream.simulation.network import Network
-from elastream.simulation.pool import Event, Pool
+from elastream.simulation.network import QueueNetwork
+from elastream.simulation.pool import Event, SimulatedHosts
 from elastream.simulation.result import Result, result_of
 from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.staffing import Staffing
@@ -64,7 +64,9 @@ class SimulatedClock:
 class SimulatedPlant:
     """See `make_plant`. Implements `model.plant.Plant`."""
 
-    def __init__(self, context: Context, network: Network | FusedNetwork, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
+    ) -> None:
         self.context = context
         self.settings = settings
         self.network = network
@@ -326,8 +328,8 @@ def make_plant(
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
-    kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else Network
-    network: Network | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
+    kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
+    network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
     for station in network.stations:
         operator = station.operator
         if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
@@ -339,7 +341,7 @@ def make_plant(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable,
     )  # fmt: skip
-    pool = Pool(types, len(network.stations), settings, seed)
+    pool = SimulatedHosts(types, len(network.stations), settings, seed)
     for number, name in enumerate([next(iter(types))] * hosts if isinstance(hosts, int) else hosts):
         pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
     plant = SimulatedPlant(context, network, pool, settings)

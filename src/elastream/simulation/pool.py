@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats
 from elastream.simulation.draws import uniform
-from elastream.simulation.settings import Fault, Settings
+from elastream.simulation.settings import HostFailure, Settings
 
-__all__ = ["Event", "Pool"]
+__all__ = ["Event", "SimulatedHosts"]
 
 START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
 """Random-number streams of hosts, apart from those of operators."""
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     row: int
 
 
-class Pool:
+class SimulatedHosts:
     """Hosts of `types`, which hold instances of `operators` operators."""
 
     def __init__(self, types: Mapping[str, HostType], operators: int, settings: Settings, seed: int) -> None:
@@ -63,7 +63,7 @@ class Pool:
         self.next_number = 1
         self.renewed: dict[str, int] = {}
         self._order = 0
-        self._faults: dict[int, Fault] = {}
+        self._faults: dict[int, HostFailure] = {}
         self._active: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
         for fault in settings.faults:
             self._faults[self._order] = fault

@@ -37,7 +37,7 @@ class Done(Protocol):
 
 
 class Recorded(Protocol):
-    """The part of a recording that is read; satisfied by `elastream.recording.Recording`."""
+    """The part of a recording that is read; satisfied by `elastream.recording.recorder.Recording`."""
 
     @property
     def times(self) -> Floats:

@@ -16,7 +16,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
-__all__ = ["Assumption", "Distribution", "Fault", "Link", "Messaging", "Service", "Settings", "Travel"]
+__all__ = ["Assumption", "Distribution", "HostFailure", "Messaging", "NetworkLink", "Service", "Settings", "Travel"]
 
 
 class Distribution(StrEnum):
@@ -70,7 +70,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkLink:
     """Network between two regions. latency: seconds one way; bandwidth: bytes/s per host (None: no limit)."""
 
     latency: float
@@ -99,7 +99,7 @@ class Messaging:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class HostFailure:
     """Loss of `host` without warning at `time`, seconds; None: the host that has been running longest.
 
     Items in service on it return to the head of their queue (at least once: work is lost, items are not); its cached
@@ -224,8 +224,8 @@ class Settings:
     speed_trace: Floats | None = None
     speed_interval: float = 60.0
     batch_ratios: tuple[float, ...] = ()
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    faults: tuple[Fault, ...] = ()
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
+    faults: tuple[HostFailure, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("monitor", "registry_bandwidth", "speed_interval", "batch_seconds", "delivered", "settling_boost",

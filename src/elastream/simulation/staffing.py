@@ -8,8 +8,8 @@ import numpy as np
 from elastream.model.action import TaskId
 from elastream.model.observation import Integers
 from elastream.simulation.microbatch import FusedNetwork
-from elastream.simulation.network import Network
-from elastream.simulation.pool import Pool
+from elastream.simulation.network import QueueNetwork
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Station
 
@@ -25,8 +25,8 @@ class Staffing:
 
     def __init__(
         self,
-        network: Network | FusedNetwork,
-        pool: Pool,
+        network: QueueNetwork | FusedNetwork,
+        pool: SimulatedHosts,
         settings: Settings,
         leaving: Callable[[Station, Integers], None],
     ) -> None:

@@ -18,7 +18,7 @@ from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LO
 from elastream.simulation.serving import merged, work_off
 from elastream.simulation.settings import Distribution, Messaging, Service
 
-__all__ = ["Crew", "Flow", "ItemStation", "Shape", "Station", "Tally"]
+__all__ = ["Counters", "Crew", "ItemStation", "Items", "Shape", "Station"]
 
 EMPTY: Floats = np.zeros(0)
 MESSAGING_STREAM = 500_000
@@ -31,7 +31,7 @@ KINDS = {
 }
 
 
-class Flow(NamedTuple):
+class Items(NamedTuple):
     """Items in transit, sorted by time; shape (entries,) each. born: when their record entered the dataflow. counts: 1 for
     single items."""
 
@@ -44,15 +44,15 @@ class Flow(NamedTuple):
         """Number of items."""
         return float(self.counts.sum())
 
-    def before(self, end: float) -> tuple["Flow", "Flow"]:
+    def before(self, end: float) -> tuple["Items", "Items"]:
         """Split at `end`: the items with earlier times, and the rest."""
         if not self.times.size or self.times[-1] < end:
             return self, NOTHING
         cut = int(self.times.searchsorted(end))
-        return Flow(*(a[:cut] for a in self)), Flow(*(a[cut:] for a in self))
+        return Items(*(a[:cut] for a in self)), Items(*(a[cut:] for a in self))
 
 
-NOTHING = Flow(EMPTY, EMPTY, EMPTY)
+NOTHING = Items(EMPTY, EMPTY, EMPTY)
 NONE_LEAVING: Floats = np.zeros((0, 3))
 MANY = 5
 """Number of flows from which sorting all at once is faster than merging pairwise."""
@@ -65,7 +65,7 @@ def each_one(size: int) -> Floats:
     return ONES[:size] if size <= ONES.size else np.ones(size)
 
 
-def joined(flows: Sequence[Flow]) -> Flow:
+def joined(flows: Sequence[Items]) -> Items:
     """Merge `flows` by time; ties keep the given order."""
     if len(flows) != 1:
         flows = [flow for flow in flows if flow.times.size]
@@ -74,11 +74,11 @@ def joined(flows: Sequence[Flow]) -> Flow:
     if len(flows) < MANY:
         together = flows[0]
         for flow in flows[1:]:
-            together = Flow(*merged(*together, *flow))
+            together = Items(*merged(*together, *flow))
         return together
-    together = Flow(*(np.concatenate(columns) for columns in zip(*flows, strict=True)))
+    together = Items(*(np.concatenate(columns) for columns in zip(*flows, strict=True)))
     order = np.argsort(together.times, kind="stable")
-    return Flow(*(column[order] for column in together))
+    return Items(*(column[order] for column in together))
 
 
 class Shape(NamedTuple):
@@ -144,7 +144,7 @@ class Crew:
 
 
 @dataclass
-class Tally:
+class Counters:
     """Counters of an operator, for a monitoring period or the whole run.
 
     judged: items whose duration is known (cohorts: at their start). within: those within the service level, by factor.
@@ -160,8 +160,8 @@ class Tally:
     given: float = 0.0
     busy: float = 0.0
 
-    def add(self, other: "Tally") -> None:
-        """Add another tally's counts to this one."""
+    def add(self, other: "Counters") -> None:
+        """Add another's counts to this one."""
         self.within = self.within + other.within
         self.arrived += other.arrived
         self.done += other.done
@@ -194,11 +194,11 @@ class Station:
         self.work = 0.0
         self.selectivity = 1.0
         self.scalings = 0
-        self.inbox: list[list[Flow]] = [[] for _ in range(inputs)]
-        self.waiting: list[Flow] = [NOTHING] * inputs
-        self.period = Tally(np.zeros(limits.size))
-        self.total = Tally(np.zeros(limits.size))
-        self.durations: list[Flow] = []
+        self.inbox: list[list[Items]] = [[] for _ in range(inputs)]
+        self.waiting: list[Items] = [NOTHING] * inputs
+        self.period = Counters(np.zeros(limits.size))
+        self.total = Counters(np.zeros(limits.size))
+        self.durations: list[Items] = []
 
     @property
     def limit(self) -> float:
@@ -224,7 +224,7 @@ class Station:
         """Remove instances. They finish their items in service; if they are lost, these return to the head of the queue."""
         raise NotImplementedError
 
-    def advance(self, begin: float, end: float, mean: Floats) -> Flow:
+    def advance(self, begin: float, end: float, mean: Floats) -> Items:
         """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
         raise NotImplementedError
 
@@ -248,12 +248,12 @@ class Station:
         """Fraction of the operator's records that each instance gets; shape (instances,), equal by default."""
         return np.full(len(self.crew), 1 / max(1, len(self.crew)))
 
-    def receive(self, flow: Flow, port: int) -> None:
+    def receive(self, flow: Items, port: int) -> None:
         """Add items in transit to input `port`; their times may lie in the future."""
         if flow.times.size:
             self.inbox[port].append(flow)
 
-    def _arrived(self, end: float) -> Flow:
+    def _arrived(self, end: float) -> Items:
         """Items that reached the queue before `end`: all inputs merged, or joined items."""
         for port, flows in enumerate(self.inbox):
             if flows:
@@ -263,10 +263,10 @@ class Station:
                 if len(self.waiting) == 1:
                     return came
                 left = self.waiting[port]
-                self.waiting[port] = Flow(*(np.concatenate(pair) for pair in zip(left, came, strict=True)))
+                self.waiting[port] = Items(*(np.concatenate(pair) for pair in zip(left, came, strict=True)))
         return self._matched() if len(self.waiting) > 1 else NOTHING
 
-    def _matched(self) -> Flow:
+    def _matched(self) -> Items:
         raise NotImplementedError
 
 
@@ -281,10 +281,10 @@ class ItemQueue:
         return self._tail - self._head
 
     @property
-    def flow(self) -> Flow:
+    def flow(self) -> Items:
         """All waiting items, as views that are valid until the next change."""
         head, tail = self._head, self._tail
-        return Flow(self._times[head:tail], self._born[head:tail], each_one(tail - head))
+        return Items(self._times[head:tail], self._born[head:tail], each_one(tail - head))
 
     def take(self, count: int) -> None:
         """Remove the first `count` items."""
@@ -292,7 +292,7 @@ class ItemQueue:
         if self._head == self._tail:
             self._head = self._tail = 0
 
-    def add(self, flow: Flow) -> None:
+    def add(self, flow: Items) -> None:
         """Add items, keeping the queue sorted by time."""
         size = flow.times.size
         if not size:
@@ -344,14 +344,14 @@ class ItemStation(Station):
         if lost:
             again = held[np.argsort(crew.queued[held], kind="stable")]
             behind, self.queue = self.queue.flow, ItemQueue()
-            self.queue.add(Flow(crew.queued[again], crew.born[again], each_one(again.size)))
+            self.queue.add(Items(crew.queued[again], crew.born[again], each_one(again.size)))
             self.queue.add(behind)
         else:
             going = np.column_stack([crew.finish[held], crew.queued[held], crew.born[held]])
             self.leaving = np.concatenate([self.leaving, going])
         crew.finish[rows] = math.inf
 
-    def advance(self, begin: float, end: float, mean: Floats) -> Flow:
+    def advance(self, begin: float, end: float, mean: Floats) -> Items:
         """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
         came = self._arrived(end)
         at_once = not len(self.queue)
@@ -369,7 +369,7 @@ class ItemStation(Station):
         if not at_once:
             self.queue.take(taken)
         elif taken < came.times.size:
-            self.queue.add(Flow(*(column[taken:] for column in came)))
+            self.queue.add(Items(*(column[taken:] for column in came)))
         if kept < self.leaving.shape[0]:
             self.leaving = self.leaving[:kept]
         self.taken += taken
@@ -383,14 +383,14 @@ class ItemStation(Station):
         period.delay += delay
         period.within = period.within + within
         period.emitted += times.size
-        self.durations.append(Flow(durations, durations, each_one(done)))
-        return Flow(times, born, each_one(times.size))
+        self.durations.append(Items(durations, durations, each_one(done)))
+        return Items(times, born, each_one(times.size))
 
-    def _matched(self) -> Flow:
+    def _matched(self) -> Items:
         whole = min(flow.times.size for flow in self.waiting)
         if not whole:
             return NOTHING
         ready = np.max([flow.times[:whole] for flow in self.waiting], axis=0)
         born = np.min([flow.born[:whole] for flow in self.waiting], axis=0)
-        self.waiting = [Flow(*(column[whole:] for column in flow)) for flow in self.waiting]
-        return Flow(ready, born, each_one(whole))
+        self.waiting = [Items(*(column[whole:] for column in flow)) for flow in self.waiting]
+        return Items(ready, born, each_one(whole))

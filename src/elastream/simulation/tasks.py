@@ -17,10 +17,10 @@ from elastream.model.observation import Composition, Floats, Integers
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
-from elastream.simulation.network import Network, Source, alternate_costs
-from elastream.simulation.pool import Pool
+from elastream.simulation.network import QueueNetwork, Source, alternate_costs
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Service, Settings
-from elastream.simulation.stations import Flow, Station
+from elastream.simulation.stations import Items, Station
 
 __all__ = ["TaskNetwork", "TaskStation"]
 
@@ -114,8 +114,8 @@ class Placement:
     travelled: Mapping[Edge, float]
 
 
-class TaskNetwork(Network):
-    """Drop-in for `Network`, with a queue per instance."""
+class TaskNetwork(QueueNetwork):
+    """Drop-in for `QueueNetwork`, with a queue per instance."""
 
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
         super().__init__(layout, loads, settings, seed, seconds)
@@ -138,7 +138,7 @@ class TaskNetwork(Network):
         super().compose(composition)
         self._placement = None
 
-    def advance(self, begin: float, end: float, pool: Pool) -> None:
+    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
         """Simulate [begin, end), seconds."""
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))
         lasts = (end - begin) / steps
@@ -147,7 +147,7 @@ class TaskNetwork(Network):
         for station in self.stations:
             station.period.given += len(station.crew) * (end - begin)
 
-    def _step(self, begin: float, lasts: float, pool: Pool) -> None:
+    def _step(self, begin: float, lasts: float, pool: SimulatedHosts) -> None:
         """Simulate one step: admitted records flow through all operators, limited by the hosts' cores and links."""
         entering = self._enter(begin, lasts)
         placed = self._current(begin, pool)
@@ -277,7 +277,7 @@ class TaskNetwork(Network):
     def _inputs(self, name: str) -> list[Edge]:
         return [edge for edge in self.graph.inputs[name] if edge in self.live[edge.source]]
 
-    def _current(self, now: float, pool: Pool) -> Placement:
+    def _current(self, now: float, pool: SimulatedHosts) -> Placement:
         """The current placement, recomputed if instances, shares or host speeds have changed."""
         tasks: list[TaskStation] = []
         for station in self.stations:
@@ -292,7 +292,7 @@ class TaskNetwork(Network):
             self._placement = (version, self._compute(tasks, pool, now))
         return self._placement[1]
 
-    def _compute(self, tasks: list[TaskStation], pool: Pool, now: float) -> Placement:
+    def _compute(self, tasks: list[TaskStation], pool: SimulatedHosts, now: float) -> Placement:
         ends = np.cumsum([0, *(len(station.crew) for station in tasks)]).tolist()
         slices = {station.name: slice(a, b) for station, a, b in zip(tasks, ends, ends[1:], strict=False)}
         host = np.concatenate([station.crew.host for station in tasks])
@@ -331,7 +331,7 @@ class TaskNetwork(Network):
         return super().empty and all(amount <= 1e-6 for amount, _ in self.held.values())
 
 
-def _groups(network: Network) -> list[tuple[list[str], dict[str, float]]]:
+def _groups(network: QueueNetwork) -> list[tuple[list[str], dict[str, float]]]:
     """Groups of sources that reach a common operator, with the records at each operator per record of the group."""
     graph, settings = network.graph, network.settings
     composition = Composition.default(graph)
@@ -365,6 +365,6 @@ def _known(size: float) -> float:
     return 0.0 if math.isnan(size) else size
 
 
-def _one(duration: float, count: float) -> Flow:
+def _one(duration: float, count: float) -> Items:
     """`count` records that took `duration` seconds."""
-    return Flow(np.array([duration]), np.array([count]), np.array([count]))
+    return Items(np.array([duration]), np.array([count]), np.array([count]))

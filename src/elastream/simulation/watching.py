@@ -25,12 +25,12 @@ from elastream.model.observation import (
     Sample,
     TaskFrame,
 )
-from elastream.simulation.exchanging import Stream, crossing, exchange_of
+from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.microbatch import FusedNetwork
-from elastream.simulation.network import Network
-from elastream.simulation.pool import Pool
+from elastream.simulation.network import QueueNetwork
+from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import Flow, Station, Tally
+from elastream.simulation.stations import Counters, Items, Station
 from elastream.simulation.tasks import TaskNetwork
 
 __all__ = ["Watch", "quantiles"]
@@ -51,7 +51,9 @@ LINKS_UP_TO = 32
 class Watch:
     """Holds the figures of the last monitoring period and the history of operators."""
 
-    def __init__(self, context: Context, network: Network | FusedNetwork, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self, context: Context, network: QueueNetwork | FusedNetwork, pool: SimulatedHosts, settings: Settings
+    ) -> None:
         self.context = context
         self.network = network
         self.pool = pool
@@ -71,7 +73,7 @@ class Watch:
         self.task_busy: dict[str, Floats] = {}
         self.slow_since: dict[str, float] = {}
         self.adapted: list[float] = []
-        self.streams: list[Stream] | None = None
+        self.streams: list[EdgeTraffic] | None = None
         self.applications: list[Mapping[Metric, float]] = []
         self.series: list[tuple[float, ...]] = []
         self._ages: Mapping[Metric, float] = {}
@@ -117,7 +119,7 @@ class Watch:
                 self._note_delay(station, now)
             self._take(station, period)
             station.total.add(station.period)
-            station.period = Tally(np.zeros(station.limits.size))
+            station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
         self.host_busy = busy / period
         self._take_sources(period)
@@ -351,14 +353,14 @@ def tally_hosts(busy: Floats, host: NDArray[np.int64], seconds: Floats, cores: f
     return total
 
 
-def joined_latencies(latencies: Sequence[Flow]) -> Flow:
+def joined_latencies(latencies: Sequence[Items]) -> Items:
     """Concatenate a period's durations; `times` holds the durations, `counts` their weights."""
     if len(latencies) == 1:
         return latencies[0]
-    return Flow(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
+    return Items(*(np.concatenate(columns) for columns in zip(*latencies, strict=True)))
 
 
-def quantiles(durations: Sequence[Flow], wanted: Sequence[float], *, single: bool = False) -> list[float]:
+def quantiles(durations: Sequence[Items], wanted: Sequence[float], *, single: bool = False) -> list[float]:
     """Quantiles of durations (`times`) weighted by `counts`: the smallest with at least that share of weight at or below.
 
     single: all counts are 1; of many items every n-th is used.

@@ -1,23 +1,20 @@
-"""The Spark plant: a dataflow running as streaming queries on leased hosts, behind the one seam that policies know.
+"""The Spark plant: streaming queries on hosts, behind the one seam that policies know.
 
-It wires the mechanisms of this package together and holds no policy: `hosts` lives the leases, `placing` moves state
-partitions, `compile` runs and switches the queries, `telemetry` and `host_watch` say what queries and hosts did, and the
-`steward` steps along what takes time, so that `observe` and `apply` return at once.
+It holds three parts and no policy: queries (compiled by us, or watched as somebody else wrote them), hosts (leased for the
+run, or found in a session) and one mover, the thread that takes along what takes time, so that `observe` and `apply` return
+at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with a session that is there.
 """
 
-import contextlib
+import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from elastream.clouds.local.local import LocalCluster
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -31,68 +28,102 @@ from elastream.model.action import (
     Status,
     SwitchAlternate,
     SwitchEdge,
-    TaskId,
+    describe,
 )
-from elastream.model.cloud import HostState, Lease, total_cost
-from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample
+from elastream.model.alarms import Alarms
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
 from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
-from elastream.spark.hosts.leased import Hosts
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.session import session_stopped
+from elastream.spark.mover import Mover
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.compiled import RunningSegment, explain_failure, switch
-from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiled_tasks import TaskTelemetry
-from elastream.spark.steward import Steward
+from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.seam import Queries
 from elastream.spark.telemetry.hosts import HostWatch
 from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.task_frame import task_frame, weights
 
-__all__ = ["SparkPlant"]
+__all__ = ["Scope", "SparkPlant"]
+
+log = logging.getLogger(__name__)
 
 HISTORY = 600
 """Monitoring times that an observation looks back on: ten minutes at one a second."""
-NAN = float("nan")
+LEASING = {"LeaseHost", "ReleaseHost"}
+"""Actions that need somebody to lease hosts from."""
+Q = TypeVar("Q", bound=Queries)
 
 
-class SparkPlant:
-    """A running dataflow. Made by `start_plant`; close it."""
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a plant is to do its work within.
+
+    types: what can be leased, by name; none where hosts cannot be leased or given back. observe_only: nothing is done that
+    was not applied, whatever leaves. look_share: cores that looking may use: after a look that took a second of CPU, here
+    and in the JVM, the next comes 1 / look_share seconds later at the earliest, and after one that the driver took long to
+    answer, as long again; None: every observation looks. link_rate: bytes/s of a host's link, NaN where nothing limits it.
+    confinement: one sentence on how hosts are held to their type.
+    """
+
+    types: Mapping[str, HostType]
+    max_hosts: int
+    min_hosts: int = 1
+    target_latency: float | None = None
+    observe_only: bool = False
+    look_share: float | None = None
+    link_rate: float = float("nan")
+    confinement: str = ""
+
+
+class SparkPlant(Generic[Q]):
+    """Queries on hosts. Made by `start_plant` or `attach`; close it.
+
+    end: what `close` does. links: how far apart hosts are, where that is measured.
+    """
 
     def __init__(
         self,
-        context: Context,
-        clock: RunClock,
-        cluster: LocalCluster,
-        spark: Any,
+        instruments: Instruments,
+        queries: Q,
         hosts: Hosts,
-        running: Sequence[RunningSegment],
-        placing: Placing,
-        composition: Composition,
+        scope: Scope,
+        clock: RunClock,
+        alarms: Alarms,
+        *,
+        links: LinkWatch | None = None,
+        end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
-        self._context = context
-        self._clock = clock
-        self._cluster = cluster
-        self._spark = spark
-        self._hosts = hosts
-        self._running = tuple(running)
-        self._placing = placing
-        self._composition = composition
-        self._telemetry = Telemetry(context.layout, running, context.target_latency)
+        self._with, self._driver, self.spark = instruments, instruments.driver, instruments.spark
+        self.queries, self.hosts, self._scope = queries, hosts, scope
+        self._clock, self.alarms, self._links, self._end = clock, alarms, links, end
+        self._placing = instruments.placing
+        self.mover = Mover(self.spark, self._driver, queries, hosts, self._placing, clock.now, alarms)
+        self._host_actions = HostActions(hosts, scope.types, scope.max_hosts, self.mover.empty)
+        self._watch = HostWatch()
         self._history: list[Sample] = []
-        self._scalings = Counter(dict.fromkeys(context.scalable, 0))
-        self._run_ids = {each.query.runId for each in running}
-        self._closing = threading.Event()
-        self._watch = HostWatch(cluster)
-        self._links = LinkWatch(cluster)
-        self._tasks = TaskTelemetry(spark, running)
-        placing.benefit = self._tasks.weight
-        self._steward = Steward(running, hosts, placing, clock.now, cluster.landlord)
-        self._host_actions = HostActions(hosts, context.host_types, context.max_hosts, self._steward.empty)
-        self._steward.start()
+        self._last: Observation | None = None
+        self._not_before = 0.0
+        self.looks, self.look_seconds, self.look_cpu_seconds = 0, 0.0, 0.0
+        self._session_gone = False
+        self._closing, self._closed, self._lock = threading.Event(), False, threading.Lock()
+        self.mover.start(self._host_actions.apply, acts=not scope.observe_only)
 
     @property
     def context(self) -> Context:
-        """What does not change while the run lasts."""
-        return self._context
+        """What runs and within what; it changes when queries come and go."""
+        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._scope.types else ())}
+        return Context(
+            self.queries.layout,
+            self._scope.types,
+            self._scope.target_latency,
+            max_hosts=self._scope.max_hosts,
+            min_hosts=self._scope.min_hosts,
+            capabilities=frozenset({"MoveTask", *hosts, *self.queries.kinds}),
+            scalable=self.queries.scalable,
+        )
 
     @property
     def clock(self) -> RunClock:
@@ -100,24 +131,9 @@ class SparkPlant:
         return self._clock
 
     @property
-    def confinement(self) -> str:
-        """One sentence on how hosts are held to their type."""
-        return self._cluster.confinement
-
-    @property
-    def cluster(self) -> LocalCluster:
-        """The provider, for tests and benchmarks."""
-        return self._cluster
-
-    @property
-    def spark(self) -> Any:
-        """The session, for tests and benchmarks."""
-        return self._spark
-
-    @property
-    def hosts(self) -> Hosts:
-        """The hosts, for tests and benchmarks."""
-        return self._hosts
+    def ledger(self) -> Sequence[Lease]:
+        """Every lease of the run."""
+        return tuple(self.hosts.leases.values())
 
     @property
     def placing(self) -> Placing:
@@ -125,191 +141,114 @@ class SparkPlant:
         return self._placing
 
     @property
-    def telemetry(self) -> Telemetry:
-        """Batches so far, for tests and benchmarks."""
-        return self._telemetry
+    def instruments(self) -> Instruments:
+        """What the queries are seen through, for experiments."""
+        return self._with
 
     @property
-    def task_telemetry(self) -> TaskTelemetry:
-        """What tasks cost and send each other, for benchmarks."""
-        return self._tasks
+    def confinement(self) -> str:
+        """One sentence on how hosts are held to their type."""
+        return self._scope.confinement
 
     @property
-    def running(self) -> tuple[RunningSegment, ...]:
-        """The queries."""
-        return self._running
+    def session_gone(self) -> bool:
+        """Whether the session was stopped."""
+        return self._session_gone
 
-    @property
-    def ledger(self) -> Sequence[Lease]:
-        """Every lease of the run."""
-        return tuple(self._hosts.leases.values())
+    def describe(self, host: str) -> str:
+        """A host as people know it."""
+        return self.hosts.describe(host)
 
     @property
     def finished(self) -> bool:
-        """Whether every shaped load has ended and been processed; raises ElastreamError where a query has failed."""
-        self._run_ids |= {each.query.runId for each in self._running}
-        for each in self._running:
-            if not each.query.isActive:
-                error = each.query.exception()
-                stopped = f"the query of {each.segment.name!r} was stopped"
-                raise ElastreamError(stopped if error is None else explain_failure(error))
-        sources = [source.name for source in self._context.graph.sources]
-        now = time.time()
-        if not all(self._telemetry.exhausted(source, now) for source in sources):
-            return False
-        if not self._telemetry.drained():
-            return False
-        for each in self._running:
-            if not each.own_source:
-                each.query.processAllAvailable()  # what travels over Kafka edges is the last to arrive
-        return True
+        """Whether nothing is left to do, or the session was stopped; raises ElastreamError where a query has failed."""
+        if self._session_gone:
+            self.queries.lost()
+        return self._session_gone or self.queries.finished(self._clock.now())
 
     def observe(self) -> Observation:
-        """What is known now."""
-        now, wall = self._clock.now(), time.time()
-        committed = self._telemetry.poll()
-        self._telemetry.metered(self._meter_rows())
-        leases = {name: lease for name, lease in self._hosts.leases.items() if lease.active}
-        usable = [name for name, lease in leases.items() if lease.state is HostState.RUNNING]
-        cores = sum(leases[name].type.cores for name in usable)
-        landlord = self._cluster.landlord
-        cost = landlord.cost() if landlord else total_cost(self.ledger, now)
-        held = self._steward.held()
-        self._tasks.poll()
-        executors = {name: executor for name in leases if (executor := self._hosts.executor(name)) is not None}
-        host_of = {executor.id: name for name, executor in executors.items()}
-        links = self._tasks.links(host_of, tuple(executors), self._cluster.link_rate)
-        frame = self._watch.hosts(leases, held, links, now)
-        tasks = self._tasks.tasks(self._context.graph, leases, held, wall)
-        working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
-        used = sum(frame.value(name, Metric.CPU) * leases[name].type.cores for name in working)
-        operators = self._telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
-        application = self._telemetry.application(wall, cost)
-        if landlord and self._context.target_latency is not None:
-            landlord.critical(_misses(application, self._context.target_latency))
-        observation = Observation(
-            time=now,
-            context=self._context,
-            operators=operators,
-            application=application,
-            hosts=frame,
-            tasks=tasks,
-            links=self._links.onto(links, leases, now),
-            exchange=self._tasks.exchange(tasks, wall),
-            leases=leases,
-            composition=self._composition,
-            history=tuple(self._history),
-            next_host=len(self._hosts.leases) + 1,
-            batches=tuple(self._telemetry.described(batch, wall - now) for batch in committed),
-        )
-        self._history = [*self._history[-HISTORY + 1 :], Sample(now, operators)]
+        """What is known now; where looking is dear, what was known a moment ago."""
+        now = self._clock.now()
+        if self._last is not None and (now < self._not_before or self._session_gone):
+            return self._seen_again(self._last, now)
+        began = time.monotonic()
+        try:
+            spent = self._driver.cpu_seconds()
+            observation = self._observe(now)
+            spent = self._driver.cpu_seconds() - spent
+        except Exception:
+            # A session that is stopped answers in many ways; one that is not has a real fault.
+            if not session_stopped(self.spark):
+                raise
+            self._session_gone = True
+            nothing = Observation(now, self.context, Frame(tuple(self.context.graph.by_name)))
+            return self._seen_again(self._last or nothing, now)
+        self.looks, self.look_seconds = self.looks + 1, time.monotonic() - began
+        self.look_cpu_seconds += spent
+        if self._scope.look_share is not None:
+            self._not_before = now + max(spent / self._scope.look_share, 2 * self.look_seconds)
+        self._last = observation
         return observation
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or say why not."""
-        if self._closing.is_set():
+        if self._closing.is_set() or self._session_gone:
             return Outcome(action, Status.REFUSED, "the run is over")
+        self._not_before = 0.0  # what it changes is to be seen
         try:
             return self._apply(action)
-        except (ElastreamError, PySparkException, Py4JError, OSError) as error:
-            return Outcome(action, Status.FAILED, str(error).splitlines()[0])
+        except ElastreamError as error:
+            log.info("%s failed", describe(action), exc_info=True)
+            return Outcome(action, Status.FAILED, in_one_line(error))
+        except (PySparkException, Py4JError, OSError) as error:
+            log.warning("%s failed", describe(action), exc_info=True)
+            return Outcome(action, Status.FAILED, in_one_line(error))
+        finally:
+            self.mover.wake()
 
     def close(self) -> None:
-        """Stop the queries, the session and every host."""
-        if self._closing.is_set():
-            return
+        """End what was begun for it; may be called twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._end(self)
+
+    def stop_acting(self) -> None:
+        """Apply, move and step nothing any more: the first thing in any end."""
         self._closing.set()
         self._clock.wake()
-        self._steward.stop()
-        for each in self._running:
-            _quietly(each.query.stop)
-        _quietly(self._telemetry.poll)
-        self._links.close()
-        self._hosts.close()
-        # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
-        self._cluster.close()
-        _quietly(self._spark.stop)
+        self.mover.close()
+        if self._links is not None:
+            self._links.close()
 
     def facts(self) -> Mapping[str, float | str]:
         """Figures of the whole run for its ending."""
-        return {
-            "batches": self._telemetry.batches,
-            "records": self._telemetry.rows,
-            "longest batch": self._telemetry.longest,
-            "moves": len(self._placing.landed),
-            "query runs": len(self._run_ids),
-            **({"owed": self._cluster.landlord.cost()} if self._cluster.landlord else {}),
-        }
-
-    def taken(self) -> Mapping[str, tuple[Path, int]]:
-        """Per shaped source, its control folder and the records of it that were committed."""
-        last = {each.segment.name: self._telemetry.last(each.segment.name) for each in self._running}
-        return {
-            source: (control, int(batch.last))
-            for each in self._running
-            for source, control in each.sources.items()
-            if (batch := last[each.segment.name]) is not None and batch.last == batch.last
-        }
+        owed = self.hosts.provider.owed()
+        return {**self.queries.facts(), "moves": len(self._placing.landed), **({} if owed is None else {"owed": owed})}
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
     def _apply(self, action: Action) -> Outcome:
         match action:
-            case SwitchAlternate(operator, alternate):
-                return self._switch_alternate(action, operator, alternate)
-            case SwitchEdge(choice, target):
-                return self._switch_edge(action, choice, target)
-            case SetParallelism(operator, instances):
-                return self._set_parallelism(action, operator, instances)
-            case MoveTask(task, host):
-                return self._move(action, task, host)
+            case SwitchAlternate() | SwitchEdge() | SetParallelism():
+                return self.queries.apply(action)
+            case MoveTask():
+                return self._move(action)
+            case ReleaseHost() if not self._scope.types:
+                return Outcome(action, Status.REFUSED, "executors cannot be given back here")
+            case CancelDrain(host) if self.hosts.leaving(host):
+                return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
             case LeaseHost() | RenewHost() | DrainHost() | CancelDrain() | ReleaseHost():
                 return self._host_actions.apply(action)
 
-    def _switch_alternate(self, action: Action, operator: str, alternate: str) -> Outcome:
-        graph = self._context.graph
-        if operator not in graph.by_name:
-            return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
-        try:
-            graph.operator(operator).alternate(alternate)
-        except DataflowError as error:
-            return Outcome(action, Status.REFUSED, str(error))
-        return self._compose(action, alternates={**self._composition.alternates, operator: alternate})
-
-    def _switch_edge(self, action: Action, choice: str, target: str) -> Outcome:
-        if target not in self._context.graph.choices.get(choice, ()):
-            return Outcome(action, Status.REFUSED, f"there is no choice {choice!r} with the target {target!r}")
-        return self._compose(action, choices={**self._composition.choices, choice: target})
-
-    def _set_parallelism(self, action: Action, operator: str, instances: int) -> Outcome:
-        if operator not in self._context.graph.by_name:
-            return Outcome(action, Status.REFUSED, f"there is no operator {operator!r}")
-        if operator not in self._context.scalable:
-            return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
-        if instances < 1:
-            return Outcome(action, Status.REFUSED, f"{instances} instances: at least 1 is needed")
-        version = self._composition.version
-        outcome = self._compose(action, parallelism={**self._composition.parallelism, operator: instances})
-        self._scalings[operator] += self._composition.version > version
-        return outcome
-
-    def _compose(self, action: Action, **changes: Mapping[str, Any]) -> Outcome:
-        changed = replace(self._composition, **changes)  # type: ignore[arg-type]
-        if changed == self._composition:
-            return Outcome(action, Status.DONE)
-        changed = replace(changed, version=self._composition.version + 1)
-        switch(self._running, changed)
-        self._composition = changed
-        return Outcome(action, Status.DONE)
-
-    def _move(self, action: MoveTask, task: TaskId, host: str) -> Outcome:
+    def _move(self, action: MoveTask) -> Outcome:
+        task, host = action.task, action.host
         if task not in self._placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
-        if refusal := self._hosts.expect(action, host, HostState.RUNNING):
+        if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
-        executor = self._hosts.executor(host)
-        place = self._placing.where().get(task)
-        if task not in self._placing.wanted() and place and executor and place.executor == executor.id:
+        if task not in self._placing.wanted() and self.mover.ran().get(task) == host:
             self._placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
         self._placing.want(task, host, action.why)
@@ -317,27 +256,55 @@ class SparkPlant:
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
-    def _parallelism(self) -> dict[str, float]:
-        """Tasks of the stage that each operator runs in."""
-        widths: dict[str, float] = {}
-        for stage in self._context.layout.stages:
-            leader = stage.operators[0]
-            wanted = self._composition.parallelism.get(leader)
-            placed = sum(task.operator in stage.operators for task in self._placing.tasks)
-            width = placed if stage.keyed else wanted if wanted is not None else NAN
-            widths |= dict.fromkeys(stage.operators, float(width))
-        return widths
+    def _observe(self, now: float) -> Observation:
+        wall = time.time()
+        batches = self.queries.look(now, wall)
+        live = self.queries.live
+        loads = {name: each for query in live for name, each in query.loads(wall).items()}
+        observation = self._described(now, wall, live, loads, batches)
+        self.mover.weigh(weights(observation.tasks))
+        self.hosts.critical(is_critical(observation.application, self._scope.target_latency))
+        self._history = [*self._history[-HISTORY + 1 :], Sample(now, observation.operators)]
+        return observation
 
-    def _meter_rows(self) -> Sequence[Any]:
-        return [row for meter in {id(each.meter): each.meter for each in self._running}.values() for row in meter.drain()]
+    def _described(
+        self, now: float, wall: float, live: Sequence[Query], loads: Mapping[str, Any], batches: Sequence[MicroBatch]
+    ) -> Observation:
+        context, held = self.context, self.mover.held()
+        leases = {name: lease for name, lease in self.hosts.leases.items() if lease.active}
+        working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
+        cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
+        traffic, host_of = self._with.traffic, self.hosts.host_of()
+        there = [name for name in leases if name in set(host_of.values())]
+        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.link_rate)
+        hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
+        used = sum(hosts.value(name, Metric.CPU) * leases[name].type.cores for name in working)
+        tasks = task_frame(context.graph, tuple(leases), held, loads)
+        return Observation(
+            time=now,
+            context=context,
+            operators=self.queries.operators(wall, loads, cores, used),
+            application=self.queries.application(wall, self.hosts.cost(now)),
+            hosts=hosts,
+            tasks=tasks,
+            links=links if self._links is None else self._links.onto(links, leases, now),
+            exchange=UNMEASURED if traffic is None else traffic.exchange(tasks.tasks, wall),
+            leases=leases,
+            composition=self.queries.composition,
+            history=tuple(self._history),
+            next_host=self.hosts.next_number,
+            batches=tuple(batches),
+            alarms=self.alarms.standing,
+        )
+
+    def _seen_again(self, last: Observation, now: float) -> Observation:
+        return replace(last, time=now, batches=(), alarms=self.alarms.standing)
 
 
-def _misses(application: Frame, target: float) -> bool:
-    """Whether the mean response time is above the target, as application managers see it; unknown is not critical."""
-    return any(application.value(name, Metric.LATENCY) > target for name in application.ids)
+def is_critical(application: Frame, target: float | None) -> bool:
+    """Whether the application misses its service level: its mean response time is above the target.
 
-
-def _quietly(stop: Any) -> None:
-    """Call `stop`; what is being torn down may be gone already."""
-    with contextlib.suppress(Py4JError, PySparkException, OSError):
-        stop()
+    That is E2DF's rule: it compares the mean with the maximum that users accept. By a quantile one slow batch would make an
+    application critical, which then takes shared hosts from others. Unknown is not critical.
+    """
+    return target is not None and any(application.value(name, Metric.LATENCY) > target for name in application.ids)

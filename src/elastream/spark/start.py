@@ -1,38 +1,46 @@
-"""Starts a dataflow on Spark: cluster, session, first hosts, queries - all of it, or nothing is left running."""
+"""Starts queries on hosts of a cloud: cluster, session, first hosts, queries - all of it, or nothing is left running."""
 
-import contextlib
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-from elastream.clouds.local.local import LocalCluster
-from elastream.clouds.provider import Cloud
-from elastream.model.action import KINDS
+from elastream.clouds.provider import Cloud, Provider
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import CloudError, DataflowError, EnvironmentProblem
 from elastream.model.graph import Graph
-from elastream.model.observation import Composition, Context
+from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.clock import RunClock
 from elastream.spark.dataflow.kafka import kafka_settings
-from elastream.spark.hosts.leased import Hosts
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.allocation import AllocationClient
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
-from elastream.spark.jvm.state_partitions import StatePartitions
+from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
-from elastream.spark.plant import SparkPlant
-from elastream.spark.queries.compiled import RunningSegment, led_by_edges, start_queries
-from elastream.spark.steward import STEP
+from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.queries.compiled import CompiledQueries
+from elastream.spark.queries.compiler import led_by_edges, start_queries
+from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.seam import Queries
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.telemetry.links import LinkWatch
+from elastream.spark.telemetry.traffic import MapOutputs, Traffic
 
-__all__ = ["Start", "pace_of", "start_plant"]
-
-Start: TypeAlias = Callable[..., Sequence[RunningSegment]]
-"""What starts the queries of a layout, called as `start_queries` is."""
+__all__ = ["pace_of", "start_beside", "start_plant"]
 
 PARTITIONS_PER_SLOT = 2
 """State partitions for each slot of the largest cluster: enough to even out, few enough to stay cheap (5 ms each)."""
@@ -42,6 +50,11 @@ BATCH_SHARE = 0.4
 which at full use leaves a fifth of the target to spare."""
 DEFAULT_LATENCY = 2.0
 """Seconds that stand for a target latency where none is given."""
+CAUGHT_UP = 3
+"""Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
+
+log = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Queries)
 
 
 def start_plant(
@@ -56,14 +69,12 @@ def start_plant(
     warm: bool = True,
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
-    start: Start = start_queries,
-) -> SparkPlant:
-    """Start cluster, session and queries; returns when the first host takes tasks.
+) -> SparkPlant[CompiledQueries]:
+    """Start cluster, session and the queries of `graph`; returns when the first host takes tasks.
 
     state_partitions: key groups of a keyed operator, fixed for the life of its checkpoint. state_store: where executors
     keep state, see `StateStore`. batch_seconds: how often a batch begins and how long it may take, by default `pace_of` the
-    target latency. settings: further Spark settings, which win. start: makes the queries of `graph`, where they are to be
-    others than those that it compiles to.
+    target latency. settings: further Spark settings, which win.
 
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
@@ -75,63 +86,37 @@ def start_plant(
                 f"dataflow {graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one query, "
                 "whose latencies could not be told apart: put a durable edge behind all but one of them"
             )
-    clock = RunClock()
-    cluster = spark = None
-    try:
-        cluster = cloud.cluster(directory.cluster, ports)
-        local = cluster.local
-        slots = {type.slots for type in local.types}
-        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * local.max_hosts * max(slots))
-        master = cluster.start()
-        first = {f"h{number}": local.types[0] for number in range(1, max(1, local.min_hosts) + 1)}
-        since = clock.now()
-        # A host takes as long to start as a session: those that there is room for start meanwhile.
-        early = cluster.room(first, 0)
-        for host in early:
-            cluster.lease(host, first[host])
-        wanted = settings_for(
-            driver_address=cluster.driver_address,
-            executor_memory=cluster.executor_memory_mb,
-            executor_cores=slots.pop() if len(slots) == 1 else None,
-            state_partitions=partitions,
-            state_store=state_store,
-            small=any(type.cores < 1 for type in local.types),
-        )
-        spark = open_session(master, graph.name, directory.cluster, {**wanted, **_kafka(graph), **(settings or {})})
-        hosts = Hosts(spark, cluster, clock.now, directory.cluster, warm=warm)
-        for host, type in first.items():
-            hosts.adopt(host, type, since, spawned=host in early)
-        _await_first(hosts, cluster, tuple(first))
-        leaders = {*graph.loads, *led_by_edges(layout)}
-        composition = Composition.default(graph, dict.fromkeys(leaders, len(first) * local.types[0].slots))
+    wanted = {**_kafka(graph), **(settings or {})}
+    with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
+        slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
+        composition = Composition.default(graph, dict.fromkeys({*graph.loads, *led_by_edges(layout)}, slots))
         pace = batch_seconds or pace_of(target_latency)
-        running = start(
-            spark, layout, directory, composition, state_partitions=partitions, batch_seconds=pace, interval=pace
+        running = start_queries(
+            on.spark, layout, directory, composition, state_partitions=on.partitions, batch_seconds=pace, interval=pace
         )
-        # Spark numbers the stateful operators of a query from its sink up.
-        states = {
-            name: StatePartitions(spark, each.query, partitions, number)
-            for each in running
-            for number, name in enumerate(reversed(each.keyed))
-        }
-    except BaseException:
-        if cluster is not None:
-            cluster.close()
-        if spark is not None:
-            with contextlib.suppress(Py4JError, PySparkException, OSError):
-                spark.stop()
-        raise
-    context = Context(
-        layout,
-        {type.name: type for type in local.types},
-        target_latency,
-        max_hosts=local.max_hosts,
-        min_hosts=local.min_hosts,
-        capabilities=frozenset(KINDS),
-        scalable=frozenset([*leaders, *(o.name for o in graph.operators if o.waits)]),
-    )
-    placing = Placing(states, clock.now, AllocationStore(directory.allocation))
-    return SparkPlant(context, clock, cluster, spark, hosts, running, placing, composition)
+        queries = CompiledQueries(
+            on.instruments, layout, running, composition, partitions=on.partitions, target_latency=target_latency
+        )
+        return on.plant(queries, target_latency)
+
+
+def start_beside(
+    start: Callable[[SparkSession], object],
+    cloud: Cloud,
+    directory: RunDirectory,
+    *,
+    target_latency: float | None = None,
+    state_partitions: int | None = None,
+    name: str = "queries",
+) -> SparkPlant[WatchedQueries]:
+    """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
+
+    Otherwise as `start_plant`.
+    """
+    with _on_hosts(name, cloud, directory, None, True, state_partitions, "memory", {}) as on:
+        on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
+        start(on.spark)
+        return on.plant(WatchedQueries(on.instruments), target_latency)
 
 
 def pace_of(target_latency: float | None) -> float:
@@ -139,16 +124,131 @@ def pace_of(target_latency: float | None) -> float:
     return BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
 
 
-def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> None:
-    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's word where one does not."""
+@dataclass(frozen=True, slots=True)
+class _OnHosts:
+    """A session whose first hosts take tasks."""
+
+    spark: SparkSession
+    provider: Provider
+    hosts: Hosts
+    instruments: Instruments
+    clock: RunClock
+    alarms: Alarms
+    partitions: int
+
+    def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
+        """The plant of `queries`; closing it ends queries, session and every host."""
+        terms = self.provider.terms
+        scope = Scope(
+            {type.name: type for type in terms.types},
+            terms.max_hosts,
+            terms.min_hosts,
+            target_latency,
+            link_rate=terms.link_rate,
+            confinement=terms.confinement,
+        )
+        links = LinkWatch(self.hosts.status)
+        return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
+
+    def _end(self, plant: SparkPlant[Q]) -> None:
+        plant.stop_acting()
+        _teardown(lambda: _stop_queries(self.spark))
+        now = self.clock.now()
+        _teardown(lambda: plant.queries.look(now, time.time()))  # the batches that ended last
+        self.hosts.close()
+        # The hosts go first: a session that stops waits for executors, and these have nothing left to say.
+        self.provider.close()
+        _teardown(self.spark.stop)
+
+
+@contextmanager
+def _on_hosts(
+    name: str,
+    cloud: Cloud,
+    directory: RunDirectory,
+    ports: range | None,
+    warm: bool,
+    state_partitions: int | None,
+    state_store: StateStore,
+    settings: Mapping[str, str],
+) -> Iterator[_OnHosts]:
+    """Cluster, session and first hosts; ended again where what is done inside raises."""
+    clock = RunClock()
+    alarms = Alarms(clock.now)
+    provider = spark = None
+    try:
+        provider = cloud.open(directory.cluster, ports=ports, alarms=alarms)
+        terms, reach = provider.terms, provider.terms.reach
+        if reach is None:
+            raise CloudError(f"no Spark session can reach the hosts of {type(cloud).__name__}")
+        partitions = state_partitions or max(4, PARTITIONS_PER_SLOT * terms.max_hosts * max(t.slots for t in terms.types))
+        first = {f"h{number}": terms.types[0] for number in range(1, max(1, terms.min_hosts) + 1)}
+        since = clock.now()
+        provider.lease(first)  # a host takes as long to start as a session
+        wanted = settings_for(
+            driver_address=reach.driver_address,
+            executor_memory=reach.executor_memory,
+            executor_cores=reach.executor_cores,
+            state_partitions=partitions,
+            state_store=state_store,
+            small=any(type.cores < 1 for type in terms.types),
+        )
+        spark = session = open_session(reach.master, name, directory.cluster, {**wanted, **reach.settings, **settings})
+        driver = DriverSide(spark)
+        hosts = Hosts(
+            Executors(driver),
+            provider,
+            clock.now,
+            fence=AllocationClient(spark).fence,
+            warm=(lambda executor: warm_up(session, executor, directory.cluster)) if warm else None,
+        )
+        for host, kind in first.items():
+            hosts.adopt(host, kind, since)
+        _await_first(hosts, tuple(first))
+        placing = Placing({}, clock.now, AllocationStore(directory.allocation), alarms=alarms)
+        yield _OnHosts(spark, provider, hosts, _instruments(spark, driver, placing), clock, alarms, partitions)
+    except BaseException:
+        if provider is not None:
+            provider.close()
+        if spark is not None:
+            _teardown(spark.stop)
+        raise
+
+
+def _instruments(spark: SparkSession, driver: DriverSide, placing: Placing) -> Instruments:
+    """What tasks and shuffles are measured with, as far as this Spark lets it be: what cannot be stays unknown."""
+    loads: TaskLoads | None = None
+    outputs: MapOutputs | None = None
+    try:
+        loads = TaskLoads(spark)
+        outputs = MapOutputs(spark)
+    except EnvironmentProblem as problem:
+        log.warning("%s; it stays unknown", problem)
+    return Instruments(spark, driver, placing, loads, Traffic(outputs), CAUGHT_UP)
+
+
+def _stop_queries(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        _teardown(query.stop)
+
+
+def _teardown(stop: Callable[[], object]) -> None:
+    """Call `stop`; what is being torn down may be gone already."""
+    try:
+        stop()
+    except (Py4JError, PySparkException, OSError):
+        log.debug("a part of the run had gone before it was ended", exc_info=True)
+
+
+def _await_first(hosts: Hosts, names: Sequence[str]) -> None:
+    """Wait until all first hosts take tasks; raises EnvironmentProblem with the provider's reason where one does not."""
     while True:
+        hosts.look()
         hosts.step(batch=-1, idle=True, holds=lambda host: False)
         states = {name: hosts.leases[name].state for name in names}
         for name, state in states.items():
             if state is HostState.LOST:
-                raise EnvironmentProblem(
-                    f"the first host did not come up: {cluster.failure(name) or 'no executor registered'}"
-                )
+                raise EnvironmentProblem(f"the first host did not come up: {hosts.reason(name)}")
         if all(state is HostState.RUNNING for state in states.values()):
             return
         time.sleep(STEP)
@@ -156,7 +256,7 @@ def _await_first(hosts: Hosts, cluster: LocalCluster, names: Sequence[str]) -> N
 
 def _kafka(graph: Graph) -> Mapping[str, str]:
     """What a session needs beside the rest where the dataflow reads or writes Kafka."""
-    uses_kafka = any(isinstance(o.endpoint, KafkaTopic) for o in graph.operators) or any(
+    uses_kafka = any(isinstance(each, KafkaTopic) for o in graph.operators for each in (o.reads, o.writes)) or any(
         e.durable == "kafka" for e in graph.edges
     )
     return kafka_settings() if uses_kafka else {}

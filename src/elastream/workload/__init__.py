@@ -4,13 +4,13 @@ The records themselves are read by the plants.
 """
 
 from elastream.workload.document import load_from, pattern_from
-from elastream.workload.pattern import Pattern, Piece, counts, dues
+from elastream.workload.pattern import Pattern, Section, counts, dues
 from elastream.workload.shapes import constant, ramp, random_walk, sine, steps
 from elastream.workload.trace import trace
 
 __all__ = [
     "Pattern",
-    "Piece",
+    "Section",
     "constant",
     "counts",
     "dues",

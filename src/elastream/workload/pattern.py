@@ -19,7 +19,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError
 from elastream.model.units import duration
 
-__all__ = ["Pattern", "Piece", "counts", "dues"]
+__all__ = ["Pattern", "Section", "counts", "dues"]
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
@@ -29,7 +29,7 @@ NEARLY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Section:
     """A section of `seconds` in which the rate changes linearly from `first` to `last` (records/s).
 
     total: records in it, by default the integral of the rate; a trace sets it to the recorded, whole count.
@@ -50,18 +50,18 @@ class Piece:
         if math.isnan(self.total):
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
-    def reversed(self) -> "Piece":
+    def reversed(self) -> "Section":
         """The same piece reversed in time."""
-        return Piece(self.seconds, self.last, self.first, self.total)
+        return Section(self.seconds, self.last, self.first, self.total)
 
-    def until(self, seconds: float) -> "Piece":
+    def until(self, seconds: float) -> "Section":
         """The first `seconds` of the piece; itself if it is not longer."""
         share = seconds / self.seconds
         if share >= 1:
             return self
         if self.first == self.last:
-            return Piece(seconds, self.first, self.last, self.total * share)
-        return Piece(seconds, self.first, self.first + (self.last - self.first) * share)
+            return Section(seconds, self.first, self.last, self.total * share)
+        return Section(seconds, self.first, self.first + (self.last - self.first) * share)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Pattern:
     `rate` is exact in every piece and `count` its integral, rounded down. Immutable: every method returns a new pattern.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Section, ...]
     endless: bool = False
 
     def __post_init__(self) -> None:
@@ -169,14 +169,15 @@ class Pattern:
         """This load followed by its last rate for `lasts`."""
         self._must_end("held")
         level = self.pieces[-1].last
-        return Pattern((*self.pieces, Piece(duration(lasts), level, level)))
+        return Pattern((*self.pieces, Section(duration(lasts), level, level)))
 
     def scaled(self, factor: float) -> "Pattern":
         """`factor` times as many records at every time."""
         if not 0 <= factor < math.inf:
             raise DataflowError(f"a load cannot be scaled by {factor:g}; the factor must be finite and not negative")
         return Pattern(
-            tuple(Piece(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces), self.endless
+            tuple(Section(p.seconds, p.first * factor, p.last * factor, p.total * factor) for p in self.pieces),
+            self.endless,
         )
 
     def faster(self, factor: float) -> "Pattern":
@@ -184,7 +185,8 @@ class Pattern:
         if not 0 < factor < math.inf:
             raise DataflowError(f"a load cannot run {factor:g} times faster; the factor must be finite and above 0")
         return Pattern(
-            tuple(Piece(p.seconds / factor, p.first * factor, p.last * factor, p.total) for p in self.pieces), self.endless
+            tuple(Section(p.seconds / factor, p.first * factor, p.last * factor, p.total) for p in self.pieces),
+            self.endless,
         )
 
     def repeated(self, times: int | None = None) -> "Pattern":
@@ -221,7 +223,7 @@ class Pattern:
         return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
 
 
-def _arrived(piece: Piece, since: float, left: float) -> float:
+def _arrived(piece: Section, since: float, left: float) -> float:
     """Records in the first `since` seconds of `piece`, `left` seconds before its end.
 
     Every float operation is monotone in time, so that the result never decreases; for a falling rate it is therefore the

@@ -7,7 +7,7 @@ from itertools import pairwise
 from elastream.model.errors import DataflowError
 from elastream.model.units import duration
 from elastream.model.units import rate as rate_of
-from elastream.workload.pattern import Pattern, Piece
+from elastream.workload.pattern import Pattern, Section
 
 __all__ = ["constant", "ramp", "random_walk", "sine", "steps"]
 
@@ -22,7 +22,7 @@ def constant(rate: float | str, lasts: float | str | None = None) -> Pattern:
     """A constant `rate` (records/s, or `"5/s"`) for `lasts`, or without end."""
     level = rate_of(rate)
     seconds = 1.0 if lasts is None else duration(lasts)
-    return Pattern((Piece(seconds, level, level),), endless=lasts is None)
+    return Pattern((Section(seconds, level, level),), endless=lasts is None)
 
 
 def steps(*levels: float | str | tuple[float | str, float | str], every: float | str | None = None) -> Pattern:
@@ -32,13 +32,13 @@ def steps(*levels: float | str | tuple[float | str, float | str], every: float |
         rate, lasts = level if isinstance(level, tuple) else (level, every)
         if lasts is None:
             raise DataflowError(f"the step at {rate} has no duration: write every='30s' or ({rate!r}, '30s')")
-        pieces.append(Piece(duration(lasts), rate_of(rate), rate_of(rate)))
+        pieces.append(Section(duration(lasts), rate_of(rate), rate_of(rate)))
     return Pattern(tuple(pieces))
 
 
 def ramp(start: float | str, end: float | str, over: float | str) -> Pattern:
     """A rate that changes linearly from `start` to `end` within `over`."""
-    return Pattern((Piece(duration(over), rate_of(start), rate_of(end)),))
+    return Pattern((Section(duration(over), rate_of(start), rate_of(end)),))
 
 
 def sine(low: float | str, high: float | str, period: float | str) -> Pattern:
@@ -48,7 +48,7 @@ def sine(low: float | str, high: float | str, period: float | str) -> Pattern:
     waves = [round((1 - math.cos(2 * math.pi * k / LINES_PER_PERIOD)) / 2, 12) for k in range(LINES_PER_PERIOD + 1)]
     rates = [bottom + (top - bottom) * wave for wave in waves]
     each = seconds / LINES_PER_PERIOD
-    return Pattern(tuple(Piece(each, a, b) for a, b in pairwise(rates)), endless=True)
+    return Pattern(tuple(Section(each, a, b) for a, b in pairwise(rates)), endless=True)
 
 
 def random_walk(
@@ -76,7 +76,7 @@ def random_walk(
     pieces, place, began = [], 0, level
     for number in range(math.ceil(left / each)):
         level = began + place * size
-        pieces.append(Piece(min(each, left - number * each), level, level))
+        pieces.append(Section(min(each, left - number * each), level, level))
         chance = draw.random()
         moved = place - 1 if chance < FEWER else place + 1 if chance > MORE else place
         place = moved if bottom <= began + moved * size <= top else place

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from elastream.model.errors import InputError
 from elastream.model.units import duration
-from elastream.workload.pattern import Pattern, Piece
+from elastream.workload.pattern import Pattern, Section
 
 __all__ = ["trace"]
 
@@ -41,7 +41,7 @@ def trace(
         seconds = duration(interval)
     else:
         seconds = _usual_distance(file, rows)
-    return Pattern(tuple(Piece(seconds, count / seconds, count / seconds, count) for count in counts))
+    return Pattern(tuple(Section(seconds, count / seconds, count / seconds, count) for count in counts))
 
 
 def _rows(file: Path) -> Iterator[Row]:

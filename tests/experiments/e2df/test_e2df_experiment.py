@@ -15,8 +15,8 @@ from elastream.experiments.e2df.experiment import (
     SCALE_OUT,
     SCENARIOS,
     STATIC,
-    Assumptions,
-    Case,
+    E2dfAssumptions,
+    E2dfCase,
     bars,
     heaviest,
     make,
@@ -24,7 +24,7 @@ from elastream.experiments.e2df.experiment import (
     utilisation_at_peak,
     word_count,
 )
-from elastream.experiments.e2df.page import Variation, outcome
+from elastream.experiments.e2df.page import E2dfVariation, outcome
 from elastream.experiments.page import render
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost
 from elastream.model.cloud import HostType
@@ -32,16 +32,16 @@ from elastream.model.observation import Metric
 from elastream.model.qos import offered_rates
 from elastream.model.stages import lay_out
 from elastream.planning.policies.e2df import E2df
-from elastream.simulation import Fault, Settings, make_plant
+from elastream.simulation import HostFailure, Settings, make_plant
 from elastream.workload import ramp
 
 PAPER_TEXT = Path(__file__).parents[3] / "../shared/seeds/e2df-multi-level-elasticity.txt"
-SHORT = replace(Assumptions(), rise=300.0)
+SHORT = replace(E2dfAssumptions(), rise=300.0)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_case(Case(scenario, SHORT)) for scenario in SCENARIOS]
+    return [run_case(E2dfCase(scenario, SHORT)) for scenario in SCENARIOS]
 
 
 @pytest.mark.skipif(not PAPER_TEXT.exists(), reason="the paper's text is not beside the repository")
@@ -65,24 +65,24 @@ def test_the_constants_are_the_papers() -> None:
 @pytest.mark.parametrize("operator", ["split", "count", "consume"])
 def test_at_the_least_work_no_static_replica_could_go_at_the_peak_and_with_less_one_could(operator: str) -> None:
     n = STATIC[operator]
-    total = n * utilisation_at_peak(operator, Assumptions())
+    total = n * utilisation_at_peak(operator, E2dfAssumptions())
     assert total / (n - 1) == pytest.approx(SCALE_IN * SCALE_OUT)
-    less = n * utilisation_at_peak(operator, replace(Assumptions(), work=0.99))
+    less = n * utilisation_at_peak(operator, replace(E2dfAssumptions(), work=0.99))
     assert less / (n - 1) < SCALE_IN * SCALE_OUT
 
 
 def test_at_the_most_work_the_busiest_static_replica_is_at_the_scale_out_threshold() -> None:
-    used = {name: utilisation_at_peak(name, heaviest(Assumptions())) for name in STATIC}
+    used = {name: utilisation_at_peak(name, heaviest(E2dfAssumptions())) for name in STATIC}
     assert max(used.values()) == pytest.approx(SCALE_OUT)
 
 
 def test_the_work_of_the_dataflow_is_what_the_provision_implies() -> None:
-    graph = word_count(Assumptions())
+    graph = word_count(E2dfAssumptions())
     rates = offered_rates(graph, {"sentences": 550.0}, {o.name: o.alternates[0].selectivity for o in graph.operators[1:-1]})
     for name, replicas in STATIC.items():
         operator = graph.by_name[name]
         used = rates[name] * operator.alternates[0].cost / operator.cores / replicas
-        assert used == pytest.approx(utilisation_at_peak(name, Assumptions()))
+        assert used == pytest.approx(utilisation_at_peak(name, E2dfAssumptions()))
 
 
 def test_every_scenario_works_off_the_same_sentences(runs) -> None:
@@ -133,7 +133,7 @@ def test_bars_are_judged_by_their_figures(runs) -> None:
 
 
 def test_the_page_names_the_plant_and_keeps_the_papers_figures_in_rows_of_their_own(runs) -> None:
-    found = outcome([Variation("as assumed", tuple(runs))], 1.0)
+    found = outcome([E2dfVariation("as assumed", tuple(runs))], 1.0)
     assert found.environment["plant"] == "simulated"
     page = render(found.page)
     assert "mean latency (ms) (simulated)" in page
@@ -144,11 +144,11 @@ def test_the_page_names_the_plant_and_keeps_the_papers_figures_in_rows_of_their_
 
 def test_a_missed_bar_is_explained(runs) -> None:
     wide = replace(runs[2], replicas=14.0)
-    found = outcome([Variation("as assumed", (runs[0], runs[1], wide))], 1.0)
+    found = outcome([E2dfVariation("as assumed", (runs[0], runs[1], wide))], 1.0)
     assert not found.holds
     assert "larger than these thresholds ask for" in found.verdict
     none_missed = [runs[0], *(replace(r, replicas=6.0, hosts=11.0, latency=runs[0].latency) for r in runs[1:])]
-    assert outcome([Variation("as assumed", tuple(none_missed))], 1.0).verdict == ""
+    assert outcome([E2dfVariation("as assumed", tuple(none_missed))], 1.0).verdict == ""
 
 
 def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_under_a_replica() -> None:
@@ -157,7 +157,7 @@ def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_und
         lay_out(word_count(SHORT), fused=False),
         host_types=[HostType("quad", cores=2.0, slots=4, start=5.0, stop=10.0)],
         loads={"sentences": ramp(5.0, 300.0, over=300.0).then_back()},
-        settings=Settings(monitor=30.0, faults=(Fault(200.0),)),
+        settings=Settings(monitor=30.0, faults=(HostFailure(200.0),)),
         hosts=3,
         max_hosts=10,
     )
@@ -186,7 +186,7 @@ def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_und
 
 
 def test_a_plant_starts_with_each_operator_once_on_the_first_hosts() -> None:
-    seen = make(Case("both levels", SHORT)).observe()
+    seen = make(E2dfCase("both levels", SHORT)).observe()
     assert len(seen.leases) == 5
     assert np.nansum(seen.operators.column(Metric.PARALLELISM)) == 4
     assert math.isnan(seen.operators.value("queue", Metric.PARALLELISM))

@@ -14,9 +14,9 @@ def test_a_schedule_repeats_by_its_seed_and_has_faults_of_both_kinds() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_fifty_moves_kills_and_decommissions_leave_every_count_exact_and_the_query_running() -> None:
-    found = churn(50)
+@pytest.mark.parametrize(("events", "hosts"), [(8, 3), pytest.param(50, 4, marks=pytest.mark.slow)])
+def test_moves_kills_and_decommissions_leave_every_count_exact_and_the_query_running(events: int, hosts: int) -> None:
+    found = churn(events, hosts=hosts)
     assert (found.kills, found.decommissions) == (1, 1)
     assert found.landed > 0
     assert found.starts == 0

@@ -17,9 +17,9 @@ from elastream.experiments.nstorm.experiment import (
     PAPER,
     QUICK,
     RESTART,
-    Case,
-    Run,
-    Setting,
+    NStormCase,
+    NStormRun,
+    Schedule,
     bars,
     degraded,
     per_second,
@@ -27,7 +27,7 @@ from elastream.experiments.nstorm.experiment import (
     usual,
 )
 from elastream.experiments.nstorm.page import outcome
-from elastream.experiments.nstorm.rig import Batch
+from elastream.experiments.nstorm.rig import CommittedBatch
 from elastream.experiments.page import render
 from elastream.model.action import TaskId
 
@@ -57,12 +57,13 @@ def test_the_constants_are_the_papers() -> None:
 
 
 def test_a_batch_is_spread_over_its_own_time() -> None:
-    assert per_second([Batch(10.0, 12.0, 100)], 10.0, 3) == pytest.approx((50.0, 50.0, 0.0))
-    assert per_second([Batch(10.5, 11.5, 100)], 10.0, 2) == pytest.approx((50.0, 50.0))
+    assert per_second([CommittedBatch(10.0, 12.0, 100)], 10.0, 3) == pytest.approx((50.0, 50.0, 0.0))
+    assert per_second([CommittedBatch(10.5, 11.5, 100)], 10.0, 2) == pytest.approx((50.0, 50.0))
 
 
 def test_between_batches_there_is_nothing() -> None:
-    assert per_second([Batch(0.0, 1.0, 10), Batch(3.0, 4.0, 10)], 0.0, 4) == pytest.approx((10.0, 0.0, 0.0, 10.0))
+    batches = [CommittedBatch(0.0, 1.0, 10), CommittedBatch(3.0, 4.0, 10)]
+    assert per_second(batches, 0.0, 4) == pytest.approx((10.0, 0.0, 0.0, 10.0))
     assert per_second([], 0.0, 2) == (0.0, 0.0)
 
 
@@ -70,7 +71,7 @@ def test_between_batches_there_is_nothing() -> None:
 def test_no_record_is_lost_or_counted_twice(gaps) -> None:
     at, batches = 100.0, []
     for seconds, pause, rows in gaps:
-        batches.append(Batch(at, at + seconds, rows))
+        batches.append(CommittedBatch(at, at + seconds, rows))
         at += seconds + pause
     spread = per_second(batches, 100.0, int(at - 100.0) + 1)
     assert sum(spread) == pytest.approx(sum(batch.rows for batch in batches))
@@ -100,8 +101,8 @@ def test_a_redeployment_moves_as_many_as_asked_elsewhere_and_stays_even(moves: i
         assert max(load.values()) - min(load[host] for host in HOSTS) <= 2
 
 
-def run(scheme: str | None, moves: int, throughput: list[float]) -> Run:
-    return Run(Case(scheme, moves), tuple(throughput), moves, (1.0,), 0, {"gateway": 100.0})
+def run(scheme: str | None, moves: int, throughput: list[float]) -> NStormRun:
+    return NStormRun(NStormCase(scheme, moves), tuple(throughput), moves, (1.0,), 0, {"gateway": 100.0})
 
 
 NONE = run(None, 0, [100.0, 90.0, 110.0, 100.0, 100.0] * 4)
@@ -140,16 +141,16 @@ def test_more_than_a_fifth_of_the_restarts_seconds_and_less_throughput_break_the
 
 def test_the_full_form_has_every_number_of_tasks_for_stop_and_restart_and_both_online_schemes() -> None:
     for setting in (FULL, QUICK):
-        assert Case(None) in setting.cases
+        assert NStormCase(None) in setting.cases
     moves = {case.moves for case in FULL.cases if case.scheme == ONLINE}
     assert moves == {1, 2, 4, 8, 16} == {case.moves for case in FULL.cases if case.scheme == RESTART}
     assert (FULL.seconds * FULL.rounds, FULL.period) == (600.0, 60.0)
 
 
 def test_rounds_go_forwards_and_backwards_and_executors_are_replaced_last() -> None:
-    cases = (Case(None), Case(EXECUTORS, 1), Case(RESTART, 1), Case(LAZY, 1))
+    cases = (NStormCase(None), NStormCase(EXECUTORS, 1), NStormCase(RESTART, 1), NStormCase(LAZY, 1))
     none, executors, restart, lazy = cases
-    order = Setting(1.0, 1.0, 0.0, cases, rounds=2).order
+    order = Schedule(1.0, 1.0, 0.0, cases, rounds=2).order
     assert order == (none, restart, lazy, lazy, restart, none, executors, executors)
 
 
@@ -167,7 +168,7 @@ def test_the_quick_form_fits_into_three_minutes_with_its_start() -> None:
 
 
 def test_the_page_says_how_throughput_was_spread_and_keeps_the_papers_figures_in_rows_of_their_own() -> None:
-    setting = Setting(20.0, 10.0, 5.0, tuple(each.case for each in GOOD), hurry=6.0)
+    setting = Schedule(20.0, 10.0, 5.0, tuple(each.case for each in GOOD), hurry=6.0)
     others = 0.25
     found = outcome(GOOD, setting, {"batches": 40, "wrong counts": 0, "hosts": "four processes", "others": others}, 100.0)
     assert found.holds

@@ -9,8 +9,8 @@ from elastream.experiments.otd.experiment import (
     COUNT,
     MAIN,
     SIZES,
-    Assumptions,
-    Case,
+    OtdAssumptions,
+    OtdCase,
     bars,
     best_use,
     efforts,
@@ -40,7 +40,7 @@ def test_bars_hold_at_the_papers_own_results_and_not_below():
 
 @pytest.mark.parametrize("cluster", [MAIN, *SIZES], ids=lambda cluster: cluster.name)
 def test_the_start_is_even_over_workers_and_over_nodes(cluster):
-    seen = make(Case("communication", "even", cluster)).observe()
+    seen = make(OtdCase("communication", "even", cluster)).observe()
     counts = np.bincount(seen.tasks.host, minlength=cluster.hosts)
     assert np.ptp(counts) <= 1
     regions = [seen.leases[host].type.region for host in seen.hosts.ids]
@@ -51,26 +51,26 @@ def test_the_start_is_even_over_workers_and_over_nodes(cluster):
 
 
 def test_half_of_the_first_bolts_tasks_calculate_and_which_ones_changes():
-    table = efforts(Case("computation", "even"))
+    table = efforts(OtdCase("computation", "even"))
     assert ((table == 1.0).sum(axis=1) == MAIN.first // 2).all()
     assert len({tuple(row) for row in table}) > 1
 
 
 def test_at_best_six_heavy_tasks_have_a_worker_each_and_all_others_two():
-    given = Assumptions(light=0.0)
+    given = OtdAssumptions(light=0.0)
     counting = given.words * 12_000 * COUNT
-    assert best_use(Case("computation", "even", assumptions=given)) == pytest.approx((6 + counting) / 8)
+    assert best_use(OtdCase("computation", "even", assumptions=given)) == pytest.approx((6 + counting) / 8)
 
 
 def test_words_are_shared_unequally_among_the_tasks_that_count_them():
-    shares = word_shares(Case("computation", "even"))
+    shares = word_shares(OtdCase("computation", "even"))
     assert shares.size == MAIN.second
     assert shares.sum() == pytest.approx(1)
     assert shares.max() > 2 * shares.min()
 
 
 def test_what_is_settled_leaves_out_what_follows_a_change():
-    run = run_case(Case("computation", "otd"))
+    run = run_case(OtdCase("computation", "otd"))
     settled = [cpu for time, cpu, *_ in run.series if (time - 2.5) % 120 > 50]
     assert len(settled) == 5 * 14
     assert run.settled == pytest.approx(np.mean(settled))
@@ -78,21 +78,23 @@ def test_what_is_settled_leaves_out_what_follows_a_change():
 
 
 def test_otd_uses_more_of_the_cpu_than_the_even_deployment_and_never_more_than_the_exact_packing():
-    even, otd = (run_case(Case("computation", policy)) for policy in ("even", "otd"))
+    even, otd = (run_case(OtdCase("computation", policy)) for policy in ("even", "otd"))
     assert even.cpu < otd.cpu < otd.settled <= even.best
     assert otd.refused == 0
     assert otd.moves < 20
 
 
 def test_otd_brings_tasks_that_talk_together():
-    run = run_case(Case("communication", "otd"))
+    run = run_case(OtdCase("communication", "otd"))
     assert run.series[0][2] == pytest.approx(0.5, abs=0.02)
     assert run.remote_end < 0.06
 
 
 def test_the_outcome_can_be_written_and_shown():
     runs = [
-        run_case(Case(a, p, seed=2)) for a in ("communication", "computation") for p in ("even", "otd as published", "otd")
+        run_case(OtdCase(application, policy, seed=2))
+        for application in ("communication", "computation")
+        for policy in ("even", "otd as published", "otd")
     ]
     found = outcome(runs, 1.0)
     json.dumps(found.to_json(), allow_nan=False)

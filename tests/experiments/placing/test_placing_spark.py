@@ -4,28 +4,19 @@ import math
 
 import pytest
 
-from elastream.experiments.placing.on_spark import PARTITIONS, Moves, Phase, Query, graph_of
-from elastream.model.stages import lay_out
+from elastream.experiments.placing.on_spark import PARTITIONS, Moves, PlacementFigures, SteadyQuery
 
 SENT = ((100.0, 10.0, 20.0), (30.0, 100.0, 40.0), (0.0, 0.0, 100.0))
-PHASE = Phase((0.8, 0.4, 0.6), (0.1, 0.2, 0.3), SENT, 300.0, 100.0, 1000.0, 0.5, Moves(3, 1))
+PHASE = PlacementFigures((0.8, 0.4, 0.6), (0.1, 0.2, 0.3), SENT, 300.0, 100.0, 1000.0, 0.5, Moves(3, 1))
 
 
 def test_partitions_cost_by_zipf_in_an_order_drawn_once():
-    weights = Query("distinct", 100, steps=1000, skew=1.0).weights()
+    weights = SteadyQuery("distinct", 100, steps=1000, skew=1.0).weights()
     assert len(weights) == PARTITIONS
     assert sum(weights) == pytest.approx(1000 * PARTITIONS, rel=0.01)
     assert max(weights) == pytest.approx(PARTITIONS * min(weights), rel=0.01)
-    assert weights == Query("other", 1, steps=1000, skew=1.0).weights()
-    assert Query("distinct", 100, steps=7).weights() == [7] * PARTITIONS
-
-
-def test_stages_with_state_in_a_row_are_one_segment_and_queries_are_apart():
-    layout = lay_out(graph_of([Query("distinct", 1, "count"), Query("topk", 1)]))
-    assert [segment.operators for segment in layout.segments] == [
-        ("distinct source", "distinct", "count", "distinct sink"),
-        ("topk source", "topk", "topk sink"),
-    ]
+    assert weights == SteadyQuery("other", 1, steps=1000, skew=1.0).weights()
+    assert SteadyQuery("distinct", 100, steps=7).weights() == [7] * PARTITIONS
 
 
 def test_figures_are_of_the_hosts_quota_and_links():
@@ -40,5 +31,6 @@ def test_figures_are_of_the_hosts_quota_and_links():
 @pytest.mark.parametrize("split", [(0.0, 0.0), (math.nan, math.nan)])
 def test_where_tasks_with_state_send_each_other_nothing_no_share_of_it_is_told(split):
     assert not any(
-        "between hosts" in name for name in Phase((1.0,), (0.0,), ((0.0,),), *split, 1.0, 1.0, Moves(0, 0)).metrics
+        "between hosts" in name
+        for name in PlacementFigures((1.0,), (0.0,), ((0.0,),), *split, 1.0, 1.0, Moves(0, 0)).metrics
     )

@@ -3,13 +3,13 @@
 import json
 from dataclasses import replace
 
-from elastream.experiments.placing.on_spark import Moves, Phase
+from elastream.experiments.placing.on_spark import Moves, PlacementFigures
 from elastream.experiments.placing.page import allocator_outcome, otd_outcome
 
 
 def phase(cpu, within=0.0, crossing=0.0):
     sent = ((1.0, 2000.0, 3.0), (4.0, 5.0, 6.0), (7.0, 8.0, 9.0))
-    return Phase(cpu, (0.1, 0.1, 0.1), sent, within, crossing, 1000.0, 0.5, Moves(3, 0))
+    return PlacementFigures(cpu, (0.1, 0.1, 0.1), sent, within, crossing, 1000.0, 0.5, Moves(3, 0))
 
 
 def phases(even, otd):

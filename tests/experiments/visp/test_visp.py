@@ -13,8 +13,8 @@ from elastream.experiments.page import render
 from elastream.experiments.visp.experiment import (
     COLUMNS,
     PATTERNS,
-    Case,
     Statistic,
+    VispCase,
     bars,
     cases,
     make,
@@ -24,20 +24,20 @@ from elastream.experiments.visp.experiment import (
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
     TABLE_2,
-    Assumptions,
+    VispAssumptions,
     docker_host,
     loads,
     manufacturing,
     patterns,
 )
-from elastream.experiments.visp.page import Variation, outcome, verdict
+from elastream.experiments.visp.page import VispVariation, outcome, verdict
 from elastream.experiments.visp.paper import METRICS, TABLES
 from elastream.model.cloud import HostState, Lease
 from elastream.model.qos import offered_rates
 from elastream.simulation.result import released_early
 
 PAPER = Path(__file__).parents[3] / "../shared/seeds/visp-btu-cost-efficient-enactment.txt"
-SMALL = replace(Assumptions(), machines=0.25)
+SMALL = replace(VispAssumptions(), machines=0.25)
 """A quarter of the machines: the same code in a fraction of the time."""
 
 
@@ -52,14 +52,14 @@ def test_there_are_48_runs():
 
 
 def test_work_and_messaging_make_the_duration_of_table_2_whatever_is_assumed():
-    for assumptions in (Assumptions(), *variations(Assumptions()).values()):
+    for assumptions in (VispAssumptions(), *variations(VispAssumptions()).values()):
         for name, row in TABLE_2.items():
             assert assumptions.work(name) > 0
             assert assumptions.work(name) + assumptions.messaging(name) == pytest.approx(row.duration / 1000)
 
 
 def test_items_flow_through_the_topology_at_the_ratios_of_table_2():
-    graph = manufacturing(Assumptions())
+    graph = manufacturing(VispAssumptions())
     selectivity = {o.name: o.alternates[0].selectivity for o in graph.operators if o.alternates}
     emitted = {"availability_sensor": 500.0, "production_data": 300.0, "temperature_sensor": 1000.0}
     rates = offered_rates(graph, emitted, selectivity)
@@ -71,17 +71,17 @@ def test_items_flow_through_the_topology_at_the_ratios_of_table_2():
 
 
 def test_patterns_stay_within_the_machines_that_the_paper_gives():
-    for name, pattern in patterns(Assumptions()).items():
+    for name, pattern in patterns(VispAssumptions()).items():
         levels = [pattern.rate(float(t)) for t in range(0, 7200, 60)]
         assert pattern.seconds == 7200
         assert max(levels) <= 8
         assert min(levels) >= (1 if name.startswith("walk") else 2)
-    walk = patterns(Assumptions())["walk 1"]
+    walk = patterns(VispAssumptions())["walk 1"]
     assert walk.rate(0.0) == 4
 
 
 def test_a_machine_emits_table_1_every_tick():
-    emitted = loads(patterns(Assumptions())["two-level"], seed=1)
+    emitted = loads(patterns(VispAssumptions())["two-level"], seed=1)
     assert {name: int(load.counts[0]) for name, load in emitted.items()} == {
         "availability_sensor": 10, "production_data": 2, "temperature_sensor": 20,
     }  # fmt: skip
@@ -106,19 +106,19 @@ def test_the_threshold_run_is_priced_at_all_three_units_and_a_btu_run_at_its_own
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(runs):
-    again = run_case(Case("stepwise", None, 1, SMALL))
+    again = run_case(VispCase("stepwise", None, 1, SMALL))
     assert again == runs[-1]
-    assert run_case(Case("stepwise", None, 2, SMALL)).late != again.late
+    assert run_case(VispCase("stepwise", None, 2, SMALL)).late != again.late
 
 
 def test_every_operator_starts_once_on_one_host():
-    observation = make(Case("stepwise", 10, 1, SMALL)).observe()
+    observation = make(VispCase("stepwise", 10, 1, SMALL)).observe()
     assert sorted(task.operator for task in observation.tasks.tasks) == sorted(TABLE_2)
     assert observation.usable == ("h1",)
 
 
 def released(at: float, minutes: int) -> Lease:
-    lease = Lease("h", docker_host(minutes, Assumptions()), 0.0, HostState.RUNNING)
+    lease = Lease("h", docker_host(minutes, VispAssumptions()), 0.0, HostState.RUNNING)
     return lease.to(HostState.RELEASING, at).to(HostState.RELEASED, at + 20)
 
 
@@ -130,7 +130,7 @@ def test_a_release_is_early_before_the_last_five_percent_of_what_is_paid():
     assert not early(released(3600 - 180, 60))
     assert early(released(600 - 60, 10))
     assert not early(released(600 - 30, 10))
-    assert not early(Lease("h", docker_host(10, Assumptions()), 0.0, HostState.RUNNING))
+    assert not early(Lease("h", docker_host(10, VispAssumptions()), 0.0, HostState.RUNNING))
 
 
 @pytest.mark.parametrize("minutes", [10, 30])
@@ -139,8 +139,8 @@ def test_items_are_as_many_as_the_papers_penalties_mean(minutes):
     column = f"btu {minutes}"
     penalty = table["real-time total cost"][column].mean - table["resource cost"][column].mean
     meant = penalty / 0.0001 / (1 - table["real-time compliance"][column].mean)
-    graph = manufacturing(Assumptions())
-    emitted = {name: load.total for name, load in loads(patterns(Assumptions())["stepwise"], 1).items()}
+    graph = manufacturing(VispAssumptions())
+    emitted = {name: load.total for name, load in loads(patterns(VispAssumptions())["stepwise"], 1).items()}
     selectivity = {o.name: o.alternates[0].selectivity for o in graph.operators if o.alternates}
     come = offered_rates(graph, emitted, selectivity)
     # Compliance is printed in whole percents: half a percent of 51 % late items is one percent of all.
@@ -191,10 +191,10 @@ def test_the_verdict_follows_from_the_figures():
 def test_the_verdict_names_the_assumptions_under_which_a_conclusion_fails():
     held, missed, beaten = (bars(figures) for figures in (columns(), columns(btu_30=0.84), columns(btu_10=0.6)))
     varied = [
-        Variation("a", 0.5, missed),
-        Variation("a", 2.0, missed),
-        Variation("b", 2.0, held),
-        Variation("c", 2.0, beaten),
+        VispVariation("a", 0.5, missed),
+        VispVariation("a", 2.0, missed),
+        VispVariation("b", 2.0, held),
+        VispVariation("c", 2.0, beaten),
     ]
     text = verdict(columns(btu_30=0.84), missed, varied)
     assert "Bars about the BTU policy against the baseline all hold but with c x 2." in text

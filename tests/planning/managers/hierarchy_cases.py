@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
 
 def snapshot(
@@ -30,7 +30,7 @@ def snapshot(
     return Snapshot(
         time,
         regions,
-        Hosts(
+        LeasedHosts(
             tuple(hosts),
             np.array([regions.index(region) for region, _, _ in hosts.values()], dtype=np.int64),
             np.array([slots for _, slots, _ in hosts.values()], dtype=np.int64),

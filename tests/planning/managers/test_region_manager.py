@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastream.model.cloud import HostType
-from elastream.planning.managers.messages import RegionOrder
 from elastream.planning.managers.regions import Region, RegionRules, hear, report, smallest, survey
+from elastream.planning.sharing.messages import RegionOrder
 
 RULES = RegionRules(spare=2, low=0.1)
 

@@ -166,25 +166,25 @@ def test_the_window_is_five_percent_of_a_long_unit_and_one_period_of_a_short_one
     hour = HostType("hour", cores=4, memory=7000, billing=Billing(3600), stop=10)
     policy = Btu(period=60)
     running = Lease("h", hour, 0.0, HostState.RUNNING)
-    assert not policy.questions(running, 3600 - 181)
-    assert policy.questions(running, 3600 - 180)
+    assert not policy.ends_soon(running, 3600 - 181)
+    assert policy.ends_soon(running, 3600 - 180)
     short = Lease("h", BTU10, 0.0, HostState.RUNNING)
-    assert not policy.questions(short, 600 - 71)
-    assert policy.questions(short, 600 - 70)
+    assert not policy.ends_soon(short, 600 - 71)
+    assert policy.ends_soon(short, 600 - 70)
 
 
 def test_a_host_is_kept_once_its_shutdown_would_run_into_the_next_unit():
     running = Lease("h", BTU10, 0.0, HostState.RUNNING)
-    assert Btu(period=60).questions(running, 590)
-    assert not Btu(period=60).questions(running, 591)
-    assert not Btu(period=60).questions(running, 600)
+    assert Btu(period=60).ends_soon(running, 590)
+    assert not Btu(period=60).ends_soon(running, 591)
+    assert not Btu(period=60).ends_soon(running, 600)
 
 
 def test_billed_by_the_second_a_host_is_questioned_in_every_round_after_its_minimum():
     second = HostType("second", cores=4, memory=7000, billing=Billing(1, 300), stop=10)
     running = Lease("h", second, 0.0, HostState.RUNNING)
-    assert not Btu(period=60).questions(running, 100)
-    assert all(Btu(period=60).questions(running, time) for time in (240, 300, 360, 1000.5))
+    assert not Btu(period=60).ends_soon(running, 100)
+    assert all(Btu(period=60).ends_soon(running, time) for time in (240, 300, 360, 1000.5))
 
 
 def test_operators_of_one_stage_are_scaled_as_one():

@@ -1,6 +1,7 @@
 """The policy against the simulated plant and against observations: what its managers' plan becomes as actions."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -346,3 +347,48 @@ def test_what_is_not_known_makes_no_plan() -> None:
     seen = observed({"h1": math.nan, "h2": math.nan}, [("split", "h1", math.nan), ("split", "h2", math.nan)])
     assert E2df(infrastructure=False, initial=2).plan(seen).actions == ()
     assert np.isnan(snapshot_of(seen).applications.response).all()
+
+
+# -- where hosts are shared, and decided on elsewhere ----------------------------------------------------------------------
+
+SHARED = E2df(infrastructure="shared", initial=1, infrastructure_period=60)
+FULL = [("split", "h1", 0.9), ("count", "h2", 0.1)]
+"""The one replica of `split` is used too much, and no host has a free slot."""
+
+
+def noted(seen: Observation, host: str, note: str) -> Observation:
+    """What its provider says of a host."""
+    return replace(seen, leases={**seen.leases, host: replace(seen.leases[host], note=note)})
+
+
+def test_an_operator_without_a_free_slot_requests_one_host_and_not_another_while_that_is_on_its_way() -> None:
+    seen = replace(observed({"h1": 0.9, "h2": 0.1}, FULL), next_host=3)
+    assert [describe(action) for action in SHARED.plan(seen).actions] == ["lease h3 (small)"]
+    waiting = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
+    assert SHARED.plan(waiting).actions == ()
+
+
+def test_what_the_arbiter_refuses_is_in_the_decision_record_with_its_reason() -> None:
+    seen = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
+    (refused,) = SHARED.plan(noted(seen, "h3", "it waits until 'demo' grants a machine: east has all 2 hosts")).refused
+    assert (refused.action, refused.by) == (LeaseHost("h3", "small", "local"), "application manager")
+    assert refused.refused == "infrastructure manager: it waits until 'demo' grants a machine: east has all 2 hosts"
+
+
+def test_a_recall_is_remarked_with_its_reason() -> None:
+    seen = noted(observed({"h1": 0.5, "h2": 0.1}, FULL), "h2", "orders is entitled to 2 of 3")
+    assert "h2 is recalled: orders is entitled to 2 of 3" in SHARED.plan(seen).remarks
+
+
+def test_empty_hosts_are_given_back_once_they_had_time_to_get_something() -> None:
+    tasks = [("split", "h1", 0.5), ("count", "h2", 0.5)]
+    young = observed({"h1": 0.5, "h2": 0.5, "h3": 0.0}, tasks, time=59.0)
+    assert SHARED.plan(young).actions == ()
+    old = observed({"h1": 0.5, "h2": 0.5, "h3": 0.0}, tasks, time=60.0)
+    assert [describe(action) for action in SHARED.plan(old).actions] == ["release h3"]
+
+
+def test_where_hosts_are_shared_nothing_is_drained_and_no_spare_hosts_are_leased() -> None:
+    calm = [("split", "h1", 0.05), ("count", "h2", 0.05)]
+    seen = observed({"h1": 0.05, "h2": 0.05}, calm, time=600.0)
+    assert SHARED.plan(seen).actions == ()

@@ -12,14 +12,14 @@ from elastream.model.cloud import HostState, HostType
 from elastream.model.errors import InputError
 from elastream.model.observation import UNMEASURED, Exchange
 from elastream.planning.algorithms.attraction import allocation_score
-from elastream.planning.policies.otd import Case, LoadClass, Otd, Rules, Workers, classes, otd_round
+from elastream.planning.policies.otd import Case, LoadClass, Otd, OtdRules, Workers, classes, otd_round
 from one_run import OneRun
 from placement_cases import HOST, pairs, seen
 from properties import examples
 
 TRIANGLE = pairs((0, 1, 5.0), (1, 0, 1.0), (0, 2, 4.0), (1, 2, 2.0), (-1, 0, 100.0))
 """Task 0 exchanges 6 with task 1 and 4 with task 2; these two exchange 2."""
-AS_PUBLISHED = Rules(relief=0.0)
+AS_PUBLISHED = OtdRules(relief=0.0)
 
 
 def workers(utilisation, queue=None, node=None, takes=None) -> Workers:
@@ -38,13 +38,13 @@ def decide(utilisation, place, exchange=TRIANGLE, load=None, rules=AS_PUBLISHED,
 
 
 def test_load_classes_go_by_cpu_and_by_queue():
-    found = classes(workers([0.5, 0.8, 0.95, 0.2, math.nan, 0.1], queue=[0, 0, 0, 5000, math.nan, math.nan]), Rules())
+    found = classes(workers([0.5, 0.8, 0.95, 0.2, math.nan, 0.1], queue=[0, 0, 0, 5000, math.nan, math.nan]), OtdRules())
     low, normal, high, unknown = LoadClass.LOW, LoadClass.NORMAL, LoadClass.HIGH, LoadClass.UNKNOWN
     assert found.tolist() == [low, normal, high, high, unknown, low]
 
 
 def test_a_worker_that_takes_no_tasks_is_of_no_class():
-    assert classes(workers([0.1, 0.99], takes=[False, False]), Rules()).tolist() == [LoadClass.UNKNOWN] * 2
+    assert classes(workers([0.1, 0.99], takes=[False, False]), OtdRules()).tolist() == [LoadClass.UNKNOWN] * 2
 
 
 def test_case_1_moves_from_the_busiest_worker_to_one_of_low_load():
@@ -69,8 +69,8 @@ def test_case_3_moves_the_task_that_gains_most():
 
 def test_case_3_moves_nothing_for_a_gain_below_the_threshold():
     # Tasks exchange 8 on average: 24 / 3. The gain of 10 is above a threshold of 1, and below one of 2.
-    assert decide([0.3, 0.3], [0, 1, 1], rules=Rules(threshold=1.0)).task == 0
-    assert decide([0.3, 0.3], [0, 1, 1], rules=Rules(threshold=2.0)).task == -1
+    assert decide([0.3, 0.3], [0, 1, 1], rules=OtdRules(threshold=1.0)).task == 0
+    assert decide([0.3, 0.3], [0, 1, 1], rules=OtdRules(threshold=2.0)).task == -1
 
 
 def test_case_4_does_nothing():
@@ -105,22 +105,22 @@ def test_as_published_a_task_that_does_nothing_may_be_moved_off_a_full_worker():
     load = [0.5, 0.0, 0.5]
     exchange = pairs((1, 3, 5.0))
     published = decide([1.0, 0.1], [0, 0, 0, 1], exchange, [*load, 0.1])
-    relieving = decide([1.0, 0.1], [0, 0, 0, 1], exchange, [*load, 0.1], rules=Rules())
+    relieving = decide([1.0, 0.1], [0, 0, 0, 1], exchange, [*load, 0.1], rules=OtdRules())
     assert published.task == 1
     assert relieving.task in (0, 2)
 
 
 def test_with_relief_a_lone_heavy_task_is_not_pushed_around_and_the_next_worker_is_asked():
-    pair = decide([1.0, 0.95, 0.1], [0, 1, 1], UNMEASURED, [1.0, 0.5, 0.45], rules=Rules())
+    pair = decide([1.0, 0.95, 0.1], [0, 1, 1], UNMEASURED, [1.0, 0.5, 0.45], rules=OtdRules())
     assert pair.task in (1, 2)
-    assert decide([1.0, 0.1], [0], UNMEASURED, [1.0], rules=Rules()).task == -1
+    assert decide([1.0, 0.1], [0], UNMEASURED, [1.0], rules=OtdRules()).task == -1
 
 
 def test_with_relief_nothing_is_brought_together_that_fills_a_worker():
     # Tasks 0 and 1 talk most, and need one host and more together; task 2 fits in with either.
     cpu, place, exchange, load = [0.4, 0.6, 0.6], [0, 1, 2, 2], pairs((0, 1, 5.0), (2, 1, 1.0)), [0.4, 0.6, 0.1, 0.5]
     assert decide(cpu, place, exchange, load).change == 5.0
-    pair = decide(cpu, place, exchange, load, rules=Rules())
+    pair = decide(cpu, place, exchange, load, rules=OtdRules())
     assert (pair.task, pair.worker, pair.change) == (2, 1, 1.0)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.control.loop import Loop
-from elastream.documents.dataflow import POLICIES, imported
+from elastream.documents.registry import POLICY, imported
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -22,8 +22,8 @@ from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, ma
 from one_run import OneRun
 from properties import examples
 
-EVERY: dict[str, Callable[[], Policy]] = {name: imported(path) for name, path in POLICIES.items()}
-EVERY |= {"static": lambda: imported(POLICIES["static"])(3), "by load": ByLoad}
+EVERY: dict[str, Callable[[], Policy]] = {name: imported(path) for name, path in POLICY.known.items()}
+EVERY |= {"static": lambda: imported(POLICY.known["static"])(3), "by load": ByLoad}
 
 GRAPH = Graph(
     "words",

@@ -14,13 +14,12 @@ from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import source_options
 from elastream.spark.dataflow.sinks import collected
-from elastream.spark.queries.compiled import start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.workload import constant
 
 NUMBERS = 700
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.kafka

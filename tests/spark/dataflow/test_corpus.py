@@ -147,10 +147,10 @@ def test_frozen_records_stay_as_they_were(tmp_path: Path) -> None:
     assert frozen(stored)["value"].to_pylist() == ["one", "two"]
 
 
-def test_a_run_cannot_go_on_with_another_input(tmp_path: Path) -> None:
+def test_a_run_cannot_resume_with_another_input(tmp_path: Path) -> None:
     stored = tmp_path / "corpus.arrow"
     freeze(Records(({"n": 1},), "n long"), pa.schema([("n", pa.int64())]), stored)
-    with pytest.raises(InputError, match="cannot go on"):
+    with pytest.raises(InputError, match="cannot resume with"):
         freeze(Records(({"n": 2},), "n long"), pa.schema([("n", pa.int64())]), stored)
 
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -23,12 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.endpoints import KafkaTopic, kafka
 from elastream.model.graph import Kind, Operator
-from elastream.model.observation import Metric
-from elastream.spark.attach import AttachedPlant
-from elastream.spark.capabilities import probe
+from elastream.model.observation import Metric, Observation
+from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
+from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
+from waiting import wait_until
 
 POMS = Path(__file__).parent / "kafka"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "elastream" / "tests"
@@ -72,10 +72,7 @@ def jars(pom: str, **versions: str) -> list[Path] | str:
     if not (folder / "complete").exists():
         command = ["mvn", "-q", "-B", "-f", str(POMS / f"{pom}.xml"), *(f"-D{k}={v}" for k, v in versions.items())]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
-        try:
-            tried = subprocess.run(command, capture_output=True, text=True, timeout=400)
-        except subprocess.TimeoutExpired:
-            return f"Maven did not resolve {pom}.xml in time"
+        tried = subprocess.run(command, capture_output=True, text=True)
         if tried.returncode:
             return f"Maven cannot resolve {pom}.xml with {versions}: {tried.stdout.strip()[:200]}"
         (folder / "complete").touch()
@@ -125,18 +122,19 @@ group.initial.rebalance.delay.ms=0
     java = ["java", "-Xmx256m", "-cp", os.pathsep.join(map(str, found))]
     identity = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", f"x{identity[1:]}", "-c", str(properties)]
-    subprocess.run(format_storage, check=True, capture_output=True, timeout=300)
+    subprocess.run(format_storage, check=True, capture_output=True)
     log = folder / "broker.log"
     with log.open("w") as out:
         process = subprocess.Popen(
             [*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out, preexec_fn=end_with_parent
         )
     try:
-        until = time.monotonic() + 300
-        while socket.socket().connect_ex(("127.0.0.1", port)):
+
+        def answers() -> bool:
             assert process.poll() is None, f"the broker ended: {log.read_text()[-1000:]}"
-            assert time.monotonic() < until, f"the broker does not answer: {log.read_text()[-1000:]}"
-            time.sleep(0.1)
+            return not socket.socket().connect_ex(("127.0.0.1", port))
+
+        wait_until(answers, otherwise=lambda: f"the broker does not answer: {log.read_text()[-1000:]}")
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
@@ -180,7 +178,8 @@ def drain(stream: DataFrame, folder: Path) -> DataFrame:
         .trigger(availableNow=True)
         .start(str(folder / "out"))
     )
-    assert query.awaitTermination(600)
+    wait_until(lambda: not query.isActive)
+    assert query.exception() is None
     return stream.sparkSession.read.parquet(str(folder / "out"))
 
 
@@ -189,12 +188,11 @@ def write(spark: SparkSession, topic: KafkaTopic, first: int, last: int) -> None
     records.write.format("kafka").options(**sink_options(topic)).save()
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     topic = kafka("lines", broker)
-    operator = Operator("lines", Kind.SOURCE, endpoint=topic)
+    operator = Operator("lines", Kind.SOURCE, reads=topic)
     check_source(operator)
     for first, last in ((0, 500), (500, 1200)):
         write(spark, topic, first, last)
@@ -205,13 +203,12 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
         assert all(row["key"] == row["value"][-1] for row in found)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     source, sink = kafka("before", broker), kafka("after", broker)
     write(spark, source, 0, 300)
-    operator = Operator("before", Kind.SOURCE, endpoint=source)
+    operator = Operator("before", Kind.SOURCE, reads=source)
     stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
     query = (
         stream.selectExpr("key", "upper(value) as value")
@@ -221,12 +218,12 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(600)
+    wait_until(lambda: not query.isActive)
+    assert query.exception() is None
     written = spark.read.format("kafka").options(**source_options(sink)).load().selectExpr("cast(value as string) v")
     assert sorted(row["v"] for row in written.collect()) == sorted(f"LINE {n}" for n in range(300))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_behind(
@@ -241,15 +238,17 @@ def test_who_watches_a_query_over_a_topic_sees_its_partitions_and_what_it_is_beh
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     can = probe(spark)
     assert can.driver is not None
-    plant = AttachedPlant(spark, can.driver, can.task_loads)
+    plant = attach(spark, can.driver, can.task_loads)
     try:
-        until = time.monotonic() + 300
-        while (seen := plant.observe()) and not (len(seen.tasks) == 2 and seen.operators.value("q", Metric.BACKLOG) > 0):
+
+        def behind_and_seen() -> Observation | None:
             assert query.isActive, query.exception()
-            assert time.monotonic() < until, seen
-            time.sleep(0.2)
+            seen = plant.observe()
+            return seen if len(seen.tasks) == 2 and seen.operators.value("q", Metric.BACKLOG) > 0 else None
+
+        seen = wait_until(behind_and_seen, look=0.2, otherwise=plant.observe)
         assert {str(task) for task in seen.tasks.tasks} == {"q/aggregate0#0", "q/aggregate0#1"}
-        behind = 2000 - 30 * (plant.queries[0].newest + 1)
+        behind = 2000 - 30 * (plant.queries.all[0].newest + 1)
         assert seen.operators.value("q", Metric.BACKLOG) == pytest.approx(behind, abs=200), "of all partitions, not of one"
     finally:
         plant.close()

@@ -2,10 +2,9 @@
 
 import json
 import os
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,14 @@ from elastream.spark.dataflow.pacing import committed
 from elastream.spark.dataflow.sources import HOLD, LOAD, ShapedReader, backlog, check_source, open_source
 from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
 from elastream.workload import constant, ramp
+from waiting import wait_until
 
 WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "that"))
 SCHEMA = pa.schema([("word", pa.string()), (COLUMN, pa.int64())])
 
 
 def source(spec: SourceSpec | None) -> Operator:
-    return Operator("lines", Kind.SOURCE, endpoint=spec)
+    return Operator("lines", Kind.SOURCE, reads=spec)
 
 
 def reader(folder: Path, load: ArrivalPattern, partitions: int = 2) -> ShapedReader:
@@ -151,9 +151,9 @@ def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (None, "'lines' has nothing to read"),
+        (None, "'lines' reads nothing"),
         (TextFiles("/no/such/place"), "no file or folder /no/such/place"),
-        (TextFiles("s3a://bucket/text", constant(1)), "not on s3a://bucket/text"),
+        (TextFiles("s3a://bucket/text", constant(1)), "needs local files, not s3a://bucket/text"),
         (Files("/no/such/place", "n long"), "no file or folder"),
         (Records((), "n long"), "list of records is empty"),
         (KafkaTopic("", "127.0.0.1:9092"), "has no name"),
@@ -172,33 +172,19 @@ def test_good_input_passes(tmp_path: Path) -> None:
         check_source(source(spec))
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
-        environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "FATAL")
-            .config("spark.sql.shuffle.partitions", "2")
-            # On a crowded machine a Python worker may take longer to come up than the 15 s that Spark waits.
-            .config("spark.python.authenticate.socketTimeout", "300s")
-            .getOrCreate()
-        )
-        yield session
-        session.stop()
+@pytest.fixture
+def spark(local_spark: SparkSession) -> SparkSession:
+    return local_spark
 
 
-def wait_for(query: StreamingQuery, done: Callable[[], bool], seconds: float = 600) -> None:
+def wait_for(query: StreamingQuery, done: Callable[[], bool]) -> None:
     """Until `done`; fails with the query's own error where it dies first."""
-    until = time.monotonic() + seconds
-    while not done():
-        if query.exception() is not None:
-            raise AssertionError(str(query.exception()))
-        assert time.monotonic() < until, "the query did not get there in time"
-        time.sleep(0.05)
+
+    def done_or_failed() -> bool:
+        assert query.exception() is None, str(query.exception())
+        return done()
+
+    wait_until(done_or_failed, otherwise=lambda: query.lastProgress)
 
 
 def taken(checkpoint: Path) -> int:
@@ -222,7 +208,6 @@ def written_by_batch(out: Path) -> dict[int, pa.Table]:
     return batches
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
@@ -264,7 +249,6 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
     assert len({code for batch in codes.values() for code in batch}) > 2
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     load = constant("2M/s", "1s")
@@ -293,11 +277,11 @@ def read_once(spark: SparkSession, spec: SourceSpec, folder: Path) -> list[dict[
         .trigger(availableNow=True)
         .start(str(folder / "out"))
     )
-    assert query.awaitTermination(600)
+    wait_until(lambda: not query.isActive)
+    assert query.exception() is None
     return [row.asDict() for row in spark.read.schema(stream.schema).parquet(str(folder / "out")).collect()]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_sources_without_a_load_are_read_once_by_spark_itself(spark: SparkSession, tmp_path: Path) -> None:
     text = tmp_path / "text"
@@ -313,7 +297,6 @@ def test_sources_without_a_load_are_read_once_by_spark_itself(spark: SparkSessio
     assert sorted(row["name"] for row in found) == ["a", "b"]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.spark
 def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tmp_path: Path) -> None:
     stored = spark.sql(

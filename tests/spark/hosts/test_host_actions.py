@@ -1,29 +1,27 @@
-"""What actions on hosts come to, on a book of leases with nothing behind it."""
+"""Actions on hosts, applied to hosts with nothing behind them."""
 
 import pytest
 
+from conformance.fake_provider import FakeProvider
+from conformance.fake_session import FakeSession
 from elastream.control.clock import FakeClock
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.spark.hosts.actions import HostActions
-from elastream.spark.hosts.lease_book import LeaseBook
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.executors import Executors
 
 SMALL = HostType("small", cores=1, region="edge")
 
 
-class Book(LeaseBook):
-    """Hosts by name in the states given; `lease` and `release` only write into the book."""
-
-    def __init__(self, **states):
-        super().__init__(FakeClock().now)
-        self._leases = {name: Lease(name, SMALL, 0.0, state) for name, state in states.items()}
-
-    def lease(self, host, type):
-        self._leases[host] = Lease(host, type, 0.0)
-
-    def release(self, host):
-        waiting = self.state(host) is HostState.REQUESTED
-        self._to(host, HostState.RELEASED if waiting else HostState.RELEASING)
+def book(**states):
+    """Hosts by name in the states given, of a provider without room."""
+    session = FakeSession()
+    hosts = Hosts(Executors(session), FakeProvider((SMALL,), room=0), FakeClock().now, fence=session.fence)
+    for name, state in states.items():
+        hosts.lease(name, SMALL)
+        hosts._leases[name] = Lease(name, SMALL, 0.0, state)
+    return hosts
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def emptied():
 @pytest.fixture
 def actions(emptied):
     def over(**states):
-        return HostActions(Book(**states), {"small": SMALL}, 3, emptied.append)
+        return HostActions(book(**states), {"small": SMALL}, 3, emptied.append)
 
     return over
 
@@ -51,7 +49,7 @@ def test_a_host_is_leased_once_and_its_name_never_again(actions):
     [
         (LeaseHost("h9", "huge"), "there is no host type 'huge'"),
         (LeaseHost("", "small"), "a host needs a name"),
-        (LeaseHost("h9", "small", "moon"), "hosts of type 'small' stand in 'edge', not in 'moon'"),
+        (LeaseHost("h9", "small", "moon"), "hosts of type 'small' are in 'edge', not in 'moon'"),
         (LeaseHost("h9", "small"), "all 3 hosts are leased"),
         (RenewHost("h9"), "there is no host 'h9'"),
         (DrainHost("h3"), "host 'h3' is starting"),
@@ -69,7 +67,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(actions, emptied, action, reaso
 def test_a_host_that_leaves_is_emptied_once_and_asking_again_changes_nothing(actions, emptied, action, state):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.RUNNING)
     assert hosts.apply(action).status is Status.ACCEPTED
-    assert (hosts.keeper.state("h1"), emptied) == (state, ["h1"])
+    assert (hosts.hosts.state("h1"), emptied) == (state, ["h1"])
     assert hosts.apply(action).succeeded
     assert emptied == ["h1"]
 
@@ -78,7 +76,7 @@ def test_a_host_that_leaves_is_emptied_once_and_asking_again_changes_nothing(act
 def test_the_only_host_that_takes_tasks_stays(actions, emptied, action):
     hosts = actions(h1=HostState.RUNNING, h2=HostState.STARTING, h3=HostState.DRAINING)
     assert hosts.apply(action).reason == "'h1' is the only host that takes tasks"
-    assert hosts.keeper.usable == ("h1",)
+    assert hosts.hosts.usable == ("h1",)
     assert emptied == []
 
 
@@ -87,4 +85,4 @@ def test_a_drain_is_taken_back_and_a_host_that_was_only_asked_for_is_given_up(ac
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE
     assert hosts.apply(ReleaseHost("h2")).status is Status.DONE
-    assert hosts.keeper.state("h2") is HostState.RELEASED
+    assert hosts.hosts.state("h2") is HostState.RELEASED

@@ -5,48 +5,58 @@ Two executors, one query a kind of state. What is counted in the end is what a b
 
 import json
 import time
-from itertools import count
+from functools import cache
 
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.migration import MigrationState
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.jvm.state_partitions import StatePartitions
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import CYCLES, Cycles, Follower, Scheme
+from spark_jvm import end_shared_session
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 ROWS, KEYS, PARTITIONS = 200, 40, 4
-LIMIT = 120.0
-folders = count()
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 
 
-@pytest.fixture(scope="module", params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
-def spark(request, tmp_path_factory):
+@cache
+def executors(session):
+    return Executors(DriverSide(session))
+
+
+@pytest.fixture(scope="module")
+def cluster_session(tmp_path_factory):
+    end_shared_session()
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(Local(TINY, max_hosts=2, min_hosts=2), folder)
     master = cluster.start()
     session = None
     try:
         for host in ("h1", "h2"):
-            cluster.lease(host)
+            cluster.spawn(host)
         settings = settings_for(
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,
             executor_cores=1,
             state_partitions=PARTITIONS,
-            state_store=request.param,
+            state_store="disk",
         )
         session = open_session(master, "migration", folder, settings)
-        soon(lambda: len(Executors(session).by_address()) == 2)
+        wait_until(lambda: len(executors(session).by_address()) == 2)
         yield session
     finally:
         cluster.close()
@@ -54,11 +64,14 @@ def spark(request, tmp_path_factory):
             session.stop()
 
 
-def soon(condition, limit=LIMIT):
-    until = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+@pytest.fixture(params=["memory", "disk"])
+def spark(request, cluster_session):
+    """The session, whose queries keep their state in the executors' heap or on their disks; both over checked files."""
+    on_disk = cluster_session.conf.get(PROVIDER)
+    if request.param == "memory":
+        cluster_session.conf.set(PROVIDER, IN_MEMORY)
+    yield cluster_session
+    cluster_session.conf.set(PROVIDER, on_disk)
 
 
 def add_up(key, frames, state):
@@ -92,7 +105,7 @@ def batches_more(query, number):
         return -1 if progress is None else progress["batchId"]
 
     target = last() + number
-    soon(lambda: last() >= target)
+    wait_until(lambda: last() >= target)
 
 
 def lands(query, states, partition, place):
@@ -110,7 +123,7 @@ def stays(query, states, partition, place, other):
 
 
 def places(spark):
-    return [Location(address, each.id) for address, each in sorted(Executors(spark).by_address().items())]
+    return [Location(address, each.id) for address, each in sorted(executors(spark).by_address().items())]
 
 
 def is_exact(spark, kind, checkpoint):
@@ -125,7 +138,9 @@ def is_exact(spark, kind, checkpoint):
     return sorted(map(tuple, rows)) == sorted(map(tuple, expected))
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(
+    "kind", ["aggregation", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "aggregation")]
+)
 def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     query = started(spark, kind, checkpoint)
@@ -136,11 +151,11 @@ def test_state_is_loaded_where_it_goes_and_nothing_is_lost(spark, kind, tmp_path
         one, other = places(spark)
         for partition in range(PARTITIONS):
             states.move(partition, one)
-        soon(lambda: set(states.where().values()) == {one})
+        wait_until(lambda: set(states.where().values()) == {one})
         batches_more(query, 2)
-        soon(lambda: stays(query, states, 0, one, other))
-        soon(lambda: states.load({1: other}, keep=False))
-        soon(lambda: lands(query, states, 2, other))
+        wait_until(lambda: stays(query, states, 0, one, other))
+        wait_until(lambda: states.load({1: other}, keep=False))
+        wait_until(lambda: lands(query, states, 2, other))
     finally:
         query.stop()
     assert is_exact(spark, kind, checkpoint)
@@ -173,6 +188,7 @@ class Stepped:
         return operator["customMetrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [True, False])
 def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, ahead, tmp_path):
     stepped = Stepped(spark, tmp_path)
@@ -197,6 +213,7 @@ def test_a_batch_finds_the_state_that_was_loaded_ahead_and_loads_nothing(spark, 
         assert (metrics["rocksdbNumReplayChangelogFiles"] > 0) == (not ahead)
 
 
+@pytest.mark.slow
 def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tmp_path):
     """Spark keeps a store that was opened for reading with the thread, for the task's next operator to write to."""
     folders = tmp_path / "one", tmp_path / "other"
@@ -219,6 +236,7 @@ def test_a_load_leaves_nothing_behind_that_another_query_stumbles_over(spark, tm
     assert other.fed == 1
 
 
+@pytest.mark.slow
 def test_a_driver_that_starts_again_finds_the_plan_and_restores_the_placement(spark, tmp_path):
     checkpoint, plan = tmp_path / "checkpoint", tmp_path / "plan.jsonl"
     one, other = (place.address for place in places(spark))
@@ -241,17 +259,18 @@ def test_a_driver_that_starts_again_finds_the_plan_and_restores_the_placement(sp
 
     first = follow()
     AllocationStore(plan).publish(wanted, at=time.time())
-    soon(lambda: as_planned(first) and not first.placing.wanted())
+    wait_until(lambda: as_planned(first) and not first.placing.wanted())
     first.close()
     again = follow()
     try:
-        soon(lambda: as_planned(again) and not again.placing.wanted())
+        wait_until(lambda: as_planned(again) and not again.placing.wanted())
         assert again.failure is None
     finally:
         again.close()
     assert is_exact(spark, "aggregation", checkpoint)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Scheme.RESTART, Scheme.ONLINE, Scheme.LAZY])
 def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
     checkpoint = tmp_path / "checkpoint"
@@ -271,8 +290,8 @@ def test_every_scheme_brings_the_query_to_the_new_plan(spark, scheme, tmp_path):
         for host in (one, other):
             wanted = {TaskId("count", index): host for index in range(PARTITIONS)}
             version = plan.publish(wanted, at=time.time()).version
-            soon(lambda version=version: follower.acted == version and not follower.placing.wanted())
-            soon(lambda host=host: {at.address for at in follower.placing.where().values()} == {host})
+            wait_until(lambda version=version: follower.acted == version and not follower.placing.wanted())
+            wait_until(lambda host=host: {at.address for at in follower.placing.where().values()} == {host})
         assert follower.failure is None
         assert (follower.restarts > 0) == (scheme is Scheme.RESTART)
         if scheme is Scheme.LAZY:

@@ -1,9 +1,6 @@
 """Dataflows as running queries: results against plain Python, switching, replays, several sinks, durable edges."""
 
 import json
-import os
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,42 +14,26 @@ import pytest
 from pyspark.sql import SparkSession
 
 from elastream.model.endpoints import collect, files, parquet, records
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.jvm.session import session_settings
-from elastream.spark.queries.compiled import RunningSegment, explain_failure, start_queries, switch
+from elastream.spark.queries.compiler import RunningSegment, explain_failure, start_queries, switch
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
+from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
 ROWS = [{"value": "the cat sat on the mat"}, {"value": "a dog and a cat"}, {"value": ""}]
-SOON = 200.0
-"""Seconds until a test that waits gives up; on a machine of its own nothing here takes ten."""
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("test_compile")
-    settings = {
-        **session_settings(),
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+@pytest.fixture
+def spark(local_spark: SparkSession) -> SparkSession:
+    return local_spark
 
 
 @dataclass
@@ -78,13 +59,13 @@ class Run:
         )
 
     def until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SOON
-        while not done():
+        def done_or_failed() -> bool:
             for each in self.running:
                 if (error := each.query.exception()) is not None:
                     raise AssertionError(explain_failure(error)) from error
-            assert time.monotonic() < deadline, [each.query.lastProgress for each in self.running]
-            time.sleep(0.05)
+            return done()
+
+        wait_until(done_or_failed, otherwise=lambda: [each.query.lastProgress for each in self.running])
 
     def taken(self) -> int:
         """Records of the first query's source in committed batches."""
@@ -231,9 +212,7 @@ def test_a_switch_never_mixes_a_batch_and_a_failed_batch_replays_under_its_own_c
         switch(run.running, wanted)
         run.until(seen_under(segment, codec.encode(wanted), meter))
     trigger.touch()
-    deadline = time.monotonic() + SOON
-    while segment.query.isActive and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not segment.query.isActive)
     failed = latest_batch(segment.checkpoint)
     code = code_in_offsets(segment.checkpoint, failed)
     assert code == codec.encode(b)
@@ -432,15 +411,15 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
     ),
     "a key that is not there": (
         lambda flow: numbered(flow, 1).key_by("m").count().sink(collect("x")),
-        r"operator 'count' is keyed by 'm', which its records do not have \(they have: n\)",
+        r"operator 'count' is keyed by 'm', a column that its records do not have \(they have: n\)",
     ),
     "a wrong aggregate": (
         lambda flow: numbered(flow, 1).key_by("n").aggregate({"x": "sun(n)"}).sink(collect("x")),
-        "the aggregates of operator 'aggregate' are wrong: .*sun",
+        "the aggregates of operator 'aggregate' are invalid: .*sun",
     ),
     "a wrong column expression": (
         lambda flow: numbered(flow, 1).select({"x": "m + 1"}).sink(collect("x")),
-        "the column expressions of 'select' are wrong: .*`m`",
+        "the column expressions of 'select' are invalid: .*`m`",
     ),
     "a wrong schema": (
         lambda flow: numbered(flow, 1).map(str, returns="word strang").sink(collect("x")),
@@ -452,7 +431,7 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str]] = {
     ),
     "a kafka edge without servers": (
         lambda flow: numbered(flow, 1).durable("kafka").map(str, returns="word string").sink(collect("x")),
-        "durable as kafka, but no source or sink of the dataflow says where",
+        "durable as kafka, but the dataflow has no Kafka source or sink",
     ),
 }
 
@@ -466,3 +445,62 @@ def test_what_cannot_be_compiled_is_refused_in_one_sentence_and_leaves_nothing_r
         Run.start(spark, flow, tmp_path)
     assert "\n" not in str(caught.value)
     assert spark.streams.active == []
+
+
+class Words:
+    """A source of the user's own: a folder of parquet files, `how` it is read."""
+
+    schema = "word string"
+
+    def __init__(self, folder: Path, how: str = "as it should be") -> None:
+        self.folder, self.how = folder, how
+
+    def read(self, spark: SparkSession) -> Any:
+        match self.how:
+            case "failing":
+                raise OSError("no such place")
+            case "at rest":
+                return spark.read.parquet(str(self.folder))
+            case "another column":
+                return spark.readStream.schema("other string").parquet(str(self.folder))
+        return spark.readStream.schema("more long, word string").parquet(str(self.folder))
+
+
+class Kept:
+    """A sink of the user's own: rows by the number of their batch."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+
+    def write(self, rows: Any, batch: int) -> None:
+        self.batches[batch] = sorted(row.word for row in rows.collect())
+
+
+def own(folder: Path, how: str = "as it should be") -> tuple[Dataflow, Kept]:
+    place, kept, flow = folder / "in", Kept(), Dataflow("own")
+    place.mkdir()
+    pq.write_table(pa.table({"word": ["cat", "dog"], "more": [1, 2]}), place / "rows.parquet")
+    flow.source(Words(place, how)).map(str.upper, returns="word string", name="loud").sink(kept)
+    return flow, kept
+
+
+def test_a_source_and_a_sink_of_the_users_own_run(spark, tmp_path):
+    flow, kept = own(tmp_path)
+    run = Run.start(spark, flow, tmp_path)
+    run.until(lambda: kept.batches.get(0) == ["CAT", "DOG"])
+    run.stop()
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("failing", "source 'source': Words.read failed: OSError: no such place"),
+        ("at rest", "source 'source': Words.read returned no streaming DataFrame"),
+        ("another column", "source 'source': Words.read returned no column 'word' (it returned: other)"),
+    ],
+)
+def test_a_source_of_the_users_own_that_does_not_do_as_it_says_is_refused(spark, tmp_path, how, says):
+    flow, _ = own(tmp_path, how)
+    with pytest.raises(InputError) as refused:
+        Run.start(spark, flow, tmp_path)
+    assert str(refused.value) == says

@@ -11,13 +11,14 @@ from elastream.model.action import MoveTask, TaskId
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Metric
 from elastream.recording.directory import RunDirectory
-from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.stateful import stateful_stages
 from elastream.spark.start import start_plant
-from elastream.spark.telemetry.tasks import TaskLoads, TaskWatch
+from elastream.spark.telemetry.tasks import TaskWatch
 from elastream.spark.telemetry.traffic import MapOutputs
+from waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TINY = HostType("tiny", cores=1.0, slots=1, memory=1000.0)
 LINES = [f"{'abcdefghij'[n % 10]} {'klmnopqrst'[n // 10 % 10]} {n % 7}" for n in range(500)]
@@ -66,12 +67,16 @@ def chained(plant, tmp_path_factory):
     query.stop()
 
 
-def observed(plant, condition, limit=120.0):
-    until = time.monotonic() + limit
-    while not condition(observation := plant.observe()):
-        assert time.monotonic() < until, f"never came true: {observation.tasks.column(Metric.BUSY_CORES)}"
-        time.sleep(0.3)
-    return observation
+def observed(plant, condition):
+    seen = None
+
+    def holds():
+        nonlocal seen
+        seen = plant.observe()
+        return condition(seen)
+
+    wait_until(holds, look=0.3, otherwise=lambda: f"never came true: {seen.tasks.column(Metric.BUSY_CORES)}")
+    return seen
 
 
 def test_what_each_state_partition_costs_is_measured(plant):
@@ -87,8 +92,8 @@ def test_what_each_state_partition_costs_is_measured(plant):
 def test_what_feeds_the_keyed_operator_stands_nowhere_and_crosses_between_the_hosts(plant):
     for index, host in enumerate(("h1", "h2", "h1", "h2")):
         plant.apply(MoveTask(TaskId("count", index), host))
-    before = plant.telemetry.batches
-    seen = observed(plant, lambda o: not plant.placing.wanted() and plant.telemetry.batches > before + 8)
+    before = plant.queries.telemetry.batches
+    seen = observed(plant, lambda o: not plant.placing.wanted() and plant.queries.telemetry.batches > before + 8)
     assert seen.exchange.known
     assert set(seen.exchange.source.tolist()) == {-1}
     assert sorted(seen.exchange.target.tolist()) == [0, 1, 2, 3]

@@ -3,8 +3,7 @@
 import json
 import math
 import os
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,75 +19,48 @@ from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.edges import Channel
 from elastream.spark.queries.compiled_frames import Telemetry, weighted_quantile
+from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
 
 STARTED = 1_700_000_000.0
 
 
-class Progress:
-    """One entry of a query's progress, in the shape in which Spark gives it."""
-
-    def __init__(self, batch, start, seconds, first, last, worked=True):
-        self._batch = batch
-        self._parts = {"triggerExecution": seconds * 1e3} | ({"addBatch": seconds * 900} if worked else {})
-        offset = {"started": STARTED, "t": 0.0, "version": 0, "code": 0, "partitions": 1}
-        self._json = json.dumps(
-            {
-                "batchId": batch,
-                "timestamp": datetime.fromtimestamp(STARTED + start, UTC).isoformat().replace("+00:00", "Z"),
-                "numInputRows": last - first,
-                "durationMs": self._parts,
-                "sources": [{"startOffset": {**offset, "n": first}, "endOffset": {**offset, "n": last}}],
-            }
-        )
-
-    def batchId(self):
-        return self._batch
-
-    def durationMs(self):
-        return SimpleNamespace(containsKey=self._parts.__contains__)
-
-    def json(self):
-        return self._json
+def a_batch(number, start, seconds, first, last, before=None, edge=None):
+    """A batch as the driver tells of it: of a source of ours, or of the durable edge `edge`."""
+    kind = {"started": STARTED} if edge is None else {"edge": edge}
+    ends = [json.dumps({**kind, "n": n}) for n in (first, last)]
+    fields = [str(number), str(round(1e3 * (STARTED + start))), str(last - first), str(round(1e3 * seconds)), *ends, ""]
+    return read_batch("source" if edge is None else "read", fields, before)
 
 
-@dataclass
-class Query:
-    progress: list
+def batches_of(*told):
+    """Batches in a row, each (number, start, seconds, first, last)."""
+    found = []
+    for each in told:
+        found.append(a_batch(*each, before=found[-1] if found else None))
+    return found
 
-    @property
-    def _jsq(self):
-        return SimpleNamespace(recentProgress=lambda: self.progress)
 
-
-def telemetry(tmp_path, progress, rate=100, lasts="10s", target=1.0):
+def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     flow = Dataflow("f")
     lines = flow.source(records([{"value": "a"}], "value string"), load=constant(rate, lasts=lasts))
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
-    running = SimpleNamespace(
-        segment=layout.segments[0], query=Query(progress), checkpoint=tmp_path, own_source=True, keyed=("count",), edges={}
-    )
-    return Telemetry(layout, [running], target)
+    running = SimpleNamespace(segment=layout.segments[0], checkpoint=tmp_path, own_source=True, keyed=("count",), edges={})
+    return Telemetry(layout, [running], {"source": batches}, target)
 
 
-def test_a_batch_is_seen_once(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 0.5, 0.5, 10, 60)])
-    assert [batch.id for batch in made.poll()] == [0, 1]
-    assert made.poll() == ()
-    assert (made.batches, made.rows) == (2, 60)
-
-
-def test_an_idle_trigger_is_no_batch(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.01, 10, 10, worked=False)])
-    assert [batch.id for batch in made.poll()] == [0]
+def test_batches_are_counted_with_the_records_that_sources_gave(tmp_path):
+    batches = batches_of((0, 0.0, 0.5, 0, 10), (1, 0.5, 0.75, 10, 60))
+    made = telemetry(tmp_path, batches)
+    made.took(batches)
+    assert (made.batches, made.rows, made.longest) == (2, 60, 0.75)
 
 
 def test_latency_is_commit_less_due(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     seen = made.application(STARTED + 2.0, cost=3.0)
     # Records 0 to 99 were due over the first second, and all were committed at 1.5 s.
     assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(1.0, abs=0.03)
@@ -98,23 +70,21 @@ def test_latency_is_commit_less_due(tmp_path):
 
 
 def test_a_batch_is_described_with_what_its_first_and_last_record_waited(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100), Progress(1, 2.0, 0.25, 100, 100)])
-    found, empty = (made.described(batch, STARTED) for batch in made.poll())
+    batches = batches_of((0, 1.0, 0.5, 0, 100), (1, 2.0, 0.25, 100, 100))
+    found, empty = (telemetry(tmp_path, batches).described(batch, STARTED) for batch in batches)
     assert (found.segment, found.start, found.seconds, found.records) == ("source", pytest.approx(1.0), 0.5, 100.0)
     assert (found.oldest, found.newest) == (pytest.approx(1.5, abs=0.02), pytest.approx(0.5, abs=0.02))
     assert math.isnan(empty.oldest)
 
 
 def test_what_waits_at_the_source_is_the_time_until_a_batch_takes_it(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     seen = made.operators(STARTED + 2.0, {}, cores=1.0)
     assert seen.value("source", Metric.DURATION_P50) == pytest.approx(0.5, abs=0.03)
 
 
 def test_backlog_is_what_is_due_less_what_the_newest_planned_batch_took(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.5, 0.5, 0, 50)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 0.5, 0.5, 0, 50)))
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
     assert made.backlog("source", STARTED + 2.0) == 150
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 120}')
@@ -130,25 +100,21 @@ def test_before_the_first_batch_everything_is_unknown(tmp_path):
 
 
 def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
-    progress = [Progress(0, 9.0, 0.5, 0, 900)]
-    made = telemetry(tmp_path, progress)
-    made.poll()
+    batches = batches_of((0, 9.0, 0.5, 0, 900))
+    made = telemetry(tmp_path, batches)
     assert not made.exhausted("source", STARTED + 11.0)
-    progress.append(Progress(1, 10.2, 0.5, 900, 1000))
-    made.poll()
+    batches.append(a_batch(1, 10.2, 0.5, 900, 1000))
     assert not made.exhausted("source", STARTED + 9.9)
     assert made.exhausted("source", STARTED + 11.0)
 
 
 def test_an_old_value_shows_its_age(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 50)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 50)))
     assert made.application(STARTED + 20.5, 0.0).age(Metric.LATENCY_P99) == pytest.approx(20.0)
 
 
 def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
     seen = made.operators(STARTED + 2.0, {"split": 2.0}, cores=2.0)
     assert seen.value("split", Metric.PROCESSED_RATE) == pytest.approx(200)
@@ -162,8 +128,7 @@ def test_the_meter_gives_each_operator_its_rate_cost_and_selectivity(tmp_path):
 
 
 def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 1.0, 0.5, 0, 100)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
     made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
     seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=1.1)
     assert np.nansum(seen.column(Metric.BUSY_CORES)) == pytest.approx(1.1)
@@ -184,24 +149,20 @@ def test_a_quantile_of_nothing_is_unknown():
 
 
 def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
-    made = telemetry(
-        tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 1.0, 0.5, 10, 110), Progress(2, 2.0, 0.5, 110, 210)]
-    )
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 10), (1, 1.0, 0.5, 10, 110), (2, 2.0, 0.5, 110, 210)))
     # Committed at 0.5, 1.5 and 2.5 s: the last two took 200 records in the two seconds since the first.
     seen = made.application(STARTED + 4.0, cost=0.0)
     assert seen.value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
 
 
 def test_a_long_silence_counts_for_no_more_than_an_observation_looks_back(tmp_path):
-    made = telemetry(tmp_path, [Progress(0, 0.0, 0.5, 0, 10), Progress(1, 60.0, 1.0, 10, 410)])
-    made.poll()
+    made = telemetry(tmp_path, batches_of((0, 0.0, 0.5, 0, 10), (1, 60.0, 1.0, 10, 410)))
     assert made.application(STARTED + 61.0, cost=0.0).value("f", Metric.THROUGHPUT) == pytest.approx(100.0)
 
 
 def test_the_meter_forgets_batches_that_no_observation_speaks_of(tmp_path):
-    made = telemetry(tmp_path, [Progress(number, float(number), 0.5, number, number + 1) for number in range(300)])
-    made.poll()
+    last = batches_of(*((number, float(number), 0.5, number, number + 1) for number in range(100, 300)))
+    made = telemetry(tmp_path, last)
     made.metered(
         MeterRow("source", number, "split", 0, 1, 1, 0.1, STARTED + number, STARTED + number + 0.1, 1)
         for number in range(300)
@@ -226,25 +187,17 @@ def behind_an_edge(tmp_path, *batches, written=()):
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"value": ["A"] * rows}), folder / "part-0.parquet")
         os.utime(folder, (STARTED + at, STARTED + at))
-    progress = []
-    for number, (start, seconds, first, last) in enumerate(batches):
-        entry = Progress(number, start, seconds, first, last)
-        told = json.loads(entry._json)
-        ends = {"startOffset": first, "endOffset": last}
-        told["sources"] = [{end: {"edge": "lines-read", "n": n} for end, n in ends.items()}]
-        entry._json = json.dumps(told)
-        progress.append(entry)
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     first, second = layout.segments
     running = [
-        SimpleNamespace(
-            segment=first, query=Query([Progress(0, 0.0, 0.5, 0, 10)]), checkpoint=tmp_path / "none", keyed=(), edges={}
-        ),
-        SimpleNamespace(segment=second, query=Query(progress), checkpoint=checkpoint, keyed=(), edges={edge: channel}),
+        SimpleNamespace(segment=first, checkpoint=tmp_path / "none", keyed=(), edges={}),
+        SimpleNamespace(segment=second, checkpoint=checkpoint, keyed=(), edges={edge: channel}),
     ]
-    made = Telemetry(layout, running, 1.0)
-    made.poll()
+    taken = [a_batch(number, *each, edge="lines-read") for number, each in enumerate(batches)]
+    seen = {first.name: [replace(a_batch(0, 0.0, 0.5, 0, 10), query=first.name)], second.name: taken}
+    made = Telemetry(layout, running, seen, 1.0)
+    made.took([batch for each in seen.values() for batch in each])
     return made, checkpoint
 
 

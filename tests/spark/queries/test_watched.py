@@ -11,8 +11,10 @@ from elastream.model.observation import Metric
 from elastream.spark.jvm.stateful import StatefulOperator, StatefulStage
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.watched import Loads, WatchedQuery
-from elastream.spark.queries.watched_frames import application_frame, layout_of, operator_frame, task_frame
+from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
+from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.telemetry.task_frame import task_frame
 
 START = 1_000_000.0
 STAGE = StatefulStage("count0", 3, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))
@@ -31,7 +33,10 @@ class Driver:
             return []
         assert method == "batches"
         rows = [each for each in self.ended if each[0] > seen]
-        return [[str(i), str(int(1e3 * at)), str(n), str(int(1e3 * s)), str(behind)] for i, at, n, s, behind in rows[::-1]]
+        return [
+            [str(i), str(int(1e3 * at)), str(n), str(int(1e3 * s)), "", "", str(behind)]
+            for i, at, n, s, behind in rows[::-1]
+        ]
 
 
 @pytest.fixture
@@ -45,8 +50,9 @@ def query(driver):
     streams = SimpleNamespace(get=lambda _: SimpleNamespace(streamingQuery=lambda: execution))
     spark = SimpleNamespace(_jsparkSession=SimpleNamespace(streams=lambda: streams))
     placing = Placing({}, lambda: 0.0, VolatilePlan())
-    found = WatchedQuery(spark, driver, None, "an id", "q", placing)
+    found = Query(Instruments(spark, driver, placing), "an id", "q")
     found.run("run 1")
+    found.placing = placing
     yield found
     placing.close()
 
@@ -61,7 +67,8 @@ def test_before_two_batches_nothing_is_known(query, driver):
     assert [batch.id for batch in query.look()] == [0]
     assert math.isnan(query.interval(now))
     assert math.isnan(query.rate(now))
-    assert math.isnan(query.latency(now))
+    assert math.isnan(query.longest_latency(now))
+    assert math.isnan(query.mean_latency(now))
 
 
 def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
@@ -70,7 +77,8 @@ def test_rates_are_over_the_time_from_batch_to_batch(query, driver):
     assert query.look() == ()
     assert query.interval(now) == pytest.approx(2.0)
     assert query.rate(now) == pytest.approx(50.0)
-    assert query.latency(now) == pytest.approx(2.5)
+    assert query.longest_latency(now) == pytest.approx(2.5)
+    assert query.mean_latency(now) == pytest.approx(2.5)
 
 
 def test_a_query_that_has_gone_quiet_takes_less_and_less(query, driver):
@@ -89,36 +97,54 @@ def test_a_new_run_begins_with_nothing_known(query, driver):
     assert math.isnan(query.rate(now))
 
 
-def test_what_partitions_take_is_unknown_until_three_batches_told_and_then_the_median(query, driver):
+def test_what_partitions_take_and_where_they_ran_is_known_by_the_name_of_their_tasks(query, driver):
     now = end_batches(driver)
     query.look()
-    query.stages = (STAGE,)
-    told = [np.array([1.0, 0.2, 0.2]), np.array([0.2, 0.2, 0.4]), np.array([0.2, 0.4, 9.0])]
-    for number, seconds in enumerate(told):
-        assert np.isnan(query.loads(STAGE, now).busy).all() == (number < 3)
-        load = SimpleNamespace(partitions=3, busy=seconds, executor=("0", "1", "1"))
-        query._take(STAGE, load)
-    busy, error = query.loads(STAGE, now)
-    assert busy.tolist() == pytest.approx([0.1, 0.1, 0.2])
-    assert error[2] > 10 * error[1]
-    assert query.ran[TaskId("q/count0", 2)] == "1"
+    query.stages = {"q/count0": STAGE}
+    query.placing.attach("q/count0", SimpleNamespace(partitions=3))
+    column = np.array([1.0, 0.2, 0.4])
+    for number in range(3):
+        assert np.isnan(query.loads(now)["q/count0"].busy).all()
+        same = dict.fromkeys(("run_time", "records", "local_bytes", "remote_bytes"), column)
+        told = {"partitions": 3, "busy": column, "executor": ("0", "1", "1"), "batch": number, "seconds": 2.0, "ended": now}
+        query._take("q/count0", SimpleNamespace(**told, **same))
+    assert query.loads(now)["q/count0"].busy.tolist() == pytest.approx([0.5, 0.1, 0.2])
+    assert query.placing.where()[TaskId("q/count0", 2)].executor == "1"
 
 
 def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     now = end_batches(driver, behind=700.0)
     query.look()
-    query.stages = (STAGE,)
+    query.stages = {"q/count0": STAGE}
     layout = layout_of((("q", query.operators),))
-    loads = {"q/count0": Loads(np.array([0.1, 0.2, np.nan]), np.array([0.01, 0.02, np.nan]))}
-    operators = operator_frame(layout.graph, [query], loads, now, cores=0.9)
+    busy = np.array([0.1, 0.2, np.nan])
+    loads = {"q/count0": PartitionLoads(busy, busy / 10, busy, busy, busy, 0.0)}
+    operators = operator_frame(layout.graph, [query], loads, now, used=0.9)
     assert operators.value("q", Metric.BACKLOG) == 700.0
     assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(50.0)
     assert math.isnan(operators.value("q/count0", Metric.BUSY_CORES))
     assert operators.value("q", Metric.BUSY_CORES) == pytest.approx(0.9)
     application = application_frame(layout.graph, [query], now, cost=3.0)
     assert application.value("queries", Metric.THROUGHPUT) == pytest.approx(50.0)
-    tasks = task_frame(layout.graph, {TaskId("q/count0", 1): "h2", TaskId("q/count0", 2): "gone"}, ("h1", "h2"), loads)
+    assert application.value("queries", Metric.LATENCY) == pytest.approx(2.5)
+    assert application.value("queries", Metric.LATENCY_P99) == pytest.approx(2.5)
+    held = {TaskId("q/count0", 1): "h2", TaskId("q/count0", 2): "gone"}
+    tasks = task_frame(layout.graph, ("h1", "h2"), held, loads)
     assert tasks.tasks == (TaskId("q/count0", 1),)
     assert tasks.host.tolist() == [1]
     assert tasks.column(Metric.BUSY_CORES).tolist() == [0.2]
     assert tasks.column(Metric.BUSY_CORES_ERROR).tolist() == [0.02]
+
+
+def test_before_there_is_a_query_there_is_nothing_to_describe():
+    assert layout_of(()).graph.operators == ()
+    application = application_frame(layout_of(()).graph, [], 0.0, cost=3.0)
+    assert math.isnan(application.value("queries", Metric.LATENCY))
+    assert application.value("queries", Metric.COST) == 3.0
+
+
+def test_while_the_use_of_hosts_is_unknown_so_is_that_of_sources(query, driver):
+    now = end_batches(driver)
+    query.look()
+    graph = layout_of((("q", ()),)).graph
+    assert math.isnan(operator_frame(graph, [query], {}, now, used=math.nan).value("q", Metric.BUSY_CORES))

@@ -52,8 +52,9 @@ def test_without_the_batch_before_the_time_is_unknown():
     loads = read_loads(lines(RECORDED)[:-1])
     assert all(math.isnan(load.seconds) for load in loads)
     window = LoadWindow()
-    window.add(loads[1])
-    assert np.isnan(window.mean(2, now=0.0).busy).all()
+    for _ in range(3):
+        window.add(loads[1])
+    assert np.isnan(window.loads(2, now=0.0).busy).all()
 
 
 def test_a_task_is_busy_for_its_cpu_time_and_where_python_works_for_the_time_it_did_not_wait():
@@ -93,22 +94,38 @@ def test_what_two_jobs_of_a_batch_spent_on_a_stage_adds_up_and_it_ran_where_it_r
     assert loads[0].seconds == pytest.approx(13.0)
 
 
-def test_a_window_takes_the_mean_over_its_last_batches():
-    first, second, third = (RECORDED.replace("J\t5", f"J\t{n}").replace("J\t4", f"J\t{n - 1}") for n in (5, 6, 7))
-    heavier = third.replace("\t89648433\t", "\t14000000000\t")
-    window = LoadWindow(length=2)
-    for text in (first, second, heavier):
-        window.add(read_loads(lines(text))[1])
-    mean = window.mean(2, now=1795271220.824)
-    assert mean.busy[0] == pytest.approx((0.089648433 + 14.0) / 24)
-    assert mean.occupied[0] == pytest.approx(2.59 / 12)
-    assert mean.traffic.tolist() == pytest.approx([2601 / 12, 2563 / 12])
-    assert mean.records.tolist() == pytest.approx([238 / 12, 236 / 12])
-    assert mean.age == pytest.approx(3.0)
+def told(batch, cpu="89648433"):
+    """The joining stage of a batch, whose first task took `cpu` nanoseconds."""
+    text = RECORDED.replace("J\t5", f"J\t{batch}").replace("J\t4", f"J\t{batch - 1}").replace("\t89648433\t", f"\t{cpu}\t")
+    return read_loads(lines(text))[1]
 
 
-def test_a_window_says_nothing_of_another_number_of_partitions():
+def test_a_window_takes_the_median_of_what_is_busy_and_the_mean_of_the_rest_over_its_last_batches():
+    window = LoadWindow(length=3)
+    for load in (told(4, "99000000000"), told(5), told(6, "189648433"), told(7, "14000000000")):
+        window.add(load)
+    loads = window.loads(2, now=1795271220.824)
+    assert loads.busy[0] == pytest.approx(0.189648433 / 12)
+    assert loads.error[0] > 100 * loads.error[1]
+    assert loads.error[1] == 0.0
+    assert loads.occupied[0] == pytest.approx(2.59 / 12)
+    assert loads.traffic.tolist() == pytest.approx([2601 / 12, 2563 / 12])
+    assert loads.records.tolist() == pytest.approx([238 / 12, 236 / 12])
+    assert loads.age == pytest.approx(3.0)
+
+
+def test_what_has_gone_quiet_takes_less_and_less():
     window = LoadWindow()
-    window.add(read_loads(lines(RECORDED))[1])
-    assert np.isnan(window.mean(3, now=0.0).busy).all()
-    assert not np.isnan(window.mean(2, now=0.0).busy).any()
+    for batch in (5, 6, 7):
+        window.add(told(batch))
+    soon, later = (window.loads(2, now=1795271217.824 + seconds) for seconds in (6.0, 120.0))
+    assert soon.busy[0] == pytest.approx(10 * later.busy[0])
+
+
+def test_a_window_says_nothing_before_three_batches_and_of_another_number_of_partitions():
+    window = LoadWindow()
+    for batch in (5, 6, 7):
+        assert np.isnan(window.loads(2, now=0.0).busy).all()
+        window.add(told(batch))
+    assert np.isnan(window.loads(3, now=0.0).busy).all()
+    assert not np.isnan(window.loads(2, now=0.0).busy).any()

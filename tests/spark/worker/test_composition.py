@@ -80,8 +80,8 @@ def test_more_combinations_than_a_code_can_carry_are_refused():
     [
         (Composition(alternates={"op0": "best"}), "operator 'op0' has no alternate 'best'"),
         (Composition(choices={"way": "cellar"}), "choice 'way' has no target 'cellar'"),
-        (Composition(parallelism={"op0": 65}), "operator 'op0' waits on a pool of 65"),
-        (Composition(parallelism={"op0": 0}), "operator 'op0' waits on a pool of 0"),
+        (Composition(parallelism={"op0": 65}), "operator 'op0' has a pool of 65"),
+        (Composition(parallelism={"op0": 0}), "operator 'op0' has a pool of 0"),
     ],
     ids=["alternate", "target", "too wide", "no width"],
 )

@@ -8,29 +8,26 @@ import contextlib
 import http.client
 import json
 import math
-import os
 import re
 import secrets
 import shutil
 import socket
 import time
 import zlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
+from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
-from elastream.clouds.provider import Landlord
+from elastream.clouds.provider import Measured
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 
-if TYPE_CHECKING:
-    from elastream.clouds.local.local import Local
-
-__all__ = ["HEAP_SHARE", "MOST_HOSTS", "LocalCluster", "executor_memory"]
+__all__ = ["HEAP_SHARE", "MOST_HOSTS", "ClusterShape", "LocalCluster", "executor_memory"]
 
 HEAP_SHARE = 0.7
 """Of a host's memory, what the executor's heap takes; the rest is for its Python workers, RocksDB and the worker."""
@@ -40,9 +37,6 @@ LEAST_FREE = 50e6
 """Bytes that must be free in the cluster's folder: logs and shuffle files of a few minutes."""
 MASTER = "master"
 """What the supervisor and the log file call the master; no host can have this name."""
-CORES_TO_START = 2
-"""Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
-ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
 GRACE = 3.0
 """Seconds that a worker has to end its executors before its whole tree is killed."""
 
@@ -52,23 +46,45 @@ def executor_memory(host: HostType) -> int:
     return int(host.memory * 1e6 * HEAP_SHARE / 2**20)
 
 
+class ClusterShape(Protocol):
+    """Host types, regions and limits of a cluster; `elastream.Local` is one."""
+
+    @property
+    def types(self) -> tuple[HostType, ...]:
+        """Host types; the first is that of hosts of which nothing else is said."""
+        ...
+
+    @property
+    def network(self) -> Link | None:
+        """What limits the link of each host."""
+        ...
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Regions that hosts may be in, beginning with the driver's."""
+        ...
+
+    @property
+    def delays(self) -> Mapping[tuple[str, str], float]:
+        """Seconds one way by (from, to)."""
+        ...
+
+
 class LocalCluster:
     """The processes of one `Local` cluster; its files (logs, work folders) go into `folder`.
 
     `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
-    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never leased,
-    raise CloudError.
+    `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never
+    spawned, raise CloudError.
     """
 
-    landlord: Landlord | None = None
-    """Who owns the hosts; None where the cluster does itself."""
-
-    def __init__(self, local: "Local", folder: Path, ports: range | None = None) -> None:
+    def __init__(self, local: ClusterShape, folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:
             raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
         self.run = secrets.token_hex(4)
         self._hosts: dict[str, int] = {}
+        self._spawned = 0
         self._supervisor: Connection | None = None
 
     def start(self, master: str | None = None) -> str:
@@ -120,35 +136,27 @@ class LocalCluster:
         """One sentence on how hosts are held to their cores and links, or why they are not."""
         return self._confinement
 
-    def room(self, waiting: Mapping[str, HostType], starting: int) -> Sequence[str]:
-        """The hosts that can be started now: those that end still count, and only so many start at a time."""
-        at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
-        free = self.local.max_hosts - len(self._running()) if waiting and at_once > 0 else 0
-        return list(waiting)[: max(0, min(at_once, free))]
-
     @property
     def link_rate(self) -> float:
         """Bytes/s that the link of each host carries in one direction; NaN where no link is limited."""
         bits = self.local.network.bits_per_second if self.local.network and self._linked else None
         return math.nan if bits is None else bits / 8
 
-    def lease(self, host: str, type: HostType | None = None) -> None:
+    def spawn(self, host: str, type: HostType | None = None) -> None:
         """Start a worker called `host` and return at once; it starts without a quota, as starting needs more than running.
 
-        A name already leased is not leased again. Raises CloudError above `max_hosts`.
+        A name already used is not started again. Raises CloudError for one that `refusal` names.
         """
         if host in self._hosts:
             return
-        if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
-            raise CloudError(f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one")
+        if refused := self.refusal(host):
+            raise CloudError(refused)
         type = type or self.local.types[0]
         running = self._running()
-        if len(running) >= self.local.max_hosts:
-            raise CloudError(f"host {host!r} would be one more than max_hosts, which is {self.local.max_hosts}")
-        number = self._hosts[host] = self._free_number(running)
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
         for folder in (scratch, work):
             folder.mkdir(parents=True, exist_ok=True)
+        number = self._hosts[host] = self._free_number(running)
         arguments = {
             "--host": self.address(host),
             "--port": "0",
@@ -168,13 +176,31 @@ class LocalCluster:
             region=self.local.regions.index(type.region),
         )
 
+    @staticmethod
+    def refusal(host: str) -> str:
+        """Why no host can be called `host`; empty where one can."""
+        if host == MASTER or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,60}", host):
+            return f"{host!r} cannot be a host's name: letters, digits, dots, dashes and underscores make one"
+        return ""
+
+    def status(self) -> Mapping[str, Mapping[str, Any]]:
+        """By host: `alive`, whether its first process runs, and `gone`, whether nothing is left of it."""
+        return {name: state for name, state in self._ask("status").items() if name != MASTER}
+
+    def forget(self, host: str) -> None:
+        """Know a host that is gone no longer; its name may be used again."""
+        self._number_of(host)
+        self._ask("forget", name=host)
+        del self._hosts[host]
+
     def _running(self) -> Set[str]:
-        return {name for name, state in self._ask("status").items() if name != MASTER and not state["gone"]}
+        return {name for name, state in self.status().items() if not state["gone"]}
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""
         taken = {self._hosts[name] for name in running}
-        turns = (10 + (len(self._hosts) + step) % MOST_HOSTS for step in range(MOST_HOSTS))
+        first, self._spawned = self._spawned, self._spawned + 1
+        turns = (10 + (first + step) % MOST_HOSTS for step in range(MOST_HOSTS))
         return next(number for number in turns if number not in taken)
 
     def address(self, host: str) -> str:
@@ -204,17 +230,10 @@ class LocalCluster:
         self._number_of(host)
         self._ask("confine", name=host, cores=cores)
 
-    def cpu_seconds(self, host: str) -> float | None:
-        """CPU time that all of the host has used so far, ended processes included; None where it is not known."""
-        self._number_of(host)
-        seconds: float | None = self._ask("cpu", name=host)
-        return seconds
-
-    def memory(self, host: str) -> float | None:
-        """Megabytes that the host's processes hold now; None once it is gone."""
-        self._number_of(host)
-        megabytes: float | None = self._ask("memory", name=host)
-        return megabytes
+    def measure(self) -> Mapping[str, Measured]:
+        """CPU time that all of each host has used so far, ended processes included, and the memory that it holds now."""
+        found = self._ask("measure")
+        return {name: Measured(cpu, memory) for name, (cpu, memory) in found.items() if name != MASTER}
 
     def decommission(self, host: str) -> None:
         """Let the host finish what it runs and take nothing new; its worker ends once its executors are gone."""
@@ -317,7 +336,7 @@ class LocalCluster:
         return ""
 
     def _free_ports(self) -> tuple[int, int]:
-        """The two ports asked for, or two free ones; raises EnvironmentProblem naming the one that is in use."""
+        """The two ports given, or two free ones; raises EnvironmentProblem naming the one that is in use."""
         wanted = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
         with contextlib.ExitStack() as held:
             found = []
@@ -327,8 +346,8 @@ class LocalCluster:
                 try:
                     probe.bind((self.driver_address, port))
                 except OSError as error:
-                    what = f"port {port} on {self.driver_address}, asked for by the Spark master,"
-                    raise EnvironmentProblem(f"{what} cannot be had: {error.strerror}") from None
+                    what = f"the Spark master cannot listen on port {port} on {self.driver_address}"
+                    raise EnvironmentProblem(f"{what}: {error.strerror}") from None
                 found.append(probe.getsockname()[1])
         return found[0], found[1]
 
@@ -336,7 +355,7 @@ class LocalCluster:
 
     def _number_of(self, host: str) -> int:
         if host not in self._hosts:
-            raise CloudError(f"no host called {host!r} was leased here")
+            raise CloudError(f"no host called {host!r} was started here")
         return self._hosts[host]
 
     def _failure(self, name: str, lines: int) -> str:

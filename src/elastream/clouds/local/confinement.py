@@ -1,8 +1,7 @@
-"""Holds a host to the cores that it was leased with, by a control group.
+"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2.
 
-Knows the two generations of control groups, and nothing of Spark. Which of them this machine allows is found by trying;
-where there is none a sentence says so and the host goes on without it. Runs inside the supervisor, so it imports nothing
-heavy.
+`find_cgroups` tests which version this machine allows; without one it returns the reason, and hosts run without a quota.
+This module runs inside the supervisor and therefore imports little.
 """
 
 import contextlib
@@ -17,54 +16,53 @@ from typing import Protocol
 __all__ = ["CgroupV1", "CgroupV2", "Cgroups", "find_cgroups", "kill", "mounted_cgroups", "quota"]
 
 PERIOD = 100_000
-"""Microseconds of a quota's accounting period: the kernel's default, under which containers run elsewhere too."""
+"""Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
 
 STARTING_WEIGHT = 0.1
-"""Share of a machine that is short of CPU which a host without a quota gets against one with: a host that starts may take
-all that is idle, and must not slow those that work."""
+"""CPU weight of a host without a quota relative to one with: a starting host may use idle CPU without slowing others."""
 
 
 def quota(cores: float) -> int:
-    """Microseconds of CPU that `cores` cores give in each `PERIOD`; the kernel takes no less than 1,000."""
+    """Microseconds of CPU of `cores` cores per `PERIOD`; at least 1,000, the kernel's minimum."""
     return max(1000, round(cores * PERIOD))
 
 
 class Cgroups(Protocol):
-    """A place in which a control group can be made for each host; groups are called by name."""
+    """A parent in which a control group can be created for each host; groups are identified by name."""
 
     @property
     def version(self) -> int:
-        """1 or 2."""
+        """Version of control groups, 1 or 2."""
         ...
 
     def create(self, name: str) -> None:
-        """Make the group, without a quota."""
+        """Create the group, without a quota."""
         ...
 
     def join(self, name: str) -> None:
-        """Put the calling process, and all it starts from now on, into the group."""
+        """Move the calling process, and all processes that it starts from now on, into the group."""
         ...
 
     def limit(self, name: str, cores: float | None) -> None:
-        """Give the group that much CPU time per wall time from now on; None lifts the quota."""
+        """Limit the group to that much CPU time per wall time; None removes the quota."""
         ...
 
     def cpu_seconds(self, name: str) -> float:
-        """CPU time that the group has used, processes that are gone included."""
+        """CPU time used by the group, ended processes included."""
         ...
 
     def members(self, name: str) -> set[int]:
-        """Ids of the processes in the group; none where there is no such group."""
+        """Ids of the processes in the group; empty if it does not exist."""
         ...
 
     def remove(self, name: str) -> bool:
-        """Remove the group; False where something still lives in it."""
+        """Remove the group; False if it still has processes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupV1:
-    """Version 1: the controllers `cpu` (quota) and `cpuacct` (time used) are two trees, or one mounted twice."""
+    """Version 1: the controllers `cpu` (quota) and `cpuacct` (CPU time) are two trees, or one mounted twice."""
 
     cpu: Path
     cpuacct: Path
@@ -75,18 +73,18 @@ class CgroupV1:
         return 1
 
     def create(self, name: str) -> None:
-        """Make the group, without a quota."""
+        """Create the group in both trees, without a quota."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name).mkdir(exist_ok=True)
         (self.cpu / name / "cpu.cfs_period_us").write_text(f"{PERIOD}")
 
     def join(self, name: str) -> None:
-        """Put the calling process, and all it starts from now on, into the group."""
+        """Move the calling process, and all processes that it starts from now on, into the group."""
         for tree in (self.cpu, self.cpuacct):
             (tree / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.cfs_quota_us`; -1 lifts it, at a low weight."""
+        """Set `cpu.cfs_quota_us`; without a quota -1 and a low weight."""
         (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
         (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * (STARTING_WEIGHT if cores is None else 1.0))}")
 
@@ -106,7 +104,7 @@ class CgroupV1:
 
 @dataclass(frozen=True, slots=True)
 class CgroupV2:
-    """Version 2: one tree; `root` is a group that hands the controller `cpu` on to its children."""
+    """Version 2: one tree; `root` is a group that delegates the controller `cpu` to its children."""
 
     root: Path
 
@@ -116,15 +114,15 @@ class CgroupV2:
         return 2
 
     def create(self, name: str) -> None:
-        """Make the group; a new one has no quota."""
+        """Create the group; a new one has no quota."""
         (self.root / name).mkdir(exist_ok=True)
 
     def join(self, name: str) -> None:
-        """Put the calling process, and all it starts from now on, into the group."""
+        """Move the calling process, and all processes that it starts from now on, into the group."""
         (self.root / name / "cgroup.procs").write_text("0")
 
     def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.max`, which holds the quota and its period; without one, a low weight."""
+        """Set `cpu.max`, the quota and its period; without a quota a low weight."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
         (self.root / name / "cpu.weight").write_text(f"{round(100 * (STARTING_WEIGHT if cores is None else 1.0))}")
 
@@ -143,10 +141,10 @@ class CgroupV2:
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
-    """Places where groups might be made, best first, by the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    """Candidate parents for groups, best first. mountinfo, own: contents of `/proc/self/mountinfo` and `/proc/self/cgroup`.
 
-    Version 1 has one: below the group this process is in. Version 2 lets no group that holds processes hand controllers
-    on, so there every group above the own one is a candidate, the nearest first.
+    Version 1 has one: below this process's group. Version 2 does not let a group with processes delegate controllers, so
+    that every ancestor of this process's group is a candidate, the nearest first.
     """
     groups: dict[str, str] = {}
     for line in own.splitlines():
@@ -175,7 +173,7 @@ def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
 
 
 def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tuple[Cgroups | None, str]:
-    """The place in which groups with a quota can be made and joined, found by making one called `name`; else why not."""
+    """(parent in which groups with a quota can be created and joined, "") or (None, reason); tested with a group `name`."""
     if candidates is None:
         try:
             texts = Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -186,10 +184,10 @@ def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tupl
     for cgroups in candidates:
         try:
             if isinstance(cgroups, CgroupV2):
-                _hand_on_cpu(cgroups.root)
+                _delegate_cpu(cgroups.root)
             cgroups.create(name)
             try:
-                cgroups.limit(name, 0.01)  # the least there is: version 1 refuses more than a group above may use
+                cgroups.limit(name, 0.01)  # the minimum: version 1 rejects more than the parent group's quota
                 cgroups.limit(name, None)
                 cgroups.cpu_seconds(name)
                 _in_a_child(partial(cgroups.join, name))
@@ -202,14 +200,14 @@ def find_cgroups(name: str, candidates: Iterator[Cgroups] | None = None) -> tupl
     return None, reason
 
 
-def _hand_on_cpu(root: Path) -> None:
+def _delegate_cpu(root: Path) -> None:
     control = root / "cgroup.subtree_control"
     if "cpu" not in control.read_text().split():
         control.write_text("+cpu")
 
 
 def _in_a_child(action: Callable[[], None]) -> None:
-    """Do `action` in a process of its own; raises the OSError that it ended with."""
+    """Execute `action` in a child process. Raises the OSError that it ended with."""
     child = os.fork()
     if child == 0:
         status = 0
@@ -241,7 +239,7 @@ def _remove(group: Path) -> bool:
 
 
 def kill(pids: set[int]) -> None:
-    """SIGKILL to each; one that is gone already is no error."""
+    """Send SIGKILL to each process; ignores those that have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Finds Java and says how Spark's own daemons are started from pyspark's jars, without its shell scripts.
+"""Finds Java, and builds the commands of Spark's daemons from pyspark's jars, without its shell scripts.
 
-The scripts start a JVM of their own only to print a command; going without them halves the time to a running worker.
+The scripts start an extra JVM to print a command; without them a worker starts in half the time.
 """
 
 import os
@@ -16,9 +16,9 @@ from elastream.model.errors import EnvironmentProblem
 __all__ = ["daemon_command", "daemon_environment", "find_java"]
 
 JAVA = 17
-"""The oldest Java that Spark 4 runs on."""
+"""Oldest Java version that Spark 4 supports."""
 
-# Master and workers only shuffle messages: a small heap, no compilation beyond the first tier, one collector thread.
+# Master and workers only exchange messages: small heap, first-tier compilation only, one collector thread.
 SMALL_JVM = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -26,21 +26,21 @@ SMALL_JVM = (
     "-XX:-UsePerfData",
 )
 SETTINGS = (
-    "-Dspark.decommission.enabled=true",  # without it SIGPWR would simply kill a worker
+    "-Dspark.decommission.enabled=true",  # without it SIGPWR kills a worker
     "-Dspark.storage.decommission.enabled=false",
     "-Dspark.master.rest.enabled=false",
-    "-Dspark.port.maxRetries=0",  # a port that is taken meanwhile is an error, not another port
-    "-Dspark.deploy.maxExecutorRetries=-1",  # hosts come and go here; lost executors are no reason to end the application
+    "-Dspark.port.maxRetries=0",  # a port in use is an error, not replaced by another
+    "-Dspark.deploy.maxExecutorRetries=-1",  # lost executors must not end the application
 )
 
 FOREIGN = frozenset({"SPARK_PUBLIC_DNS", "SPARK_LOCAL_HOSTNAME", "SPARK_CONF_DIR"})
-"""Variables of a user's own Spark that would make ours listen or look elsewhere."""
+"""Variables of a user's Spark installation that would change addresses or configuration of ours."""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """The `java` that Spark will run on: of JAVA_HOME where that is set, else the first on PATH.
+    """The `java` for Spark: that of JAVA_HOME if set, else the first on PATH.
 
-    Raises EnvironmentProblem where there is none or it is older than Java 17.
+    Raises EnvironmentProblem if there is none, or it is older than Java 17.
     """
     home = environment.get("JAVA_HOME")
     advice = f"Spark needs Java {JAVA} or newer: install one (Debian, Ubuntu: openjdk-17-jre-headless) or set JAVA_HOME"
@@ -51,19 +51,19 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     else:
         found = shutil.which("java", path=environment.get("PATH", ""))
         if found is None:
-            raise EnvironmentProblem(f"no Java: neither JAVA_HOME nor PATH leads to one; {advice}")
+            raise EnvironmentProblem(f"no Java found, neither by JAVA_HOME nor on PATH; {advice}")
         java = Path(found).resolve()
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', printed)
     if version is None:
-        raise EnvironmentProblem(f"{java} does not say which version it is; {advice}")
+        raise EnvironmentProblem(f"`{java} -version` printed no version; {advice}")
     if int(version[1]) < JAVA:
         raise EnvironmentProblem(f"{java} is Java {version[1]}; {advice}")
     return java
 
 
 def spark_home() -> Path:
-    """The folder of the installed pyspark, which holds Spark's jars; raises EnvironmentProblem where it is incomplete."""
+    """The folder of the installed pyspark, with Spark's jars. Raises EnvironmentProblem if pyspark is not installed."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise EnvironmentProblem("the package pyspark is not installed")
@@ -71,13 +71,13 @@ def spark_home() -> Path:
 
 
 def daemon_command(java: Path, main: str, *arguments: str) -> list[str]:
-    """The command that runs the class `org.apache.spark.deploy.<main>` in a small JVM."""
+    """Command that runs the class `org.apache.spark.deploy.<main>` in a small JVM."""
     classpath = f"{spark_home() / 'jars'}/*"
     return [str(java), *SMALL_JVM, *SETTINGS, "-cp", classpath, f"org.apache.spark.deploy.{main}", *arguments]
 
 
 def daemon_environment(address: str) -> dict[str, str]:
-    """This process's environment, plus what Spark's own scripts would set, for a daemon that listens at `address` only."""
+    """Environment of a daemon that listens at `address` only: this process's, plus what Spark's scripts would set."""
     home = spark_home()
     core = next((home / "jars").glob("spark-core_*.jar"), None)
     if core is None:

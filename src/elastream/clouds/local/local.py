@@ -1,4 +1,4 @@
-"""Hosts on this machine: the default provider, and what tests use. The processes behind it are `local_cluster.py`'s."""
+"""`Local`, the cloud that is this machine: the default, and what tests use. Its hosts are `hosts.py`'s."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,18 +6,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from elastream.clouds.local.cluster import HEAP_SHARE, MOST_HOSTS, LocalCluster, executor_memory
+from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.network import Link
+from elastream.clouds.provider import ExistingSession
+from elastream.model.alarms import Alarms
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.units import duration
 
-__all__ = ["HOST_TYPES", "Link", "Local", "LocalCluster", "executor_memory"]
+__all__ = ["HOST_TYPES", "Local"]
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=Billing(30.0), start=8.0, stop=3.0)
 
 HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
 """Host types known by name. `small`: one task at a time, half a core, 1,000 MB (of which the executor's heap takes 700),
-price 1 for each 30 s, so that a demonstration of minutes sees leases end; ready about 8 s after it was asked for."""
+price 1 for each 30 s, so that a demonstration of minutes sees leases end; ready about 8 s after it was requested."""
 
 LEAST_HEAP = 450
 """Mebibytes below which Spark refuses to start an executor (1.5 times the 300 MiB that it reserves)."""
@@ -31,13 +34,13 @@ class Local:
 
     host_type: a name in `HOST_TYPES`, or a `HostType` (its `slots` are tasks at once, its `cores` a CPU quota, its `memory`
     is divided between the executor's heap and everything else). host_types: more than one; the first is that of the first
-    hosts, and they may stand in several regions. min_hosts, max_hosts: how many may be leased at a time. cores_each: a CPU
+    hosts, and they may be in several regions. min_hosts, max_hosts: how many may be leased at a time. cores_each: a CPU
     quota instead of the types'. network: a link for each host (needs root; hosts then see only each other, the master and
     the driver). latency: one way, between regions: `{"edge": {"cloud": "40ms"}}` holds in both directions (needs root).
-    driver_region: where driver and master stand, by default with the first host type.
+    driver_region: the region of driver and master, by default that of the first host type.
 
     Raises CloudError for an unknown type, for numbers of hosts that make no sense, for a host too small for an executor and
-    for a latency to or from where nothing can stand.
+    for a latency to or from a region without host types.
     """
 
     host_type: HostType | str | None = None
@@ -73,7 +76,7 @@ class Local:
             for region in (source, target):
                 if region not in self.regions:
                     known = ", ".join(self.regions)
-                    raise CloudError(f"latency: no host type stands in the region {region!r}; regions: {known}")
+                    raise CloudError(f"latency: no host type is in the region {region!r}; regions: {known}")
             if source == target:
                 raise CloudError(f"latency: {source!r} cannot be away from itself")
 
@@ -89,9 +92,9 @@ class Local:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Where hosts may stand, beginning with the driver's region."""
-        stand = [type.region for type in self.types]
-        return tuple(dict.fromkeys([self.driver_region or stand[0], *stand]))
+        """Regions that hosts may be in, beginning with the driver's."""
+        found = [type.region for type in self.types]
+        return tuple(dict.fromkeys([self.driver_region or found[0], *found]))
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:
@@ -101,9 +104,31 @@ class Local:
             found[source, target] = found[target, source] = seconds
         return found
 
-    def cluster(self, folder: Path, ports: range | None = None) -> LocalCluster:
-        """The processes behind it, not started yet."""
-        return LocalCluster(self, folder, ports)
+    def open(
+        self,
+        folder: Path,
+        *,
+        ports: range | None = None,
+        session: ExistingSession | None = None,
+        alarms: Alarms | None = None,
+    ) -> LocalHosts:
+        """Start the cluster, its files in `folder`; a master of its own, or none where hosts join that of `session`.
+
+        alarms: not needed, as it has no thread of its own. Raises CloudError where hosts cannot join `session`: another
+        kind of master, hosts with a network of their own, hosts too small for its executors. Raises EnvironmentProblem for
+        what `LocalCluster.start` raises it for.
+        """
+        for kind in self.types if session else ():
+            memory = executor_memory(kind)
+            if session and (session.executor_memory > memory or session.executor_slots > kind.slots):
+                raise CloudError(
+                    f"an executor of this session takes {session.executor_memory} MiB and {session.executor_slots} slots,"
+                    f" and a host of type {kind.name!r} has {memory} MiB and {kind.slots}: spark.executor.memory and"
+                    " spark.executor.cores must fit"
+                )
+        cluster = LocalCluster(self, folder, ports)
+        cluster.start(session.master if session else None)
+        return LocalHosts(cluster, self.min_hosts, self.max_hosts)
 
     def _latencies(self) -> Iterator[tuple[str, str, float]]:
         for source, targets in self.latency.items():

@@ -1,7 +1,7 @@
-"""Gives a host a network of its own: a namespace, a link that is limited, and other regions that are far away.
+"""Creates a network per host with `ip` and `tc`: a namespace, a link with limits, and delays between regions.
 
-Knows the commands `ip` and `tc`, and nothing of Spark. What this machine allows is found by trying; where something is
-missing an OSError says what, and the supervisor says it in a sentence and goes on without. Imports nothing heavy.
+If this machine does not allow a part, an OSError names it; the supervisor reports it and runs hosts without it. This module
+runs inside the supervisor and therefore imports little.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from elastream.model.units import bytes_per_second, duration
 
 __all__ = ["Link", "Network"]
 
-# The range that RFC 2544 sets aside for benchmarks: it collides with no network that a machine is really on.
+# The range that RFC 2544 reserves for benchmarks: it does not collide with a real network.
 SUBNET = "198.18"
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins a host to the others: `rate` such as `"100mbit"` or None, one-way `delay` such as `"5ms"` or None.
+    """Limits of a host's network link: `rate` such as `"100mbit"` or None, one-way `delay` such as `"5ms"` or None.
 
-    Raises CloudError for a text that is neither, for a rate of zero and for a link that limits nothing.
+    Raises CloudError for a malformed rate or delay, for a rate of 0, and for a link without any limit.
     """
 
     rate: str | float | None = None
@@ -46,12 +46,12 @@ class Link:
 
     @property
     def bits_per_second(self) -> int | None:
-        """The rate, whole bits a second."""
+        """The rate in whole bits per second; None without a limit."""
         return None if self.rate is None else max(1, round(8 * bytes_per_second(self.rate)))
 
     @property
     def delay_microseconds(self) -> int | None:
-        """The one-way delay."""
+        """The one-way delay in microseconds; None without one."""
         return None if self.delay is None else round(1e6 * duration(self.delay))
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Bridges on this machine, one a region, and per host a network namespace joined to its region's bridge by a pair of
-    virtual Ethernet devices.
+    """One bridge per region on this machine, and per host a network namespace connected to its region's bridge by a pair
+    of virtual Ethernet devices.
 
-    `number` (1 to 254) sets the bridges' names and the addresses 198.18.number.0/24, which are one network over all
-    regions. `netem`: whether the kernel can delay packets. `regions`: how many there are; the machine itself is in the
-    first. Namespaces see only their bridge, no route leads out of it.
+    number: 1 to 254, determines the bridges' names and the addresses 198.18.number.0/24, one subnet over all regions.
+    netem: whether the kernel can delay packets. regions: their number; the machine itself is in the first. Namespaces have
+    no route beyond the bridges.
     """
 
     number: int
@@ -85,7 +85,7 @@ class Network:
         return f"elastream{self.number}r{region}" if region else f"elastream{self.number}"
 
     def end_of(self, region: int) -> str:
-        """Name of the end that the wire between the regions has at a region's bridge."""
+        """Name of the device that connects the wire between regions to a region's bridge."""
         return f"es{self.number}w{region}"
 
     def address(self, index: int) -> str:
@@ -101,11 +101,11 @@ class Network:
         return f"es{self.number}-{index}"
 
     def open(self) -> "Network":
-        """Make the bridges and find out what can be done; raises OSError saying what could not be."""
+        """Create the bridges and test for netem. Raises OSError that names what failed."""
         for command in ("ip", "tc", "nsenter"):
             if shutil.which(command) is None:
                 raise OSError(f"the command {command} is missing")
-        # What bears this name is left from a supervisor that was killed: numbers are claimed before they are used.
+        # Numbers are claimed before use: existing devices of this name belong to a killed supervisor.
         self.close()
         for left in Path("/run/netns").glob(f"{self.bridge}-*"):
             _run("ip", "netns", "delete", left.name)
@@ -127,14 +127,14 @@ class Network:
         return self
 
     def join(self, delays: Mapping[tuple[int, int], float]) -> subprocess.Popen[str]:
-        """Join the regions by a wire with these delays (seconds by pair of regions); the process that is it.
+        """Connect the regions by a wire with these delays (seconds by pair of regions); returns its process.
 
-        Raises OSError where it cannot be had, with the regions then joined by nothing.
+        Raises OSError if that fails; the regions are then not connected.
         """
         ends = [self.end_of(region) for region in range(self.regions)]
-        told = {"ends": ends, "delays": [(source, target, seconds) for (source, target), seconds in delays.items()]}
+        settings = {"ends": ends, "delays": [(source, target, seconds) for (source, target), seconds in delays.items()]}
         wire = subprocess.Popen(
-            [sys.executable, "-m", "elastream.clouds.local.wire", json.dumps(told)],
+            [sys.executable, "-m", "elastream.clouds.local.wire", json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -144,10 +144,10 @@ class Network:
         assert wire.stdout is not None
         try:
             if wire.stdout.readline() != "ready\n":
-                _, said = wire.communicate()
-                raise OSError(said.strip().splitlines()[-1] if said.strip() else "the wire between the regions ended")
+                _, errors = wire.communicate()
+                raise OSError(errors.strip().splitlines()[-1] if errors.strip() else "the wire between the regions ended")
             for region, end in enumerate(ends):
-                # All that may be on its way at a time: a queue that is full would lose packets.
+                # The queue must hold all packets in transit, because a full one drops packets.
                 _run("ip", "link", "set", end, "txqueuelen", "20000", "master", self.bridge_of(region), "up")
         except OSError:
             wire.kill()
@@ -162,10 +162,10 @@ class Network:
                 _run("ip", "link", "delete", self.bridge_of(region))
 
     def add(self, index: int, link: Link | None = None, region: int = 0) -> None:
-        """Make the namespace of host number `index` in a region, limited by `link` in both directions; raises OSError."""
+        """Create the namespace of host number `index` in a region, limited by `link` in both directions. Raises OSError."""
         name, device = self.namespace(index), self.device(index)
         _run("ip", "netns", "add", name)
-        # The kernel takes a namespace that was deleted apart in its own time: the outer end of its link may still be there.
+        # The kernel deletes a namespace asynchronously: the outer end of its link may still exist.
         with contextlib.suppress(OSError):
             _run("ip", "link", "delete", device)
         _run("ip", "link", "add", device, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -183,23 +183,23 @@ class Network:
             _run("ip", "netns", "delete", self.namespace(index))
 
     def inside(self, index: int) -> list[str]:
-        """What to put before a command to run it in the namespace; it becomes the command, with the same process id."""
+        """Command prefix that executes a command in the namespace, under the same process id."""
         return ["nsenter", f"--net=/run/netns/{self.namespace(index)}"]
 
     def discipline(self, link: Link) -> list[str]:
-        """The queueing discipline of `link` in tc's words: netem where there is one, for the rate alone a token bucket."""
+        """The queueing discipline of `link` as arguments of `tc`: netem if available and needed, else a token bucket."""
         rate, delay = link.bits_per_second, link.delay_microseconds
         if delay is not None and self.netem:
             return ["netem", "delay", f"{delay}us"] + (["rate", f"{rate}bit"] if rate else [])
         if rate is None:
             return []
-        # The bucket must hold the largest packet that segmentation offload hands down (64 KiB), and what falls due between
-        # two ticks of a 250 Hz clock.
+        # The bucket must hold the largest packet of segmentation offload (64 KiB), and the bytes due between two ticks of
+        # a 250 Hz clock.
         return ["tbf", "rate", f"{rate}bit", "burst", f"{max(2 * 65536, rate // 8 // 250)}", "latency", "50ms"]
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
-        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
-        raise OSError(f"{' '.join(command)}: {said}")
+        error = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        raise OSError(f"{' '.join(command)}: {error}")

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any
 from elastream.clouds.local.confinement import Cgroups, find_cgroups, kill
 from elastream.clouds.local.network import Link, Network
 from elastream.clouds.local.processes import TAG, cpu_seconds, megabytes, tagged
+from elastream.model.errors import in_one_line
 
 __all__ = ["Supervisor", "main"]
 
@@ -117,7 +119,7 @@ class Supervisor:
             said += f"; the network is not limited: {self.why_no_network}"
         if self.apart:
             said += (
-                "; regions are as far apart as was asked for"
+                "; regions are as far apart as declared"
                 if self.wire
                 else (f"; regions are not apart, all hosts share this machine's own network: {self.why_no_network}")
             )
@@ -149,8 +151,8 @@ class Supervisor:
                 command = [*self.network.inside(index), *command]
             with open(log, "ab") as out:
                 child.pid = self._start(child, command, environment, out.fileno())
-        except OSError as error:
-            # The host never came up: told by its status and its log, as with one that dies a second later.
+        except (OSError, subprocess.SubprocessError) as error:
+            # The host never came up: its status and its log say so, as with one that dies a second later.
             child.exit = 127
             with contextlib.suppress(OSError):
                 Path(log).write_text(f"{error}\n")
@@ -189,26 +191,34 @@ class Supervisor:
             for child in self.children.values()
         }
 
+    def forget(self, name: str) -> None:
+        """Know a child no longer of which nothing is left; others are kept."""
+        if self.children[name].gone:
+            del self.children[name]
+
     def confine(self, name: str, cores: float | None) -> None:
         """Set or lift the CPU quota of a host; nothing where there are no control groups or it has ended."""
         child = self.children[name]
         if self.cgroups and child.group and child.exit is None:
             self.cgroups.limit(child.group, cores)
 
-    def cpu(self, name: str) -> float | None:
-        """CPU seconds that the host has used so far; of one that has ended, those last read."""
-        child = self.children[name]
+    def measure(self) -> dict[str, tuple[float | None, float | None]]:
+        """By name: CPU seconds used so far (of one that has ended, those last read), and the megabytes that its processes
+        hold, pages that forked workers share counted once (None once it is gone)."""
+        known, found = tagged(self.run), {}
+        for child in self.children.values():
+            pids = self.members(child, known)
+            found[child.name] = (self.cpu(child, pids), sum(map(megabytes, pids)) if pids else None)
+        return found
+
+    def cpu(self, child: Child, pids: set[int]) -> float | None:
+        """CPU seconds that a host has used so far, of which `pids` still live."""
         if self.cgroups and child.group:
             with contextlib.suppress(OSError):  # the group is being removed, or is gone
                 child.cpu = self.cgroups.cpu_seconds(child.group)
         elif not child.gone:
-            child.cpu = max(child.cpu or 0.0, sum(map(cpu_seconds, self.members(child))))
+            child.cpu = max(child.cpu or 0.0, sum(map(cpu_seconds, pids)))
         return child.cpu
-
-    def memory(self, name: str) -> float | None:
-        """Megabytes that the host's processes hold, pages that forked workers share counted once; None once it is gone."""
-        pids = self.members(self.children[name])
-        return sum(map(megabytes, pids)) if pids else None
 
     def decommission(self, name: str) -> None:
         """SIGPWR to the first process; once it has no child left it is ended."""
@@ -266,14 +276,14 @@ class Supervisor:
                 self.end(child.name, grace=2.0)
             if child.exit is not None or (child.doomed is not None and time.monotonic() >= child.doomed):
                 if pids:
-                    self.cpu(child.name)
+                    self.cpu(child, pids)
                     kill(pids)
                 elif child.exit is not None:
                     self.clear(child)
 
     def clear(self, child: Child) -> None:
         """Remove what a host leaves behind; tried again at the next tick where the kernel is not done with it yet."""
-        self.cpu(child.name)
+        self.cpu(child, set())
         if self.cgroups and child.group and not self.cgroups.remove(child.group):
             return
         if self.network and child.namespace is not None:
@@ -361,6 +371,10 @@ def main(descriptor: int) -> None:
                 reply = {"value": answer(json.loads(line))}
             except OSError as error:
                 reply = {"error": str(error)}
+            except Exception as error:
+                # One request that fails must not end the hosts of all others.
+                traceback.print_exc()
+                reply = {"error": in_one_line(error)}
             connection.sendall(json.dumps(reply).encode() + b"\n")
     except (BrokenPipeError, ConnectionResetError):
         pass

@@ -1,9 +1,9 @@
-"""What lies between the regions of a local cluster: a wire on which every packet takes as long as it was told to.
+"""Delays packets between the regions of a local cluster, by a process that forwards frames between their bridges.
 
-Each region is a bridge of its own on this machine; within one, packets pass in the kernel. This small process
-(`python -m elastream.clouds.local.wire SETTINGS`) has an end (a TAP device) in each bridge, and hands a frame that arrives
-at one on to another, the latency of that pair of regions later, in order and losing none. It needs a kernel with network
-namespaces and TAP devices, and not its delaying queue (netem), which many kernels of virtual machines lack.
+Each region is a separate bridge on this machine; within one, packets pass in the kernel. This process
+(`python -m elastream.clouds.local.wire SETTINGS`) has a TAP device in each bridge and forwards a frame to another bridge
+after the latency of that pair of regions, in order and without loss. It needs network namespaces and TAP devices, but not
+the kernel's netem, which many kernels of virtual machines lack.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ __all__ = ["Wire", "main", "open_tap"]
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
 SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 LARGEST = 1 << 16
-"""Bytes of the largest frame a device hands over."""
+"""Largest frame of a device, bytes."""
 AT_ONCE = 64
-"""Frames read from one end before the others have their turn."""
+"""Most frames read from one end before the next end is read."""
 
 
 def open_tap(name: str) -> int:
-    """The descriptor of a new TAP device called `name`, which is gone when that is closed; raises OSError."""
+    """Create a TAP device `name`; returns its descriptor. Closing it removes the device. Raises OSError."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
@@ -44,9 +44,9 @@ def open_tap(name: str) -> int:
 
 @dataclass
 class Wire:
-    """Frames on their way between `ends` ends.
+    """Frames in transit between `ends` ends. delays: seconds by (from, to), default 0.
 
-    delays: seconds by (from, to), 0 where not given. `arrived` takes a frame in, `due` gives out those whose time has come.
+    `arrived` adds a frame, `due` removes and returns the frames whose delay has passed.
     """
 
     ends: int
@@ -55,10 +55,10 @@ class Wire:
     _queues: dict[tuple[int, int], deque[tuple[float, bytes]]] = field(default_factory=dict, repr=False)
 
     def arrived(self, end: int, frame: bytes, now: float) -> None:
-        """A frame at `end`: it leaves for where its receiver was last heard, or for every other end."""
+        """Queue a frame received at `end` for the end of its receiver, if known (as a learning switch), else for all."""
         receiver, sender = frame[:6], frame[6:12]
         self._at[sender] = end
-        known = None if receiver[0] & 1 else self._at.get(receiver)  # an odd first byte addresses many
+        known = None if receiver[0] & 1 else self._at.get(receiver)  # multicast: the first byte is odd
         for other in range(self.ends) if known is None else (known,):
             if other != end:
                 due = now + self.delays.get((end, other), 0.0)
@@ -66,11 +66,11 @@ class Wire:
 
     @property
     def next_due(self) -> float:
-        """When the next frame is to come out; infinite while none is on its way."""
+        """When the next frame is due; inf without frames in transit."""
         return min((queue[0][0] for queue in self._queues.values() if queue), default=float("inf"))
 
     def due(self, now: float) -> Sequence[tuple[int, bytes]]:
-        """(end, frame) of all frames whose time has come, the earliest first."""
+        """Remove and return (end, frame) of all frames due by `now`, earliest first."""
         ready: list[tuple[float, int, int, bytes]] = []
         for (_, other), queue in self._queues.items():
             while queue and queue[0][0] <= now:
@@ -80,7 +80,7 @@ class Wire:
 
 
 def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-    """Carry frames between the devices for ever."""
+    """Forward frames between the devices without end."""
     ends = {tap: end for end, tap in enumerate(taps)}
     while True:
         wait = max(0.0, wire.next_due - clock())
@@ -93,15 +93,15 @@ def carry(wire: Wire, taps: Sequence[int], clock: Callable[[], float] = time.mon
                     break
                 wire.arrived(ends[tap], frame, clock())
         for end, frame in wire.due(clock()):
-            with contextlib.suppress(OSError):  # that region is being taken down
+            with contextlib.suppress(OSError):  # the region is being removed
                 os.write(taps[end], frame)
 
 
 def main(settings: str) -> None:
-    """Open the ends that `settings` (JSON) names, say so with a line on stdout, and carry frames for ever.
+    """Open the devices in `settings`, print "ready", and forward frames without end.
 
-    settings: `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). Who started it joins the
-    devices to their bridges.
+    settings: JSON with `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). The parent process
+    connects the devices to their bridges.
     """
     ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     given = json.loads(settings)
@@ -110,7 +110,7 @@ def main(settings: str) -> None:
         taps = [open_tap(name) for name in given["ends"]]
     except OSError as error:
         sys.exit(f"/dev/net/tun: {error.strerror}")
-    os.setpriority(os.PRIO_PROCESS, 0, -20)  # who waits for the processor here would make every packet late
+    os.setpriority(os.PRIO_PROCESS, 0, -20)  # waiting for a CPU would delay every packet
     print("ready", flush=True)
     carry(wire, taps)
 

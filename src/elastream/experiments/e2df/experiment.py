@@ -1,7 +1,7 @@
-"""E2DF's evaluation, simulated: Word Count under a load that rises and falls, with no, one and two levels of elasticity.
+"""E2DF's evaluation, simulated: Word Count under a rising and falling load, with no, one and two levels of elasticity.
 
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
-Lo Presti, 2018), section 5 and Figure 2. What the paper leaves open stands in `Assumptions`; the page is `page`.
+Lo Presti, 2018), section 5 and Figure 2. `E2dfAssumptions` holds values that the paper does not give; `page` renders.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.cases import run_all
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -28,9 +28,9 @@ from elastream.workload import ramp
 __all__ = [
     "PAPER",
     "SCENARIOS",
-    "Assumptions",
-    "Case",
-    "Run",
+    "E2dfAssumptions",
+    "E2dfCase",
+    "E2dfRun",
     "bars",
     "heaviest",
     "make",
@@ -41,16 +41,15 @@ __all__ = [
 ]
 
 SCENARIOS = ("static", "application", "both levels")
-"""Nothing adapts; operators do, on hosts that stay; operators and hosts do (paper, section 5)."""
+"""No adaptation; operators adapt on fixed hosts; operators and hosts adapt (paper, section 5)."""
 LOWEST, HIGHEST = 5.0, 550.0
 """Tuples/s at the ends and in the middle of the run (paper, section 5)."""
 STATIC: Mapping[str, int] = {"source": 1, "split": 2, "count": 6, "consume": 6}
-"""Replicas of the static provision: 15 in all (paper; the source is what 2 + 6 + 6 leaves over)."""
+"""Replicas of the static provision: 15 in total (paper; the source's one is the remainder of 2 + 6 + 6)."""
 STATIC_HOSTS, FIRST_HOSTS = 16, 5
-"""Hosts of the static provision, and R_init (paper). More than 16 there are not: with half a core each they are the paper's
-whole machine."""
+"""Hosts of the static provision, also the maximum: with half a core each they fill the paper's machine; R_init (paper)."""
 CORES = 0.5
-"""Of a core that a host may use; C_n is 1, so a replica has it all (paper)."""
+"""Cores of a host; C_n is 1, so one replica uses all of it (paper)."""
 SCALE_OUT, SCALE_IN = 0.7, 0.75
 """S_s-out and c (paper)."""
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 30.0, 60.0
@@ -74,8 +73,8 @@ FEWER_REPLICAS, FEWER_HOSTS, SLOWER = 0.55, 0.24, 1.7
 
 
 @dataclass(frozen=True)
-class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+class E2dfAssumptions:
+    """Values that the paper does not give, which can be halved and doubled."""
 
     work: float = assumed(
         1.0,
@@ -101,24 +100,24 @@ class Assumptions:
         return 2 * self.rise
 
 
-def utilisation_at_peak(operator: str, assumptions: Assumptions) -> float:
-    """Of the static provision's replicas of `operator`, at 550 tuples/s."""
+def utilisation_at_peak(operator: str, assumptions: E2dfAssumptions) -> float:
+    """Utilisation of the static provision's replicas of `operator`, at 550 tuples/s."""
     if operator == "source":
         return assumptions.source_work
     replicas = STATIC[operator]
     return assumptions.work * (replicas - 1) / replicas * SCALE_IN * SCALE_OUT
 
 
-def heaviest(assumptions: Assumptions) -> Assumptions:
-    """The most work under which no replica of the static provision is above S_s-out: the other end of what it can mean."""
+def heaviest(assumptions: E2dfAssumptions) -> E2dfAssumptions:
+    """The largest work with no replica of the static provision above S_s-out: the upper end of its interpretation."""
     most = min(
         SCALE_OUT / utilisation_at_peak(operator, replace(assumptions, work=1.0)) for operator in ("count", "consume")
     )
     return replace(assumptions, work=most)
 
 
-def word_count(assumptions: Assumptions) -> Graph:
-    """Sentences from outside, the paper's source and its three operators, each with the work that the provision implies."""
+def word_count(assumptions: E2dfAssumptions) -> Graph:
+    """The paper's source and three operators, each with the work that the static provision implies."""
 
     def operator(name: str, rate: float, selectivity: float = 1.0) -> Operator:
         # Core-seconds a tuple: what keeps the static replicas, with half a core each, that busy at the peak.
@@ -147,16 +146,16 @@ def word_count(assumptions: Assumptions) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One run: a scenario and what is assumed."""
+class E2dfCase:
+    """One run: a scenario under given assumptions."""
 
     scenario: str
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: E2dfAssumptions = field(default_factory=E2dfAssumptions)
     seed: int = 1
 
     @property
     def policy(self) -> Policy:
-        """Who decides."""
+        """The policy of the scenario."""
         if self.scenario == "static":
             return Static(STATIC_HOSTS, STATIC)
         return E2df(
@@ -173,14 +172,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a case came to. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
+class E2dfRun:
+    """Results of a case. latency: seconds, mean over the monitoring periods. replicas, hosts: means over time.
 
-    running: hosts that are up, mean over time; `hosts` counts them from the moment they are asked for until they are gone.
-    refused: actions that the plant did not do. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
+    running: hosts that are up, mean over time; `hosts` counts them from request to release. refused: actions that the
+    plant refused. series: rows of (minutes, tuples/s offered, latency in ms, replicas, hosts).
     """
 
-    case: Case
+    case: E2dfCase
     latency: float
     replicas: float
     hosts: float
@@ -195,7 +194,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         return {
             "mean latency (ms)": 1e3 * self.latency,
             "replicas (mean)": self.replicas,
@@ -212,7 +211,7 @@ class Run:
         }
 
 
-def make(case: Case) -> SimulatedPlant:
+def make(case: E2dfCase) -> SimulatedPlant:
     """The plant of a case, at time 0: the static provision, or each operator once on the first hosts."""
     assumptions, static = case.assumptions, case.scenario == "static"
     host = HostType(
@@ -232,7 +231,7 @@ def make(case: Case) -> SimulatedPlant:
     )
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: E2dfCase) -> E2dfRun:
     """Simulate one case."""
     seconds = case.assumptions.seconds
     series: list[tuple[float, ...]] = []
@@ -249,7 +248,7 @@ def run_case(case: Case) -> Run:
     result = run.result
     columns = np.array(series)
     source = result.operators["source"]
-    return Run(
+    return E2dfRun(
         case,
         float(np.nanmean(columns[:, 2])) / 1e3,
         float(columns[:, 3].mean()),
@@ -266,23 +265,23 @@ def run_case(case: Case) -> Run:
 
 
 def _up_seconds(lease: Lease, now: float) -> float:
-    """How long its host took replicas, by `now`."""
+    """Seconds in which the lease's host was up, until `now`."""
     ready = lease.ready_at()
     left = next((at for at, state in lease.history if state in (HostState.RELEASING, HostState.LOST)), now)
     return 0.0 if ready is None else left - ready
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
-) -> tuple[list[Run], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
+    wanted: Sequence[E2dfCase], workers: int = 2, progress: Callable[[E2dfCase, int, int], None] = lambda *_: None
+) -> tuple[list[E2dfRun], float]:
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
     begun = time.monotonic()
     make(wanted[0]).advance(1.0)
     runs, _ = run_all(run_case, wanted, workers, progress)
     return runs, time.monotonic() - begun
 
 
-def bars(runs: Sequence[Run]) -> tuple[Check, ...]:
+def bars(runs: Sequence[E2dfRun]) -> tuple[Check, ...]:
     """Our bars, of both elastic scenarios against the static one."""
     by_name = {run.case.scenario: run for run in runs}
     static = by_name["static"]

@@ -1,7 +1,7 @@
-"""E2DF's evaluation on Spark: Word Count under a load that rises and falls, on hosts that are real processes.
+"""E2DF's evaluation on Spark: Word Count under a rising and falling load, on hosts that are real processes.
 
-The paper's proportions on two cores. What was scaled, and to what, stands in `SCALE`; what a replica is on Spark is said in
-`elastream.planning.policies.e2df`. The page is `on_spark_page`, the same in simulation `experiment`.
+The paper's proportions on two cores; `SCALE` lists what was scaled. `on_spark_page` renders the results; `experiment` is
+the simulated form.
 """
 
 import random
@@ -15,8 +15,8 @@ import numpy as np
 
 from elastream.clouds.local.local import Local
 from elastream.experiments.e2df.experiment import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS
+from elastream.experiments.findings import Check
 from elastream.experiments.on_spark import SparkRun, run_on_spark
-from elastream.experiments.outcome import Check
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import parquet, text_files
 from elastream.model.flow import Dataflow
@@ -36,9 +36,9 @@ RISE = 60.0
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 5.0, 10.0
 TARGET_LATENCY = 6.0
 PARTITIONS = 2 * HOSTS
-"""Key groups: so that what one host holds can be shared with another."""
+"""State partitions: two per host, so that a host can give some away."""
 FEWER, SEED = 0.3, 1
-"""The bar: replicas and host time each at least 30 % below static; and what sentences are drawn with."""
+"""The bar (replicas and host time each at least 30 % below static), and the seed of the sentences."""
 
 SCALE: tuple[tuple[str, str, str, str], ...] = (
     ("hosts of the static provision", "16", f"{HOSTS}", "two cores, of which Spark's driver and this program take one"),
@@ -64,7 +64,7 @@ SCALE: tuple[tuple[str, str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class SparkScenario:
-    """What a scenario came to on Spark. latency: seconds, mean over the time. replicas, hosts, cpu: means over time.
+    """Results of a scenario on Spark. latency: seconds, mean over time. replicas, hosts, cpu: means over time.
 
     restarts: query runs beyond the first. exact: whether every count equals a plain count over the records taken.
     series: rows of (seconds, sentences/s offered, latency in s, replicas, hosts, hosts' mean CPU use).
@@ -85,7 +85,7 @@ class SparkScenario:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         return {
             "mean latency (s)": self.latency,
             "replicas (mean)": self.replicas,
@@ -100,7 +100,7 @@ class SparkScenario:
 
 
 def policy_of(scenario: str) -> Policy:
-    """Who decides in a scenario."""
+    """The policy of a scenario."""
     if scenario == "static":
         return Static(HOSTS, {"source": HOSTS})
     return E2df(
@@ -116,7 +116,7 @@ def policy_of(scenario: str) -> Policy:
 
 
 def sentences(count: int, seed: int = SEED) -> list[str]:
-    """Random sentences of four to nine words out of a thousand, a few of them much more often than the rest (Zipf)."""
+    """Random sentences of four to nine words from a vocabulary of 1,000, with Zipf-distributed frequencies."""
     rng = random.Random(seed)
     syllables = ("ba", "co", "di", "fu", "ge", "ha", "lo", "mi", "ne", "ru")
     words = [a + b + c for a in syllables for b in syllables for c in syllables]
@@ -125,7 +125,7 @@ def sentences(count: int, seed: int = SEED) -> list[str]:
 
 
 def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
-    """Run one scenario on a cluster of its own; ElastreamError where it cannot be run to its end."""
+    """Run one scenario on a separate cluster. Raises ElastreamError if it does not finish."""
     elastic = name == "both levels"
     run = run_on_spark(
         lambda folder: word_count(folder, rise),
@@ -140,7 +140,7 @@ def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
 
 
 def word_count(folder: Path, rise: float = RISE) -> Dataflow:
-    """The dataflow, on sentences that it writes into `folder` first."""
+    """The dataflow; writes its sentences to `folder` first."""
     (folder / "sentences.txt").write_text("\n".join(sentences(20_000)))
     flow = Dataflow("word_count")
     lines = flow.source(
@@ -152,7 +152,7 @@ def word_count(folder: Path, rise: float = RISE) -> Dataflow:
 
 
 def counts_are_exact(folder: Path, taken: Mapping[str, Iterator[str]]) -> bool:
-    """Whether every count in the end equals a plain count over the records taken."""
+    """Whether every final count equals a plain count over the records taken."""
     expected = Counter(word for line in taken["source"] for word in line.split())
     return dict(latest(folder / "out").itertuples(index=False)) == expected
 
@@ -203,12 +203,12 @@ def bars(runs: Mapping[str, SparkScenario]) -> tuple[Check, ...]:
 
 
 def _mean(values: Floats, width: Floats) -> float:
-    """Mean over time, of what is known."""
+    """Time-weighted mean of the known values; NaN if none is known."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=width[known])) if width[known].sum() > 0 else float("nan")
 
 
 def _mean_cpu(entry: Mapping[str, object]) -> float:
-    """CPU use of the hosts of an observation, of those known."""
+    """Mean CPU use of an observation's hosts, of the known values."""
     values = [value for value in entry["hosts"]["values"].get(Metric.CPU.value, ()) if value is not None]  # type: ignore[index]
     return float(np.mean(values)) if values else float("nan")

@@ -1,7 +1,6 @@
-"""The E2DF experiment on Spark as people read it: figures, what was scaled, curves like Figure 2, bars.
+"""Page of the E2DF experiment on Spark: figures, scaling, curves as in Figure 2, bars.
 
-Figures from Spark stand in no table with simulated ones, and the paper's in rows of their own. The figures are measured
-in `on_spark`.
+Tables never mix figures from Spark with simulated ones; the paper's have separate rows. `on_spark` measures the figures.
 """
 
 import math
@@ -11,13 +10,13 @@ from importlib.metadata import version
 
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_e2df_spark"]
 
 QUICK_RISE = 30.0
-"""Seconds that the load rises with `quick`: too short for hosts to follow it well; it shows that everything works."""
+"""Seconds that the load rises with `quick`: a functional check, too short for hosts to follow the load well."""
 
 
 def run_e2df_spark(
@@ -26,10 +25,10 @@ def run_e2df_spark(
     sensitivity: bool = False,
     workers: int = 1,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
-    """The three scenarios, one after the other, each on a cluster of its own; `sensitivity` and `workers` change nothing.
+) -> Findings:
+    """Run the three scenarios one after the other, each on a separate cluster; `sensitivity` and `workers` are ignored.
 
-    quick: half the time for the load. progress: called with (what is done, runs done, in all).
+    quick: half the length of the load. progress: called with (description, runs done, all runs).
     """
     begun = time.monotonic()
     runs = {}
@@ -40,10 +39,10 @@ def run_e2df_spark(
     return outcome(runs, time.monotonic() - begun)
 
 
-def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Outcome:
-    """All that the runs say."""
+def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
+    """The findings of the runs."""
     checks = bars(runs)
-    return Outcome(
+    return Findings(
         {
             "scenarios": {name: run.metrics for name, run in runs.items()},
             "latency over static": {name: runs[name].latency / runs["static"].latency for name in SCENARIOS[1:]},
@@ -57,7 +56,7 @@ def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Outcome:
 
 
 def _comparison(runs: Mapping[str, SparkScenario]) -> Table:
-    """Absolute figures of ours; the paper's stand in `_ratios`, because only ratios compare."""
+    """Our absolute figures; the paper's are in `_ratios`, because only ratios are comparable."""
     names = next(iter(runs.values())).metrics
     rows = tuple((name, *(_text(run.metrics[name]) for run in runs.values())) for name in names)
     return Table("Word Count on Spark", ("", *runs), rows)

@@ -1,6 +1,6 @@
-"""The E2DF experiment as people read it: its figures beside the paper's, curves like Figure 2, bars, and what they hang on.
+"""Page of the simulated E2DF experiment: figures next to the paper's, curves as in Figure 2, bars, and their sensitivity.
 
-Simulated figures and the paper's never share a row. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
 import math
@@ -13,26 +13,26 @@ from elastream.experiments.e2df.experiment import (
     PAPER,
     SCENARIOS,
     STATIC,
-    Assumptions,
-    Case,
-    Run,
+    E2dfAssumptions,
+    E2dfCase,
+    E2dfRun,
     bars,
     heaviest,
     run_cases,
     utilisation_at_peak,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
-__all__ = ["Variation", "comparison", "outcome", "provision_table", "run_e2df", "verdict"]
+__all__ = ["E2dfVariation", "comparison", "outcome", "provision_table", "run_e2df", "verdict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Variation:
-    """The three scenarios under other assumptions; `name` says which."""
+class E2dfVariation:
+    """The three scenarios under other assumptions, described by `name`."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[E2dfRun, ...]
 
 
 def run_e2df(
@@ -41,29 +41,29 @@ def run_e2df(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """The three scenarios, and unless `quick` the same at the other end of what the paper's provision can mean.
 
-    sensitivity: also with every assumption halved and doubled. progress: called with (what is done, runs done, in all).
+    sensitivity: also with every assumption halved and doubled. progress: called with (description, runs done, all runs).
     """
-    given = Assumptions()
+    given = E2dfAssumptions()
     sets = [("as assumed", given)]
     if not quick:
         sets.append(("the most work that the provision can mean", heaviest(given)))
     if sensitivity:
         sets += [(f"{name} x {factor:g}", varied) for (name, factor), varied in variations(given).items()]
-    wanted = [Case(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
+    wanted = [E2dfCase(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
     runs, seconds = run_cases(wanted, workers, lambda case, done, of: progress(case.scenario, done, of))
     size = len(SCENARIOS)
-    varied = [Variation(name, tuple(runs[k * size : (k + 1) * size])) for k, (name, _) in enumerate(sets)]
+    varied = [E2dfVariation(name, tuple(runs[k * size : (k + 1) * size])) for k, (name, _) in enumerate(sets)]
     return outcome(varied, seconds)
 
 
-def outcome(varied: Sequence[Variation], seconds: float) -> Outcome:
-    """All that the runs say; the first variation is what the bars are about."""
+def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the first variation."""
     runs = varied[0].runs
     checks = bars(runs)
-    return Outcome(
+    return Findings(
         {
             "scenarios": {run.case.scenario: run.metrics for run in runs},
             "variations": {
@@ -81,8 +81,8 @@ def outcome(varied: Sequence[Variation], seconds: float) -> Outcome:
     )
 
 
-def comparison(runs: Sequence[Run]) -> Table:
-    """Per metric a row of ours (simulated), and under it the paper's where it gives one."""
+def comparison(runs: Sequence[E2dfRun]) -> Table:
+    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
     rows: list[tuple[str, ...]] = []
     for metric in runs[0].metrics:
         rows.append((f"{metric} (simulated)", *(_text(run.metrics[metric]) for run in runs)))
@@ -92,7 +92,7 @@ def comparison(runs: Sequence[Run]) -> Table:
     return Table("Word Count, simulated, beside the paper's Figure 2", ("", *(r.case.scenario for r in runs)), tuple(rows))
 
 
-def provision_table(varied: Sequence[Variation]) -> Table:
+def provision_table(varied: Sequence[E2dfVariation]) -> Table:
     """The bars' values under each set of assumptions."""
     rows, good = [], []
     for each in varied:
@@ -109,8 +109,8 @@ def provision_table(varied: Sequence[Variation]) -> Table:
     )
 
 
-def verdict(varied: Sequence[Variation]) -> str:
-    """What missed bars hang on, in words; empty where none is missed."""
+def verdict(varied: Sequence[E2dfVariation]) -> str:
+    """Explanation of missed bars; empty if none is missed."""
     given = varied[0].runs
     if not _missed(bars(given)):
         return ""
@@ -133,7 +133,7 @@ def verdict(varied: Sequence[Variation]) -> str:
     )
 
 
-def _page(varied: Sequence[Variation], checks: Sequence[Check]) -> Page:
+def _page(varied: Sequence[E2dfVariation], checks: Sequence[Check]) -> Page:
     runs = varied[0].runs
     blocks: list[Block] = [
         Prose(
@@ -154,7 +154,7 @@ def _page(varied: Sequence[Variation], checks: Sequence[Check]) -> Page:
     return Page("E2DF: elasticity of operators and of hosts (simulated)", tuple(blocks))
 
 
-def _plots(run: Run) -> tuple[Plot, Plot]:
+def _plots(run: E2dfRun) -> tuple[Plot, Plot]:
     minutes, offered, latency, replicas, hosts = (list(column) for column in zip(*run.series, strict=True))
     known = [None if math.isnan(value) else value for value in latency]
     load = line("input rate", minutes, offered, colour=5, axis=2, fill=True, dash="dot")

@@ -1,8 +1,7 @@
-"""Elastic Allocator's evaluation, simulated: Top-K placed beside Word Count and Join, at 200 to 1,200 tuples/s.
+"""Elastic Allocator's evaluation, simulated: Top-K is placed next to Word Count and Join, at 200 to 1,200 tuples/s.
 
-From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V. What the
-paper leaves open stands in `Assumptions`; the page is `page`. `Case` and `Run` know nothing of the plant,
-so that another one fits beside `run_case`.
+From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014), section V.
+`AllocatorAssumptions` holds values that the paper does not give; `page` renders the results.
 """
 
 import math
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from elastream.experiments.assumptions import assumed
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -33,9 +32,9 @@ __all__ = [
     "POLICIES",
     "RATES",
     "WORLD_CUP",
-    "Assumptions",
-    "Case",
-    "Run",
+    "AllocatorAssumptions",
+    "AllocatorCase",
+    "AllocatorRun",
     "bars",
     "by_policy",
     "make",
@@ -53,23 +52,23 @@ QUERIES: Mapping[str, tuple[tuple[str, int, float, float], ...]] = {
     "join": (("parse", 4, 0.5, 1.0), ("match", 6, 3.0, 1.0)),
     "top-k": (("read", 3, 0.5, 1.0), ("rank", 5, 1.5, 0.5), ("merge", 2, 1.0, 0.1)),
 }
-"""Operators of each query: tasks, work a tuple of the query, and bytes it sends on for a tuple, both relative. Thirty
-tasks: ten workers of three slots (paper, Figure 3). A slot is a process, so a task may use all cores of its host."""
+"""Operators of each query: name, tasks, relative work per tuple, relative bytes sent per tuple. Thirty tasks: ten workers
+of three slots (paper, Figure 3). A slot is a process, so that a task may use all cores of its host."""
 RUNNING, ALLOCATED = ("word count", "join"), "top-k"
 SECONDS, DECIDED, PERIOD = 60.0, 30.0, 10.0
 """Length of a run at one rate, when measuring begins, and seconds between rounds (paper: 5 to 10)."""
 WORLD_CUP = Path("../shared/data/rates/worldcup98_requests_per_minute.csv.gz")
-"""Requests a minute to the World Cup 1998 site; its busiest day is played with a second for each minute."""
+"""Requests per minute to the World Cup 1998 site; its busiest day is replayed with one second per minute."""
 DAY = 1440
 FIGURES = ("CPU use", "link use", "CPU deviation", "link deviation", "tuples/s")
-"""What the paper shows in Figures 4 and 5, whose values its text does not give, and what gets through."""
+"""The quantities of the paper's Figures 4 and 5 (its text gives no values), and the throughput."""
 WITHIN = 1.05
-"""The bar: GMA's objective over the exact one's."""
+"""The bar: the objective of greedy matching (GMA) over that of the exact placement."""
 
 
 @dataclass(frozen=True)
-class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+class AllocatorAssumptions:
+    """Values that the paper does not give, which can be halved and doubled."""
 
     busy: float = assumed(
         0.6,
@@ -84,13 +83,13 @@ class Assumptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One run; a rate of 0 stands for the World Cup's busiest day. `exact`: whether to ask the solver too."""
+class AllocatorCase:
+    """One run. rate: 0: the World Cup's busiest day. exact: whether to compute the exact placement too."""
 
     policy: str
     rate: int
     seed: int = 1
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: AllocatorAssumptions = field(default_factory=AllocatorAssumptions)
     exact: bool = False
 
     @property
@@ -100,14 +99,14 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a case came to: means over time of `FIGURES`. gap: deviation of the greedy matching over that of the best
-    placement found by the solver, on what was seen when it decided; proven: whether that one is proven best.
+class AllocatorRun:
+    """Results of a case: means over time of `FIGURES`. gap: deviation of the greedy matching over that of the solver's best
+    placement, for the observation at its decision. proven: whether that one is proven optimal.
 
     series: rows of (s, tuples/s offered, CPU use, link use, CPU deviation, link deviation).
     """
 
-    case: Case
+    case: AllocatorCase
     figures: Mapping[str, float]
     moves: int
     refused: int
@@ -121,8 +120,8 @@ def operators_of(query: str) -> tuple[str, ...]:
     return tuple(f"{query} {name}" for name, *_ in QUERIES[query])
 
 
-def queries(assumptions: Assumptions) -> Graph:
-    """All three queries as one dataflow; each has a source of its own, at the same rate."""
+def queries(assumptions: AllocatorAssumptions) -> Graph:
+    """All three queries as one dataflow; each has a separate source with the same rate."""
     work = sum(cost for operators in QUERIES.values() for _, _, cost, _ in operators)
     # Every byte but the last operator's is sent once and received once; what comes from outside is received only.
     bytes_ = sum(2 * size for operators in QUERIES.values() for _, _, _, size in operators[:-1]) + len(QUERIES)
@@ -155,9 +154,9 @@ def queries(assumptions: Assumptions) -> Graph:
 
 @lru_cache
 def world_cup_day(path: Path = WORLD_CUP) -> Integers:
-    """Tuples each second: the busiest day of the log, minute by minute, its busiest minute scaled to the highest rate.
+    """Tuples per second: the busiest day of the log, minute by minute, its peak scaled to the highest rate; shape (1440,).
 
-    Raises InputError where the file is not there.
+    Raises InputError if the file is missing.
     """
     counts = np.array([piece.total for piece in trace(path, gaps="empty").pieces])
     days = counts[: counts.size // DAY * DAY].reshape(-1, DAY)
@@ -165,8 +164,8 @@ def world_cup_day(path: Path = WORLD_CUP) -> Integers:
     return np.asarray(np.round(day / day.max() * RATES[-1]), dtype=np.int64)
 
 
-def make(case: Case) -> SimulatedPlant:
-    """The plant of a case, at time 0, all queries where Storm's even scheduler puts them."""
+def make(case: AllocatorCase) -> SimulatedPlant:
+    """The plant of a case, at time 0, with all queries placed by Storm's even scheduler."""
     given = case.assumptions
     graph = queries(given)
     counts = np.full(int(SECONDS), case.rate) if case.rate else world_cup_day()
@@ -199,8 +198,8 @@ def make(case: Case) -> SimulatedPlant:
     return plant
 
 
-def policy_of(case: Case) -> Policy:
-    """Who places Top-K."""
+def policy_of(case: AllocatorCase) -> Policy:
+    """The policy that places Top-K."""
     mine = operators_of(ALLOCATED)
     match case.policy:
         case "even":
@@ -211,7 +210,7 @@ def policy_of(case: Case) -> Policy:
             return ElasticAllocator(mine, period=PERIOD)
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: AllocatorCase) -> AllocatorRun:
     """Simulate one case."""
     plant = make(case)
     placed = plant.migrations
@@ -238,7 +237,7 @@ def run_case(case: Case) -> Run:
     means = [*table[measured, 2:].mean(axis=0).tolist(), float(np.mean(np.array(passed)[measured]))]
     gap, proven = exact[0] if exact else (math.nan, False)
     moves = run.result.migrations - placed
-    return Run(case, dict(zip(FIGURES, means, strict=True)), moves, run.refused, gap, proven, tuple(rows))
+    return AllocatorRun(case, dict(zip(FIGURES, means, strict=True)), moves, run.refused, gap, proven, tuple(rows))
 
 
 def used(seen: Observation) -> Floats:
@@ -249,7 +248,7 @@ def used(seen: Observation) -> Floats:
 
 
 def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool]:
-    """(deviation of the greedy matching over that of the best placement found, whether that is proven best)."""
+    """(deviation of the greedy matching over that of the best placement found, whether that one is proven optimal)."""
     needs, mine = needs_of(seen), movable(seen, operators_of(ALLOCATED))
     others = np.setdiff1d(np.arange(len(seen.tasks)), mine)
     sizes = capacities_of(seen, np.arange(len(seen.hosts)))
@@ -265,7 +264,7 @@ def against_exact(seen: Observation, seconds: float = 10.0) -> tuple[float, bool
     return of(allocate(needs[mine], base, sizes).place) / of(best.place), best.optimal
 
 
-def by_policy(runs: Sequence[Run], rate: int) -> dict[str, dict[str, float]]:
+def by_policy(runs: Sequence[AllocatorRun], rate: int) -> dict[str, dict[str, float]]:
     """Means over seeds at one rate, by policy and figure."""
     found = {}
     for policy in POLICIES:
@@ -276,11 +275,11 @@ def by_policy(runs: Sequence[Run], rate: int) -> dict[str, dict[str, float]]:
 
 
 SAME = 0.002
-"""Of utilisation: what the simulator's steps of time may leave between two runs that do the same."""
+"""Tolerance of utilisation: difference between equal runs that the simulator's time steps may cause."""
 
 
-def bars(runs: Sequence[Run]) -> tuple[Check, ...]:
-    """Against even and random at every rate, and against the exact placement."""
+def bars(runs: Sequence[AllocatorRun]) -> tuple[Check, ...]:
+    """Bars against even and random placement at every rate, and against the exact placement."""
     tables = {rate: by_policy(runs, rate) for rate in RATES if by_policy(runs, rate)}
     checks = []
     for name in ("CPU deviation", "link deviation"):

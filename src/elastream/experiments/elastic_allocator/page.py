@@ -1,7 +1,6 @@
-"""The Elastic Allocator experiment as people read it: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
+"""Page of the Elastic Allocator experiment: Figures 4 and 5 in numbers, the World Cup's day, the exact optimum.
 
-Figures are simulated; the paper shows curves and its text gives no values. The figures are computed in
-`experiment`.
+Figures are simulated; the paper shows curves and its text gives no values. `experiment` computes the figures.
 """
 
 import math
@@ -15,14 +14,14 @@ from elastream.experiments.elastic_allocator.experiment import (
     RATES,
     SAME,
     WORLD_CUP,
-    Assumptions,
-    Case,
-    Run,
+    AllocatorAssumptions,
+    AllocatorCase,
+    AllocatorRun,
     bars,
     by_policy,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import amount, percent
 
@@ -33,7 +32,7 @@ PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",
     "Figure 5": "EA has the lowest deviation of both, above all at high rates",
 }
-"""Section V-B says so in words; the values stand in its curves only."""
+"""Statements of section V-B; the paper gives the values as curves only."""
 
 
 def run_elastic_allocator(
@@ -42,24 +41,24 @@ def run_elastic_allocator(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
-    """All rates under the three policies; unless `quick` with three seeds, and the World Cup's busiest day if it is there.
+) -> Findings:
+    """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
 
     sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
     """
-    given = Assumptions()
+    given = AllocatorAssumptions()
     seeds = SEEDS[:1] if quick else SEEDS
     wanted = [
-        Case(p, rate, seed, given, exact=p == POLICIES[-1] and seed == seeds[0])
+        AllocatorCase(p, rate, seed, given, exact=p == POLICIES[-1] and seed == seeds[0])
         for rate in (RATES[::5] if quick else RATES)
         for p in POLICIES
         for seed in seeds
     ]
     if not quick and WORLD_CUP.exists():
-        wanted += [Case(p, 0, 1, given) for p in POLICIES]
+        wanted += [AllocatorCase(p, 0, 1, given) for p in POLICIES]
     if sensitivity:
         wanted += [
-            Case(p, rate, seed, varied)
+            AllocatorCase(p, rate, seed, varied)
             for varied in variations(given).values()
             for rate in (RATES[0], RATES[-1])
             for p in POLICIES
@@ -74,9 +73,9 @@ def run_elastic_allocator(
     return outcome(runs, seconds)
 
 
-def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
-    """All that the runs say; the bars are about the assumptions as they stand."""
-    given = Assumptions()
+def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the default assumptions."""
+    given = AllocatorAssumptions()
     main = [run for run in runs if run.case.assumptions == given]
     checks = bars(main)
     tables = {str(rate): table for rate in RATES if (table := by_policy(main, rate))}
@@ -87,7 +86,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
         if (mine := [run for run in runs if run.case.assumptions == other])
     }
     gaps = {str(run.case.rate): run.gap for run in main if not math.isnan(run.gap)}
-    return Outcome(
+    return Findings(
         {
             "rates": tables,
             "World Cup 1998, busiest day": day,
@@ -107,7 +106,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
 
 
 def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """At which rates more is used, and why not at the others."""
+    """Rates at which utilisation is higher, and the reason for the others."""
     parts = []
     for name in ("CPU use", "link use"):
         more = [rate for rate, t in tables.items() if t[POLICIES[-1]][name] > max(t[p][name] for p in POLICIES[:2]) + SAME]
@@ -121,7 +120,7 @@ def verdict(tables: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
 
 
 def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str], caption: str) -> Table:
-    """A row a rate, per figure a column a policy."""
+    """A table with a row per rate, and a column per figure and policy."""
     rows = tuple(
         (rate, *(_text(name, table[policy][name]) for name in names for policy in POLICIES))
         for rate, table in rates.items()
@@ -130,7 +129,7 @@ def figure_table(rates: Mapping[str, Mapping[str, Mapping[str, float]]], names: 
 
 
 def _page(
-    runs: Sequence[Run],
+    runs: Sequence[AllocatorRun],
     tables: Mapping[str, Mapping[str, Mapping[str, float]]],
     day: Mapping[str, Mapping[str, float]],
     varied: Mapping[str, Mapping[str, float | str]],
@@ -166,7 +165,7 @@ def _page(
         bars_of = tuple((name, *(str(values.get(c.name, "-")) for c in checks)) for name, values in varied.items())
         header = ("assumed", *(c.name for c in checks))
         blocks.append(Table("The bars under other assumptions, simulated", header, bars_of))
-    blocks.append(assumption_table(Assumptions()))
+    blocks.append(assumption_table(AllocatorAssumptions()))
     return Page("Elastic Allocator: tasks placed by what they need of cores and links (simulated)", tuple(blocks))
 
 
@@ -179,7 +178,7 @@ def _plot(tables: Mapping[str, Mapping[str, Mapping[str, float]]], name: str) ->
     return Plot(f"{name} (simulated, compare Figure {5 if 'deviation' in name else 4})", "tuples/s", name, lines)
 
 
-def _day_plot(runs: Sequence[Run]) -> Plot:
+def _day_plot(runs: Sequence[AllocatorRun]) -> Plot:
     mine = {run.case.policy: run for run in runs if run.case.rate == 0}
     offered = next(iter(mine.values())).series
     load = line("offered", [r[0] for r in offered], [r[1] for r in offered], colour=5, axis=2, fill=True, dash="dot")

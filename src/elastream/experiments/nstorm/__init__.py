@@ -1,1 +1,1 @@
-"""N-Storm: schemes of task migration, on Spark, and random churn on the same rig."""
+"""N-Storm: schemes of task migration on Spark, and random churn on the same test rig."""

@@ -1,7 +1,7 @@
-"""Random moves, kills and decommissions under a query at full load, and whether it noticed.
+"""Churn test: random moves, kills and decommissions of hosts under a query at full load.
 
-What must hold: the query never starts again, and at the end its state equals a batch query's over the same records.
-Faults are a seeded schedule; half of the moves load state ahead, half do not.
+The query must not restart, and its final state must equal a batch query's over the same records. Faults follow a seeded
+schedule; half of the moves load state ahead, half do not.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from elastream.spark.placement.schemes import Cycles, Scheme
 __all__ = ["Churn", "churn", "schedule"]
 
 FAULTS = 0.02
-"""Share of the events that are the end of a host: half of them kills, half decommissions."""
+"""Fraction of the events that end a host: half of them kills, half decommissions."""
 AT_ONCE = 4
-"""Moves that one version of the plan asks for, at most."""
+"""Most moves requested by one version of the plan."""
 LEAST = 3
-"""Hosts that are there before one is sent away: with one left, what it loses has nowhere to go meanwhile."""
+"""Least number of hosts before one is ended: with one host left, its tasks could not move."""
 ROWS, VOCABULARY = 1000, 5000
 CYCLES = Cycles(0.1, 0.05)
 PATIENCE = 240.0
-"""Seconds without a batch after which the query counts as stuck."""
+"""Seconds without a batch after which the query counts as hung."""
 
 
 @dataclass(frozen=True, slots=True)
 class Churn:
-    """What came of it. moves: asked for; landed, dropped: what became of migrations, those that brought drifted tasks back
-    included. starts: of the query after its first. wrong: words whose count differs from the batch query's.
+    """Results. moves: requested. landed, dropped: migrations, including those that returned drifted tasks. starts: restarts
+    of the query. wrong: words whose count differs from the batch query's.
     """
 
     moves: int
@@ -49,12 +49,12 @@ class Churn:
     seconds: float
 
     def figures(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """The results as JSON-ready dict."""
         return asdict(self)
 
 
 def schedule(events: int, seed: int) -> Iterator[str]:
-    """`events` times "move", "kill" or "decommission": at least one of each kind of fault, spread by chance."""
+    """`events` random events, "move", "kill" or "decommission", with at least one of each kind of fault."""
     chance = random.Random(seed)
     faults = max(2, round(events * FAULTS))
     kinds = ["kill" if number % 2 else "decommission" for number in range(faults)]
@@ -65,17 +65,20 @@ def schedule(events: int, seed: int) -> Iterator[str]:
 def churn(
     events: int,
     *,
+    hosts: int = HOSTS,
     seed: int = 1,
     state_store: StateStore = "memory",
     limit: float = float("inf"),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run `events` events, or as many as begin within `limit` seconds; raises EnvironmentProblem where the query fails."""
+    """Run `events` events, or as many as begin within `limit` seconds. Raises EnvironmentProblem if the query fails."""
     chance = random.Random(seed)
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
-        contextlib.closing(Rig(Path(folder), rows=ROWS, vocabulary=VOCABULARY, state_store=state_store)) as rig,
+        contextlib.closing(
+            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY, state_store=state_store),
+        ) as rig,
     ):
         rig.begin(warm=0.0)
         run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
@@ -96,12 +99,13 @@ def churn(
                 if chance.random() < 0.8:
                     rig.next_batch(PATIENCE)
             else:
-                rig.wait_for_hosts(LEAST, PATIENCE)
+                # With one left, what it loses has nowhere to go meanwhile.
+                rig.wait_for_hosts(hosts - 1, PATIENCE)
                 victim = chance.choice(rig.hosts)
                 (rig.kill if kind == "kill" else rig.decommission)(victim)
                 rig.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
                 progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
-        rig.wait_for_hosts(HOSTS - 1, PATIENCE)
+        rig.wait_for_hosts(hosts - 1, PATIENCE)
         rig.next_batch(PATIENCE)
         placing, starts = rig.follower.placing, rig.follower.restarts + (rig.follower.query.runId != run_id)
         batches, wrong = rig.finish()
@@ -120,7 +124,7 @@ def churn(
 
 
 def _free(rig: Rig, asked: dict[Any, str]) -> list[Any]:
-    """Tasks that are not under way; waits for one."""
+    """Tasks that are not migrating; waits until there is one."""
     until = time.monotonic() + PATIENCE
     while True:
         busy = rig.follower.placing.wanted().keys() | asked.keys()

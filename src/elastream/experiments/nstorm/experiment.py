@@ -1,8 +1,8 @@
-"""N-Storm's evaluation of task migration (section 5.2) on real Spark: one query, random re-deployments, four schemes.
+"""N-Storm's evaluation of task migration (section 5.2) on Spark: one query, random re-deployments, four schemes.
 
-A word count reads as fast as it can, from a source that always has a batch of the same size ready, as the paper's clients
-feed its topology; so what a migration costs is missing from the total. State partitions are the tasks, executors the
-workers. What is measured and how it is judged is here; how it is shown is `nstorm_page`.
+A word count reads at full speed from a source that always has a batch of the same size ready, as the paper's clients feed
+its topology; the cost of a migration is therefore missing from the total. State partitions are the tasks, executors the
+workers. `rig` runs the cluster and query; `page` renders the results.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from elastream.experiments.nstorm.rig import Batch, Rig, Used
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
+from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
 from elastream.model.action import TaskId
 from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
 
@@ -27,9 +27,9 @@ __all__ = [
     "LEVELS",
     "PAPER",
     "QUICK",
-    "Case",
-    "Run",
-    "Setting",
+    "NStormCase",
+    "NStormRun",
+    "Schedule",
     "bars",
     "degraded",
     "per_second",
@@ -41,7 +41,7 @@ __all__ = [
 LEVELS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Levels of degradation of Fig. 9."""
 DRAWS = 20
-"""Random re-deployments to choose an even one from: the paper wants tasks evenly distributed after each."""
+"""Random re-deployments from which the most even one is chosen: the paper requires an even distribution after each."""
 
 PAPER: Mapping[str, Mapping[str, float]] = {
     "Storm, 1 task": {"seconds at >= 60 %": 279.0, "seconds at 100 %": 267.0, "total, Storm = 1": 1.0},
@@ -50,14 +50,14 @@ PAPER: Mapping[str, Mapping[str, float]] = {
     "N-Storm, 16 tasks": {"seconds at >= 60 %": 118.0},
     "N-Storm+, 16 tasks": {"seconds at >= 60 %": 84.0, "seconds at 100 %": 53.0, "total, N-Storm = 1": 1.11},
 }
-"""What sections 5.2.1 to 5.2.3 say in words of Figs. 9 and 10, of 600 s each."""
+"""Figures given in the text of sections 5.2.1 to 5.2.3 about Figs. 9 and 10, of 600 s each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One scheme with `moves` tasks in each re-deployment; scheme None: nothing is moved.
+class NStormCase:
+    """One scheme with `moves` tasks in each re-deployment; scheme None: no moves.
 
-    cycles: seconds between looks into the plan and at the query (T_S, T_W), None for those of the scheme.
+    cycles: seconds between reads of the plan and of the query's state (T_S, T_W); None: those of the scheme.
     """
 
     scheme: str | None
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name of the case in tables."""
         if self.scheme is None:
             return "no migration"
         cycles = "" if self.cycles is None else f", cycles {self.cycles[0]:g} s and {self.cycles[1]:g} s"
@@ -80,82 +80,81 @@ CYCLES_TRIED = ((10.0, 3.0), (3.0, 1.0), (1.0, 0.3), (0.3, 0.1))
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """How long each case runs, how often its tasks are re-deployed, which cases there are.
+class Schedule:
+    """Length of each case, frequency of re-deployments, and the cases.
 
-    Every case runs `rounds` times for `seconds`, forwards and backwards in turn, because machines and compilers warm up and
-    others may use the machine too. first: seconds into a round at which tasks are re-deployed for the first time, and
-    every `period` seconds from then on. hurry: what all cycles but those of the lazy scheme are divided by. warm: seconds
-    before the first round.
+    Every case runs `rounds` times for `seconds`, in forward and backward order alternately, because machines and compilers
+    warm up and other programs may run. first: seconds from the start of a round to its first re-deployment, repeated every
+    `period` seconds. hurry: divisor of all cycles except those of the lazy scheme. warm: seconds before the first round.
     """
 
     seconds: float
     period: float
     first: float
-    cases: tuple[Case, ...]
+    cases: tuple[NStormCase, ...]
     rounds: int = 1
     hurry: float = 1.0
     warm: float = 60.0
 
     @property
-    def order(self) -> tuple[Case, ...]:
-        """All rounds of all cases. Those that replace executors come last: the new ones are as slow as any that are new."""
+    def order(self) -> tuple[NStormCase, ...]:
+        """All rounds of all cases. Those that replace executors are last, because new executors are slow."""
         kept = [case for case in self.cases if case.scheme != EXECUTORS]
         others = [case for case in self.cases if case.scheme == EXECUTORS]
         return (*(case for turn in range(self.rounds) for case in kept[:: -1 if turn % 2 else 1]), *others * self.rounds)
 
-    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Setting":
-        """The same with fewer numbers of `moves`, without other cycles, and with about so many `seconds` a case."""
+    def reduced(self, moves: Sequence[int] | None = None, seconds: float | None = None) -> "Schedule":
+        """The setting with only these numbers of `moves`, without other cycles, and with about `seconds` per case."""
         cases = self.cases
         if moves is not None:
-            others = (Case(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
-            cases = (Case(None), *others, Case(EXECUTORS, min(moves)))
+            others = (NStormCase(scheme, number) for number in moves for scheme in (RESTART, ONLINE, LAZY))
+            cases = (NStormCase(None), *others, NStormCase(EXECUTORS, min(moves)))
         rounds = self.rounds if seconds is None else max(1, round(seconds / self.seconds))
         return replace(self, cases=cases, rounds=rounds)
 
 
-FULL = Setting(
+FULL = Schedule(
     60.0,
     60.0,
     10.0,
     (
-        Case(None),
-        *(Case(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
-        Case(EXECUTORS, 1),
-        *(Case(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
+        NStormCase(None),
+        *(NStormCase(scheme, moves) for moves in MOVES for scheme in (RESTART, ONLINE, LAZY)),
+        NStormCase(EXECUTORS, 1),
+        *(NStormCase(LAZY, 16, cycles) for cycles in CYCLES_TRIED),
     ),
     rounds=10,
 )
-"""600 s a case and a re-deployment every 60 s, as in section 5.2; each of the ten in a round of its own."""
-QUICK = Setting(
+"""600 s per case and a re-deployment every 60 s, as in section 5.2; each of the ten in a separate round."""
+QUICK = Schedule(
     6.0,
     6.0,
     0.5,
     (
-        *(Case(RESTART, 1), Case(ONLINE, 1), Case(LAZY, 1)),
-        *(Case(RESTART, 2), Case(LAZY, 2)),
-        Case(None),
-        *(Case(LAZY, 4), Case(RESTART, 4)),
-        *(Case(RESTART, 8), Case(LAZY, 8)),
-        *(Case(LAZY, 16), Case(RESTART, 16)),
+        *(NStormCase(RESTART, 1), NStormCase(ONLINE, 1), NStormCase(LAZY, 1)),
+        *(NStormCase(RESTART, 2), NStormCase(LAZY, 2)),
+        NStormCase(None),
+        *(NStormCase(LAZY, 4), NStormCase(RESTART, 4)),
+        *(NStormCase(RESTART, 8), NStormCase(LAZY, 8)),
+        *(NStormCase(LAZY, 16), NStormCase(RESTART, 16)),
     ),
     hurry=10.0,
     warm=12.0,
 )
-"""Shorter periods and cycles, one re-deployment a case, fewer cases: it shows that the experiment works, and proves less.
+"""Shorter periods and cycles, one re-deployment per case, fewer cases: a functional check with less evidence.
 
-With one round only, what is compared runs side by side, and the baseline in the middle."""
+With only one round, compared cases are adjacent, and the baseline is in the middle."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a case came to.
+class NStormRun:
+    """Results of a case.
 
-    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran where
-    it was sent to. traffic: bytes a second, by kind.
+    throughput: records in each second from its start. landing: seconds from a re-deployment until its last task ran on its
+    new host. traffic: bytes/s, by kind.
     """
 
-    case: Case
+    case: NStormCase
     throughput: tuple[float, ...]
     moved: int
     landing: tuple[float, ...]
@@ -168,10 +167,10 @@ class Run:
         return float(sum(self.throughput))
 
 
-def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[float, ...]:
-    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its time.
+def per_second(batches: Sequence[CommittedBatch], since: float, seconds: int) -> tuple[float, ...]:
+    """Records in each of `seconds` seconds from `since`: those of a batch are spread evenly over its duration.
 
-    Between batches there are none. A batch that is broken off has none; what repeats it has them.
+    There are none between batches, nor in an aborted batch; its repetition counts them.
     """
     edges = since + np.arange(seconds + 1)
     times, done, count = [-np.inf], [0.0], 0.0
@@ -182,20 +181,20 @@ def per_second(batches: Sequence[Batch], since: float, seconds: int) -> tuple[fl
     return tuple(np.diff(np.interp(edges, times[1:] or [0.0], done[1:] or [0.0])).tolist())
 
 
-def usual(none: Run, rounds: int) -> tuple[float, ...]:
-    """Records a second without migrations, for each second: the mean of its round, as machines change meanwhile."""
+def usual(none: NStormRun, rounds: int) -> tuple[float, ...]:
+    """Baseline records/s without migrations, for each second: the mean of its round, because machine speed varies."""
     means = np.reshape(none.throughput, (rounds, -1)).mean(axis=1)
     return tuple(np.repeat(means, len(none.throughput) // rounds).tolist())
 
 
 def degraded(throughput: Sequence[float], baseline: Sequence[float]) -> dict[float, int]:
-    """Seconds with at least each level of degradation against `baseline`, records in each second (Fig. 9)."""
+    """Seconds with at least each level of degradation relative to `baseline`, records in each second (Fig. 9)."""
     lost = 1 - np.asarray(throughput) / np.asarray(baseline)
     return {level: int((lost >= level - 1e-9).sum()) for level in LEVELS}
 
 
 def redeploy(at: Mapping[TaskId, str], hosts: Sequence[str], moves: int, chance: random.Random) -> dict[TaskId, str]:
-    """A random re-deployment: `moves` tasks, each to another host, of DRAWS drawn the one that leaves tasks most even."""
+    """A random re-deployment of `moves` tasks, each to another host: of DRAWS draws the most even one."""
     drawn = [_draw(at, hosts, moves, chance) for _ in range(DRAWS)]
     return min(drawn, key=lambda wanted: _spread(Counter({**at, **wanted}.values()), hosts))
 
@@ -214,23 +213,23 @@ def _spread(load: Counter[str], hosts: Sequence[str]) -> int:
     return max(load[host] for host in hosts) - min(load[host] for host in hosts)
 
 
-def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
-    """The project's bars (issue "Where tasks run", after section 5.2.1), as far as the cases that were run tell.
+def bars(runs: Sequence[NStormRun], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
+    """The project's bars (after section 5.2.1), as far as the cases that were run determine them.
 
-    rounds: of each case. wrong: counts that differ from a batch query's at the end.
+    rounds: of each case. wrong: final counts that differ from a batch query's.
     """
     by_case = {run.case: run for run in runs}
-    none = by_case[Case(None)]
+    none = by_case[NStormCase(None)]
     baseline = usual(none, rounds)
     checks = [Check("counts that differ from a batch query's", wrong, "0", wrong == 0, "project's bar")]
 
-    def added(run: Run, level: float) -> float:
-        """Seconds beyond those that there are without any migration."""
+    def added(run: NStormRun, level: float) -> float:
+        """Degraded seconds minus those without any migration."""
         return degraded(run.throughput, baseline)[level] - degraded(none.throughput, baseline)[level]
 
-    restart = by_case.get(Case(RESTART, 1))
+    restart = by_case.get(NStormCase(RESTART, 1))
     for scheme in (ONLINE, LAZY):
-        run = by_case.get(Case(scheme, 1))
+        run = by_case.get(NStormCase(scheme, 1))
         if run is None or restart is None:
             continue
         stopped, worst = added(run, 1.0), degraded(restart.throughput, baseline)[0.6]
@@ -248,7 +247,7 @@ def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
             )
         )
     for run in runs:
-        against = by_case.get(Case(RESTART, run.case.moves))
+        against = by_case.get(NStormCase(RESTART, run.case.moves))
         if run.case.scheme in (ONLINE, LAZY) and run.case.cycles is None and against is not None:
             ratio = run.total / against.total
             checks.append(
@@ -258,11 +257,11 @@ def bars(runs: Sequence[Run], rounds: int, wrong: int = 0) -> tuple[Check, ...]:
 
 
 def run_cases(
-    setting: Setting, progress: Callable[[str, int, int], None], seed: int = 1
-) -> tuple[list[Run], dict[str, Any]]:
-    """Run all cases on one cluster and one query; the runs, and what else is worth knowing.
+    setting: Schedule, progress: Callable[[str, int, int], None], seed: int = 1
+) -> tuple[list[NStormRun], dict[str, Any]]:
+    """Run all cases on one cluster and one query; returns the runs and further facts.
 
-    Raises EnvironmentProblem where the query fails.
+    Raises EnvironmentProblem if the query fails.
     """
     with tempfile.TemporaryDirectory(prefix="nstorm-") as folder, contextlib.closing(Rig(Path(folder))) as rig:
         order = setting.order
@@ -284,9 +283,9 @@ def run_cases(
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """A round of a case: when it began, epoch seconds, and what was counted in it."""
+    """A round of a case: its start, epoch seconds, and its counts."""
 
-    case: Case
+    case: NStormCase
     began: float
     moved: int
     landing: tuple[float, ...]
@@ -294,9 +293,9 @@ class _Stay:
     traffic: Mapping[str, float]
 
 
-def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting) -> Run:
-    """The rounds of one case as one run."""
-    return Run(
+def _together(stays: Sequence[_Stay], batches: Sequence[CommittedBatch], setting: Schedule) -> NStormRun:
+    """Combine the rounds of one case."""
+    return NStormRun(
         stays[0].case,
         tuple(second for stay in stays for second in per_second(batches, stay.began, int(setting.seconds))),
         sum(stay.moved for stay in stays),
@@ -306,7 +305,7 @@ def _together(stays: Sequence[_Stay], batches: Sequence[Batch], setting: Setting
     )
 
 
-def _run_case(rig: Rig, case: Case, setting: Setting, chance: random.Random) -> _Stay:
+def _run_case(rig: Rig, case: NStormCase, setting: Schedule, chance: random.Random) -> _Stay:
     scheme = Scheme(case.scheme) if case.scheme else Scheme.LAZY
     cycles = Cycles(*case.cycles) if case.cycles else CYCLES[scheme]
     hurry = setting.hurry if scheme is not Scheme.LAZY else 1.0

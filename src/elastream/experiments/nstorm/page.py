@@ -1,12 +1,13 @@
-"""The N-Storm experiment as people read it: its figures beside those of Figs. 8 to 11, curves, bars, how it was measured.
+"""Page of the N-Storm experiment: figures next to those of Figs. 8 to 11, curves, bars, and the method of measurement.
 
-Figures from Spark and the paper's never share a row. What is measured and computed is in `experiment`.
+Figures from Spark and the paper's never share a row. `experiment` measures and computes the figures.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.nstorm.experiment import (
     EXECUTORS,
     FULL,
@@ -16,25 +17,24 @@ from elastream.experiments.nstorm.experiment import (
     PAPER,
     QUICK,
     RESTART,
-    Case,
-    Run,
-    Setting,
+    NStormCase,
+    NStormRun,
+    Schedule,
     bars,
     degraded,
     run_cases,
     usual,
 )
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
 __all__ = ["outcome", "run_nstorm"]
 
 ALONE = 0.03
-"""Share of the cores that others may use of a machine that counts as free."""
+"""Fraction of the cores that other programs may use on a machine that counts as free."""
 
 SCHEMES = {RESTART: "Storm", EXECUTORS: "Storm*", ONLINE: "N-Storm", LAZY: "N-Storm+"}
-"""What the paper calls each scheme."""
+"""The paper's name of each scheme."""
 
 
 def run_nstorm(
@@ -45,10 +45,10 @@ def run_nstorm(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     moves: Sequence[int] | None = None,
     seconds: float | None = None,
-) -> Outcome:
+) -> Findings:
     """The experiment on Spark, or that part of it with so many `moves` and `seconds` a case.
 
-    sensitivity, workers: nothing here is assumed, and nothing can run side by side.
+    sensitivity, workers: ignored; there are no assumptions, and cases cannot run in parallel.
     """
     setting = (QUICK if quick else FULL).reduced(moves, seconds)
     began = time.monotonic()
@@ -56,11 +56,11 @@ def run_nstorm(
     return outcome(runs, setting, about, time.monotonic() - began)
 
 
-def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], seconds: float) -> Outcome:
-    """All that the runs say."""
+def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
+    """The findings of the runs."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
-    return Outcome(
+    return Findings(
         {
             "cases": {run.case.name: _figures(run, baseline, setting) for run in runs},
             "baseline (records/s, by round)": [round(baseline[int(n * setting.seconds)]) for n in range(setting.rounds)],
@@ -83,8 +83,8 @@ def outcome(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], sec
     )
 
 
-def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
-    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours and under them the paper's."""
+def degradation_table(runs: Sequence[NStormRun], setting: Schedule) -> Table:
+    """Seconds at each level (Fig. 9) and totals (Fig. 10), ours followed by the paper's."""
     baseline, each = _baseline(runs, setting), setting.seconds * setting.rounds
     restart = {run.case.moves: run.total for run in runs if run.case.scheme == RESTART}
     rows: list[tuple[str, ...]] = []
@@ -106,8 +106,8 @@ def degradation_table(runs: Sequence[Run], setting: Setting) -> Table:
     )
 
 
-def movement_table(runs: Sequence[Run]) -> Table:
-    """What moved, how soon it was there, and what it cost to say so (Fig. 11)."""
+def movement_table(runs: Sequence[NStormRun]) -> Table:
+    """Migrations, their time to land, and the control traffic (Fig. 11)."""
     rows = []
     for run in runs:
         landing = f"{sum(run.landing) / len(run.landing):.1f}" if run.landing else "-"
@@ -121,7 +121,7 @@ def movement_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
+def _page(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], checks: Sequence[Check]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Online nonstop task management for Storm-based engines (N-Storm and OTD, Zhang et al.), section 5.2, run on "
@@ -141,7 +141,7 @@ def _page(runs: Sequence[Run], setting: Setting, about: Mapping[str, Any], check
     return Page("N-Storm: task migration on a live query (Spark)", tuple(blocks))
 
 
-def _how(setting: Setting) -> str:
+def _how(setting: Schedule) -> str:
     each = setting.seconds * setting.rounds
     shorter = [f"{each:g} s a case instead of 600"] * (each < 600)
     shorter += [f"a re-deployment every {setting.period:g} s instead of 60"] * (setting.period < 60)
@@ -160,7 +160,7 @@ def _how(setting: Setting) -> str:
     )
 
 
-def _turns(setting: Setting) -> str:
+def _turns(setting: Schedule) -> str:
     if setting.rounds == 1:
         return f"Each case ran once, for {setting.seconds:g} s, in the order of the curves below."
     return (
@@ -188,7 +188,7 @@ def _verdict(checks: Sequence[Check]) -> str:
     return f"Missed: {missed}."
 
 
-def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str, Any]:
+def _figures(run: NStormRun, baseline: Sequence[float], setting: Schedule) -> dict[str, Any]:
     lost = degraded(run.throughput, baseline)
     return {
         "throughput by second": [round(value) for value in run.throughput],
@@ -202,7 +202,7 @@ def _figures(run: Run, baseline: Sequence[float], setting: Setting) -> dict[str,
     }
 
 
-def _plot(run: Run, baseline: Sequence[float]) -> Plot:
+def _plot(run: NStormRun, baseline: Sequence[float]) -> Plot:
     seconds = [float(second) for second in range(len(run.throughput))]
     return Plot(
         f"{run.case.name} (Spark)",
@@ -215,9 +215,9 @@ def _plot(run: Run, baseline: Sequence[float]) -> Plot:
     )
 
 
-def _baseline(runs: Sequence[Run], setting: Setting) -> tuple[float, ...]:
-    return usual(next(run for run in runs if run.case == Case(None)), setting.rounds)
+def _baseline(runs: Sequence[NStormRun], setting: Schedule) -> tuple[float, ...]:
+    return usual(next(run for run in runs if run.case == NStormCase(None)), setting.rounds)
 
 
-def _paper_name(case: Case) -> str:
+def _paper_name(case: NStormCase) -> str:
     return f"{SCHEMES.get(case.scheme or '', '')}, {case.moves} task{'s' * (case.moves != 1)}"

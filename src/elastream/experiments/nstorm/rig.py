@@ -1,7 +1,7 @@
-"""The cluster and the query of the N-Storm experiment, and what is measured on them.
+"""Test rig of the N-Storm experiment: the cluster, the query, and the measurements.
 
-One query for all cases: its checkpoint outlives even the cases that stop it, so that the counts at the end prove that no
-case has lost or doubled a record.
+All cases use one query; its checkpoint persists even through cases that stop it, so that the final counts prove that no
+case lost or duplicated a record.
 """
 
 import contextlib
@@ -19,34 +19,36 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from elastream.clouds.local.local import Local, LocalCluster
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
-__all__ = ["HOSTS", "PARTITIONS", "ROWS", "Batch", "Rig", "Used"]
+__all__ = ["HOSTS", "PARTITIONS", "ROWS", "CommittedBatch", "Rig", "Used"]
 
 HOSTS, PARTITIONS = 4, 16
-"""Executors of one slot each, and state partitions: the project's bar names both."""
+"""Executors of one slot each, and state partitions, as in the project's bar."""
 SENTENCE, VOCABULARY = 8, 20_000
-"""Words a record, and words there are."""
+"""Words per record, and size of the vocabulary."""
 ROWS = 40_000
-"""Records a batch: about a second of work for four executors on two cores."""
+"""Records per batch: about a second of work for four executors on two cores."""
 OPERATOR = "count"
-START_LIMIT, SETTLE_LIMIT = 180.0, 90.0
-"""Seconds that executors may take to come up, and that a placement may take to settle, on a busy machine."""
+START_LIMIT, SETTLE_LIMIT = 300.0, 300.0
+"""Time limits, seconds, for the start of executors and for a placement to take effect, on a busy machine."""
 CORES = os.cpu_count() or 1
 WORKER = HostType("worker", cores=1.0, slots=1, memory=1200.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A micro-batch that was committed: epoch seconds of its trigger and of its end, and the records it took."""
+class CommittedBatch:
+    """A committed micro-batch: epoch seconds of its trigger and its end, and its records."""
 
     start: float
     end: float
@@ -54,22 +56,29 @@ class Batch:
 
 
 class Rig:
-    """Four executors that word-count as fast as they can. Close it."""
+    """Four executors that run a word count at full speed; must be closed."""
 
     def __init__(
-        self, folder: Path, *, rows: int = ROWS, vocabulary: int = VOCABULARY, state_store: StateStore = "memory"
+        self,
+        folder: Path,
+        *,
+        hosts: int = HOSTS,
+        rows: int = ROWS,
+        vocabulary: int = VOCABULARY,
+        state_store: StateStore = "memory",
     ) -> None:
+        self._size = hosts
         self._folder, self._rows, self._vocabulary, self._state_store = folder, rows, vocabulary, state_store
-        self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * HOSTS, min_hosts=HOSTS), folder / "cluster")
+        self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
         self._leased = 0
         self._spark: SparkSession | None = None
         self._follower: Follower | None = None
-        self._batches: dict[tuple[str, int], Batch] = {}
+        self._batches: dict[tuple[str, int], CommittedBatch] = {}
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
         assert self._spark is not None
         return self._spark
 
@@ -81,26 +90,27 @@ class Rig:
 
     @property
     def confinement(self) -> str:
-        """What kind of hosts these are."""
-        return f"{HOSTS} processes of one slot each on one machine, sharing its {CORES} cores; no quota, no network limits"
+        """Description of how the hosts are limited."""
+        shared = f"one machine, sharing its {CORES} cores; no quota, no network limits"
+        return f"{self._size} processes of one slot each on {shared}"
 
     @property
     def hosts(self) -> list[str]:
-        """Addresses of all hosts that have an executor and were not sent away."""
+        """Addresses of all hosts that have an executor and were not ended."""
         return sorted(self._names.keys() & self._executors.by_address().keys())
 
     @property
     def at(self) -> dict[TaskId, str]:
-        """Address of each task, as the plan has it."""
+        """Planned address of each task."""
         return dict(self.plan.latest.hosts)
 
     def begin(self, warm: float) -> None:
-        """Start everything, spread the tasks evenly, and let it run for `warm` seconds.
+        """Start everything, spread the tasks evenly, and run for `warm` seconds.
 
-        The query runs no Python: nothing but its own batches can warm executors up for it.
+        The query runs no Python code: only its own batches can warm up executors.
         """
         master = self._cluster.start()
-        for _ in range(HOSTS):
+        for _ in range(self._size):
             self._lease()
         settings = settings_for(
             driver_address=self._cluster.driver_address,
@@ -108,47 +118,47 @@ class Rig:
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
             state_store=self._state_store,
-            small=CORES < HOSTS,
+            small=self._size > CORES,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
         self._spark = open_session(master, "nstorm", self._cluster.folder, {**settings, **kept})
-        self._executors = Executors(self.spark)
-        _until(lambda: len(self._executors.by_address()) == HOSTS, START_LIMIT, f"{HOSTS} executors")
+        self._executors = Executors(DriverSide(self.spark))
+        _until(lambda: len(self._executors.by_address()) == self._size, START_LIMIT, f"{self._size} executors")
         self.plan = AllocationStore(self._folder / "allocation.jsonl")
         self._traffic = _Traffic(self.spark)
         self._follower = Follower(
             self.spark, self._start, AllocationStore(self.plan.path), Scheme.LAZY, operator=OPERATOR, partitions=PARTITIONS
         )
         hosts = self.hosts
-        even = {TaskId(OPERATOR, index): hosts[index % HOSTS] for index in range(PARTITIONS)}
+        even = {TaskId(OPERATOR, index): hosts[index % self._size] for index in range(PARTITIONS)}
         _until(lambda: len(self.follower.placing.where()) == PARTITIONS, START_LIMIT, "the first batch")
         self.plan.publish(even, at=time.time(), why="spread evenly")
         self.settle()
         time.sleep(warm)
 
     def switch(self, scheme: Scheme, cycles: Cycles) -> None:
-        """Go on under another scheme."""
+        """Continue with another scheme."""
         self.follower.switch(scheme, cycles)
 
     def kill(self, address: str) -> None:
-        """End a host with all that runs on it, as if its plug had been pulled, and lease another."""
+        """Kill a host with all processes on it, and lease another."""
         self.follower.leaving.add(address)
         self._cluster.kill(self._names.pop(address))
         self._lease()
 
     def decommission(self, address: str) -> None:
-        """Ask a host to leave once what it runs is done, and lease another."""
+        """Decommission a host, which ends after its running tasks, and lease another."""
         self.follower.leaving.add(address)
         self._cluster.decommission(self._names.pop(address))
         self._lease()
 
     def settle(self) -> None:
-        """Wait until every task is where the plan has it and every executor is there; returns after one batch more."""
-        _until(lambda: self._there() and len(self.hosts) >= HOSTS, SETTLE_LIMIT, "the placement that was planned")
+        """Wait until every task is on its planned host and every executor is up, and for one more batch."""
+        _until(lambda: self._there() and len(self.hosts) >= self._size, SETTLE_LIMIT, "the placement that was planned")
         self.next_batch(SETTLE_LIMIT)
 
     def next_batch(self, limit: float) -> None:
-        """Wait for the end of a batch; raises EnvironmentProblem after `limit` seconds, or where the query failed."""
+        """Wait for the end of a batch. Raises EnvironmentProblem after `limit` seconds, or if the query failed."""
         ended = self.follower.ended
         _until(lambda: self._works() and self.follower.ended > ended, limit, "a batch")
 
@@ -157,11 +167,11 @@ class Rig:
         _until(lambda: self._works() and len(self.hosts) >= count, limit, f"{count} hosts")
 
     def arrival(self, asked: float) -> float | None:
-        """Seconds since `asked` (a clock of `time.time`) where all is as planned, else None."""
+        """Seconds since `asked` (epoch seconds) if all tasks are placed as planned, else None."""
         return time.time() - asked if self._there() else None
 
     def take(self) -> tuple[int, int, Counter[str]]:
-        """Restarts, landed migrations and bytes of control traffic so far; batches are noted."""
+        """Restarts, landed migrations and bytes of control traffic so far; also records the batches."""
         self._note()
         bytes_so_far = self._traffic.counted()
         bytes_so_far["plan written"] = self.plan.bytes_written
@@ -169,19 +179,19 @@ class Rig:
         return self.follower.restarts, len(self.follower.placing.landed), bytes_so_far
 
     @property
-    def batches(self) -> list[Batch]:
-        """All batches that were noted."""
+    def batches(self) -> list[CommittedBatch]:
+        """All recorded batches."""
         return list(self._batches.values())
 
     def finish(self) -> tuple[int, int]:
-        """Stop, and compare all counts with a batch query over the same records: batches committed, words counted wrong."""
+        """Stop, and compare all counts with a batch query over the same records: (batches committed, wrong words)."""
         self._note()
         self.follower.close()
         checkpoint = self._folder / "checkpoint"
         committed = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit()) + 1
         state = self.spark.read.format("statestore").load(str(checkpoint))
         counted = state.select(F.col("key.word").alias("word"), F.col("value.count").alias("n"))
-        # The words of all records are numbered from 0 on.
+        # The words of all records are numbered from 0.
         numbers = self.spark.range(committed * self._rows * SENTENCE)
         expected = numbers.select(self._word(F.col("id")).alias("word")).groupBy("word")
         both = counted.join(expected.agg(F.count("*").alias("m")), "word", "full_outer")
@@ -210,7 +220,7 @@ class Rig:
         self._note()
         source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self._rows)
         return (
-            self._words(source.option("numPartitions", HOSTS).load())
+            self._words(source.option("numPartitions", self._size).load())
             .groupBy("word")
             .count()
             .writeStream.outputMode("update")
@@ -223,20 +233,20 @@ class Rig:
     def _lease(self) -> None:
         self._leased += 1
         name = f"h{self._leased}"
-        self._cluster.lease(name)
+        self._cluster.spawn(name)
         self._names[self._cluster.address(name)] = name
 
     def _words(self, records: DataFrame) -> DataFrame:
-        """SENTENCE words for each record, the same whenever it is asked for."""
+        """SENTENCE words for each record, deterministic."""
         words = (self._word(F.col("value") * SENTENCE + k) for k in range(SENTENCE))
         return records.select(F.explode(F.array(*words)).alias("word"))
 
     def _word(self, number: Column) -> Column:
-        """Word `number` of all that there are."""
+        """Word `number` of the vocabulary."""
         return F.pmod(F.hash(number), F.lit(self._vocabulary))
 
     def _note(self) -> None:
-        """Take over the batches of the query that runs now, before it may be stopped."""
+        """Record the batches of the current query, before it may be stopped."""
         if self._follower is None:
             return
         query = self._follower.query
@@ -244,12 +254,14 @@ class Rig:
             if progress["numInputRows"]:
                 start = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
                 seconds = progress["durationMs"]["triggerExecution"] / 1000
-                self._batches[query.runId, progress["batchId"]] = Batch(start, start + seconds, progress["numInputRows"])
+                self._batches[query.runId, progress["batchId"]] = CommittedBatch(
+                    start, start + seconds, progress["numInputRows"]
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """CPU seconds so far: of the whole machine, of this process with all that it started, and there were to use."""
+    """CPU seconds so far: used on the whole machine, used by this process and its descendants, and available."""
 
     machine: float
     own: float
@@ -257,7 +269,7 @@ class Used:
 
     @staticmethod
     def now() -> "Used":
-        """As of now. Of a process that has ended, its parent knows what it used."""
+        """The current values; CPU time of ended processes is read from their parents."""
         own = psutil.Process()
         mine = 0.0
         for process in (own, *own.children(recursive=True)):
@@ -267,12 +279,12 @@ class Used:
         return Used(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice, mine, time.time() * CORES)
 
     def others(self, since: "Used") -> float:
-        """Share of the machine's cores that other programs have used since then."""
+        """Fraction of the machine's cores that other programs have used since `since`."""
         return max(0.0, self.machine - since.machine - (self.own - since.own)) / (self.available - since.available)
 
 
 class _Traffic:
-    """Bytes that pass the gateway for the threads that follow the plan, by counting what they send and get."""
+    """Counts the bytes sent and received over the gateway by the threads that follow the plan."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._bytes = 0

@@ -1,9 +1,8 @@
 """OTD's evaluation, simulated: Word Count, communication-intensive and computation-intensive, from Storm's even start.
 
-From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. What
-the paper leaves open stands in `Assumptions`; the page is `page`. A worker of the paper is a host here, with a core of
-its own, and its worker nodes are regions. `Case` and `Run` know nothing of the plant, so that another one fits beside
-`run_case`.
+From "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), section 5.3. The
+paper's workers are hosts of one core here, and its worker nodes are regions. `OtdAssumptions` holds values that the paper
+does not give; `page` renders the results.
 """
 
 import math
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from elastream.experiments.assumptions import assumed
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
@@ -33,10 +32,10 @@ __all__ = [
     "POLICIES",
     "SEEDS",
     "SIZES",
-    "Assumptions",
-    "Case",
     "Cluster",
-    "Run",
+    "OtdAssumptions",
+    "OtdCase",
+    "OtdRun",
     "bars",
     "best_use",
     "make",
@@ -47,16 +46,16 @@ __all__ = [
 APPLICATIONS = ("communication", "computation")
 """What limits the application (paper, section 5.3)."""
 POLICIES = ("even", "otd as published", "otd")
-"""Storm's even deployment, which stays; Algorithm 1 to the letter; and with the rule that a move must relieve somebody."""
+"""Storm's even deployment, unchanged; OTD as published; and OTD with the extension that a move must relieve a worker."""
 SECONDS, PERIOD = 600.0, 5.0
 """Length of a run, and seconds between rounds (paper, sections 5.2 and 5.3)."""
 SETTLED = 50.0
 """Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
 FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
-"""How many on the paper's own cluster. Half of twelve tasks calculate, drawn anew five times a run. In a quarter of all
-draws no worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its
-mean to about one point. The 25 draws of five runs had it five points too high. Fewer, where only a change is to be seen."""
+"""Numbers of seeds, full and quick. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no
+worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its mean to
+about one point. The 25 draws of five runs gave five points too much. Fewer suffice to show a change."""
 
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "communication": {
@@ -84,8 +83,8 @@ LESS_TRAFFIC, MORE_CPU, KEPT_CPU = 0.88, 0.51, 0.47
 
 
 @dataclass(frozen=True)
-class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled."""
+class OtdAssumptions:
+    """Values that the paper does not give, which can be halved and doubled."""
 
     words: float = assumed(12.0, "words a sentence", "about what novels have")
     sentence: float = assumed(70.0, "bytes", "so many words of about five letters, and blanks")
@@ -126,12 +125,12 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """As the tables call it."""
+        """Name of the cluster in tables."""
         return f"{self.nodes} nodes x {self.workers}"
 
     @property
     def hosts(self) -> int:
-        """Workers in all."""
+        """Number of workers."""
         return self.nodes * self.workers
 
 
@@ -142,26 +141,26 @@ SIZES = tuple(Cluster(nodes, 2, 3 * nodes, 6 * nodes) for nodes in (2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OtdCase:
     """One run."""
 
     application: str
     policy: str
     cluster: Cluster = MAIN
     seed: int = 1
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: OtdAssumptions = field(default_factory=OtdAssumptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a case came to. cpu: mean use of workers after the first SETTLED seconds. settled: the same without the SETTLED
-    seconds after every change of who calculates. remote, remote_end: part of what tasks send each other that goes between
-    nodes, mean over the run and at its end. rate: sentences/s done, as `cpu`. delay: seconds a record takes, likewise.
-    best: the mean CPU use that the exact packing would bring, NaN where not asked. warnings: rounds that said that
-    resources are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
+class OtdRun:
+    """Results of a case. cpu: mean use of workers after the first SETTLED seconds. settled: the same, without the SETTLED
+    seconds after every change of the calculating tasks. remote, remote_end: fraction of the traffic between tasks that
+    crosses nodes, mean over the run and at its end. rate: sentences/s, delay: seconds per record, both over the time of
+    `cpu`. best: mean CPU use under the exact packing, NaN if not computed. warnings: rounds with the remark that resources
+    are short. series: rows of (s, CPU, remote, sentences/s, moves so far).
     """
 
-    case: Case
+    case: OtdCase
     cpu: float
     settled: float
     remote: float
@@ -176,7 +175,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         return {
             "CPU use of workers, settled": self.settled,
             "CPU use of workers, mean": self.cpu,
@@ -189,12 +188,12 @@ class Run:
 
 
 HEAVY, SPLIT, COUNT = 1e-3, 2e-5, 1e-6
-"""Core-seconds a sentence with the calculation and without, and a word. Only their ratios matter: a run offers what keeps
-its cluster as busy as it shall be."""
+"""Core-seconds per sentence with the calculation and without, and per word. Only their ratios matter: the offered rate is
+chosen for the intended utilisation of the cluster."""
 
 
-def efforts(case: Case) -> Floats:
-    """Times the heavy work that a sentence costs at each task of Bolt 1; a row each interval."""
+def efforts(case: OtdCase) -> Floats:
+    """Cost of a sentence at each task of Bolt 1, as a multiple of the heavy work; shape (intervals, tasks)."""
     given, tasks = case.assumptions, case.cluster.first
     random = np.random.default_rng([case.seed, tasks])
     table = np.full((math.ceil(SECONDS / given.interval), tasks), given.light)
@@ -203,18 +202,18 @@ def efforts(case: Case) -> Floats:
     return table
 
 
-def word_shares(case: Case) -> Floats:
-    """Part of all words that each task of Bolt 2 counts."""
+def word_shares(case: OtdCase) -> Floats:
+    """Fraction of all words that each task of Bolt 2 counts; shape (tasks,)."""
     random = np.random.default_rng([case.seed, case.cluster.second, 7])
     ranks = np.arange(1, round(case.assumptions.vocabulary) + 1)
     found = np.bincount(random.integers(0, case.cluster.second, ranks.size), 1 / ranks, case.cluster.second)
     return np.asarray(found / found.sum())
 
 
-def best_use(case: Case) -> float:
-    """Mean CPU use over the intervals under the exact packing of all tasks, where the busiest worker sets the pace.
+def best_use(case: OtdCase) -> float:
+    """Mean CPU use over the intervals under the exact packing of all tasks, limited by the busiest worker.
 
-    The bound that the solver proves is taken for it, so no placement is above.
+    Uses the bound proven by the solver, so that no placement exceeds it.
     """
     counting = COUNT * case.assumptions.words * word_shares(case)
     found = []
@@ -225,7 +224,7 @@ def best_use(case: Case) -> float:
     return float(np.mean(found))
 
 
-def word_count(case: Case) -> Graph:
+def word_count(case: OtdCase) -> Graph:
     """Sentences, Bolt 1 that splits (and calculates), Bolt 2 that counts."""
     given = case.assumptions
     split = HEAVY if case.application == "computation" else SPLIT
@@ -243,8 +242,8 @@ def word_count(case: Case) -> Graph:
     )
 
 
-def make(case: Case) -> SimulatedPlant:
-    """The plant of a case, at time 0: tasks dealt over the workers in turn, those over the nodes."""
+def make(case: OtdCase) -> SimulatedPlant:
+    """The plant of a case, at time 0: tasks in round-robin order over the workers, workers over the nodes."""
     given, cluster = case.assumptions, case.cluster
     kinds = [HostType(f"n{k}", cores=1.0, billing=Billing(1.0), region=f"n{k}") for k in range(cluster.nodes)]
     if case.application == "computation":
@@ -272,7 +271,7 @@ def make(case: Case) -> SimulatedPlant:
     )
 
 
-def policy_of(case: Case) -> Policy:
+def policy_of(case: OtdCase) -> Policy:
     """Who decides; nobody for the even deployment."""
     if case.policy == "even":
         return Untouched()
@@ -280,14 +279,14 @@ def policy_of(case: Case) -> Policy:
 
 
 def between_nodes(seen: Observation) -> float:
-    """Part of what tasks send each other that goes from node to node."""
+    """Fraction of the traffic between tasks that crosses nodes."""
     regions = sorted({lease.type.region for lease in seen.leases.values()})
     node = np.array([regions.index(seen.leases[host].type.region) for host in seen.hosts.ids])
     within, between = seen.exchange.split(node[seen.tasks.host])
     return between / (within + between)
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: OtdCase) -> OtdRun:
     """Simulate one case."""
     plant = make(case)
     rows: list[tuple[float, ...]] = []
@@ -304,7 +303,7 @@ def run_case(case: Case) -> Run:
     later = table[:, 0] > SETTLED
     # A row stands for the period that ends with it.
     settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
-    return Run(
+    return OtdRun(
         case,
         float(table[later, 1].mean()),
         float(table[settled, 1].mean()),
@@ -320,7 +319,7 @@ def run_case(case: Case) -> Run:
     )
 
 
-def mean_of(runs: list[Run]) -> dict[str, float]:
+def mean_of(runs: list[OtdRun]) -> dict[str, float]:
     """Means of the runs' figures, over seeds."""
     return {name: float(np.mean([run.metrics[name] for run in runs])) for name in runs[0].metrics}
 

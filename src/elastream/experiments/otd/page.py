@@ -1,6 +1,6 @@
-"""The OTD experiment as people read it: its figures beside the paper's, curves like Figures 12 and 13, and sizes.
+"""Page of the OTD experiment: figures next to the paper's, curves as in Figures 12 and 13, and cluster sizes.
 
-Simulated figures and the paper's never share a row. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
     FEWER_SEEDS,
@@ -16,15 +17,14 @@ from elastream.experiments.otd.experiment import (
     POLICIES,
     SEEDS,
     SIZES,
-    Assumptions,
-    Case,
     Cluster,
-    Run,
+    OtdAssumptions,
+    OtdCase,
+    OtdRun,
     bars,
     mean_of,
     run_case,
 )
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.wording import percent
 
@@ -39,22 +39,22 @@ def run_otd(
     sensitivity: bool = False,
     workers: int = 2,
     progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Outcome:
+) -> Findings:
     """Both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
 
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
-    progress: called with (what is done, runs done, in all).
+    progress: called with (description, runs done, all runs).
     """
-    given = Assumptions()
+    given = OtdAssumptions()
     seeds = FEWER_SEEDS if quick else SEEDS
-    wanted = [Case(a, p, MAIN, seed, given) for a in APPLICATIONS for p in POLICIES for seed in _numbers(seeds, a)]
+    wanted = [OtdCase(a, p, MAIN, seed, given) for a in APPLICATIONS for p in POLICIES for seed in _numbers(seeds, a)]
     if not quick:
         wanted += [
-            Case(a, p, size, seed, given) for size in SIZES for a in APPLICATIONS for p in POLICIES for seed in (1, 2)
+            OtdCase(a, p, size, seed, given) for size in SIZES for a in APPLICATIONS for p in POLICIES for seed in (1, 2)
         ]
     if sensitivity:
         wanted += [
-            Case(a, p, MAIN, seed, varied)
+            OtdCase(a, p, MAIN, seed, varied)
             for varied in variations(given).values()
             for a in APPLICATIONS
             for p in ("even", "otd")
@@ -71,7 +71,7 @@ def _numbers(seeds: Mapping[str, int], application: str) -> range:
 
 
 def figures_of(
-    runs: Sequence[Run], cluster: Cluster, assumptions: Assumptions, seeds: Mapping[str, int] = SEEDS
+    runs: Sequence[OtdRun], cluster: Cluster, assumptions: OtdAssumptions, seeds: Mapping[str, int] = SEEDS
 ) -> Figures:
     """Means over the first `seeds`, by application and policy."""
     found: Figures = {}
@@ -91,12 +91,12 @@ def figures_of(
     return found
 
 
-def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
-    """All that the runs say; the bars are about the paper's own cluster."""
-    given = Assumptions()
+def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
+    """The findings of the runs; the bars apply to the paper's cluster."""
+    given = OtdAssumptions()
     main = figures_of(runs, MAIN, given)
     sizes = {size.name: found for size in SIZES if (found := figures_of(runs, size, given))["communication"]}
-    # The same seeds throughout: what the even start uses hangs on them.
+    # The same seeds throughout: the CPU use of the even start depends on them.
     varied = {"as assumed": figures_of(runs, MAIN, given, FEWER_SEEDS)}
     varied |= {
         f"{name} x {factor:g}": found
@@ -109,7 +109,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
     ]
     best = sum(exact) / len(exact)
     checks = bars(main)
-    return Outcome(
+    return Findings(
         {
             MAIN.name: main,
             "exact packing, CPU use of workers": best,
@@ -128,7 +128,7 @@ def outcome(runs: Sequence[Run], seconds: float) -> Outcome:
 
 
 def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
-    """What the figures hang on, in words."""
+    """Explanation of the figures."""
     cpu = {policy: main["computation"][policy]["CPU use of workers, settled"] for policy in POLICIES}
     text = (
         f"Computation-intensive: the even deployment uses {percent(cpu['even'])} of the workers' CPU, Algorithm 1 as "
@@ -142,7 +142,7 @@ def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
 
 
 def comparison(main: Figures, application: str) -> Table:
-    """Per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
     rows: list[tuple[str, ...]] = []
     for metric in main[application]["even"]:
         rows.append((f"{metric} (simulated)", *(_text(metric, main[application][p][metric]) for p in POLICIES)))
@@ -170,7 +170,7 @@ def size_table(sizes: Mapping[str, Figures]) -> Table:
 
 
 def _page(
-    runs: Sequence[Run],
+    runs: Sequence[OtdRun],
     main: Figures,
     sizes: Mapping[str, Figures],
     varied: Mapping[str, Figures],
@@ -209,15 +209,15 @@ def _page(
                 tuple(not any(c.missed for c in bars(found)) for found in varied.values()),
             )
         )
-    blocks.append(assumption_table(Assumptions()))
+    blocks.append(assumption_table(OtdAssumptions()))
     return Page("OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)", tuple(blocks))
 
 
-def _plots(runs: Sequence[Run], application: str) -> list[Plot]:
+def _plots(runs: Sequence[OtdRun], application: str) -> list[Plot]:
     first = {
         run.case.policy: run
         for run in reversed(runs)
-        if run.case.application == application and run.case.cluster == MAIN and run.case.assumptions == Assumptions()
+        if run.case.application == application and run.case.cluster == MAIN and run.case.assumptions == OtdAssumptions()
     }
     plots = []
     for column, what, y in ((1, "CPU use of workers", "part of their cores"), (2, "traffic between nodes", "part of all")):

@@ -1,8 +1,8 @@
-"""Where state partitions lie on a real Spark cluster, and what that does: queries made for it, hosts, and what is measured.
+"""Measures placements of state partitions on a Spark cluster: synthetic queries, hosts, and measurements.
 
-Placement matters for what exchanges with each other and for what is heavy, so the queries here have stages with state in a
-row whose partitions have favourite partners, and partitions that cost unequally. Hosts are worker processes with a CPU
-quota and, where the machine allows it, a link of their own. Which policies are compared is left to the experiments.
+Placement matters for tasks that exchange data and for heavy tasks. The queries have successive stages with state whose
+partitions prefer certain partners, and partitions of unequal cost. Hosts are worker processes with a CPU quota and, if the
+machine allows it, a separate network link. The experiments choose the policies.
 """
 
 import contextlib
@@ -10,11 +10,10 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -24,40 +23,54 @@ from elastream.clouds.local.local import Local
 from elastream.clouds.local.network import Link
 from elastream.model.cloud import HostType
 from elastream.model.errors import ElastreamError
-from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Composition, Floats, Frame, Metric, Observation
+from elastream.model.observation import Floats, Frame, Metric, Observation
 from elastream.model.plant import Plan, Policy
-from elastream.model.stages import Layout, Segment
 from elastream.planning.algorithms.exact import deviation
 from elastream.recording.directory import RunDirectory
 from elastream.spark.plant import SparkPlant
-from elastream.spark.queries.compiled import RunningSegment
-from elastream.spark.start import start_plant
-from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.meter import Meter
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.start import start_beside
 
-__all__ = ["HOST", "LINK", "PARTITIONS", "ROUND", "Moves", "Phase", "Query", "cluster", "network_kind", "phase", "settle"]
+__all__ = [
+    "HOST",
+    "LINK",
+    "PARTITIONS",
+    "ROUND",
+    "Moves",
+    "PlacementFigures",
+    "SteadyQuery",
+    "cluster",
+    "network_kind",
+    "operators_of",
+    "phase",
+    "settle",
+]
 
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
-"""Three of them are what two cores carry beside Spark's driver."""
+"""Two cores can run three of them in addition to Spark's driver."""
 HOSTS, PARTITIONS = 3, 6
 FAVOURITE = 0.9
-"""Of what a partition sends, the part that goes to its partner; the rest goes to all alike."""
+"""Fraction of a partition's output that goes to its preferred partner; the rest is spread evenly."""
 GROUPS = 128
 """Keys of the second stage a partition: what is aggregated before it is sent is one record a key."""
 SEED = 1
 ROUND = 5.0
 """Seconds between a move that landed and the next question, as in the paper: one to three batches."""
+INTERVAL = 0.1
+"""Seconds between the starts of two batches, at least: less than any of them takes."""
 LANDING, WARMING = 40.0, 60.0
 """Seconds that moves are given to land, and a query that has just started to have batches that are measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A query whose batches follow each other without a pause.
+WatchedPlant: TypeAlias = SparkPlant[WatchedQueries]
 
-    name: of its first keyed operator. partner: name of a second one behind it, or none. rows: a batch. steps: of a harmonic
+
+@dataclass(frozen=True, slots=True)
+class SteadyQuery:
+    """A query whose batches follow each other without a pause (always a full batch ready).
+
+    partner: what a second stage with state behind the first one does, or nothing. rows: a batch. steps: of a harmonic
     number that the first stage works out for a record, mean over partitions. skew: exponent of the Zipf distribution by
     which those differ from partition to partition, 0 for alike. payload: bytes that a record carries to the first stage;
     sent: bytes that a record carries from it to the second.
@@ -71,11 +84,6 @@ class Query:
     payload: int = 0
     sent: int = 0
 
-    @property
-    def keyed(self) -> tuple[str, ...]:
-        """Its operators with state, upstream first."""
-        return (self.name, self.partner) if self.partner else (self.name,)
-
     def weights(self) -> list[int]:
         """Steps a record, by partition."""
         share = np.arange(1, PARTITIONS + 1) ** -self.skew
@@ -84,14 +92,14 @@ class Query:
 
 
 class Moves(NamedTuple):
-    """How a placement came about: moves of state partitions that landed, and that the plant refused."""
+    """Moves of state partitions of a placement: number landed, and number refused by the plant."""
 
     landed: int
     refused: int
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PlacementFigures:
     """What was measured while one placement stood. cpu, link: by host, part of its quota and of its link in use.
 
     sent: bytes/s of shuffles from host (row) to host (column), on the diagonal what stays there; sources' included.
@@ -110,12 +118,12 @@ class Phase:
 
     @property
     def crossing_share(self) -> float:
-        """Part of what tasks with state send each other that goes from host to host."""
+        """Fraction of the traffic between tasks with state that crosses hosts."""
         return self.crossing / (self.within + self.crossing)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by the names of the tables."""
+        """All figures, by their names in tables."""
         found = {
             "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
             "CPU of hosts (deviation)": _deviation(self.cpu),
@@ -135,23 +143,8 @@ def _deviation(used: Sequence[float]) -> float:
     return deviation(np.array(used), np.ones(len(used)))
 
 
-def graph_of(queries: Sequence[Query]) -> Graph:
-    """The queries as a dataflow."""
-    operators: list[Operator] = []
-    edges: list[Edge] = []
-    for query in queries:
-        chain = [
-            Operator(f"{query.name} source", Kind.SOURCE),
-            *(Operator(each, Kind.KEYED, alternates=(Alternate("as written"),), key=("key",)) for each in query.keyed),
-            Operator(f"{query.name} sink", Kind.SINK),
-        ]
-        operators += chain
-        edges += [Edge(a.name, b.name) for a, b in pairwise(chain)]
-    return Graph("placement", tuple(operators), tuple(edges))
-
-
-def frame_of(spark: SparkSession, query: Query) -> DataFrame:
-    """What the query does: drop records seen before, work on the rest, and count them by a key of their partner's."""
+def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
+    """The query's frame: drops duplicate records, works on the rest, and counts them by a key of the partner partition."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", query.rows).option("numPartitions", HOSTS)
     numbers = rows.load().withColumn("payload", _bytes(query.payload)).withWatermark("timestamp", "5 seconds")
     fresh = numbers.dropDuplicatesWithinWatermark(["value"]).withColumn("p", F.expr(f"pmod(hash(value), {PARTITIONS})"))
@@ -175,59 +168,30 @@ def frame_of(spark: SparkSession, query: Query) -> DataFrame:
 
 
 def _bytes(count: int) -> Any:
-    """About `count` characters that hardly compress, different in every record."""
+    """About `count` characters that hardly compress, unique per record."""
     parts = [F.sha2(F.concat(F.col("value").cast("string"), F.lit(f"/{n}")), 512) for n in range(-(-count // 128))]
     return F.concat(*parts) if parts else F.lit("")
 
 
-def starter(queries: Sequence[Query]) -> Callable[..., tuple[RunningSegment, ...]]:
-    """What starts the queries instead of the compiler."""
-
-    def start(
-        spark: SparkSession,
-        layout: Layout,
-        directory: RunDirectory,
-        composition: Composition,
-        *,
-        state_partitions: int,
-        batch_seconds: float,
-        interval: float,
-    ) -> tuple[RunningSegment, ...]:
-        spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
-        codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
-        segments = {operator: segment for segment in layout.segments for operator in segment.operators}
-        return tuple(_started(spark, query, segments[query.name], directory, codec, meter, interval) for query in queries)
-
-    return start
-
-
-def _started(
-    spark: SparkSession,
-    query: Query,
-    segment: Segment,
-    directory: RunDirectory,
-    codec: CompositionCodec,
-    meter: Meter,
-    interval: float,
-) -> RunningSegment:
-    checkpoint, control = directory.checkpoint(segment.name), directory.control(segment.name)
-    writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
-    running = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime=f"{interval:g} seconds").start()
-    return RunningSegment(segment, running, checkpoint, control, False, query.keyed, meter, codec, {}, {})
+def begin(spark: SparkSession, queries: Sequence[SteadyQuery], directory: RunDirectory) -> None:
+    """Start the queries, one batch after the other."""
+    for query in queries:
+        writer = frame_of(spark, query).writeStream.outputMode("update" if query.partner else "append").format("noop")
+        checkpoint = writer.queryName(query.name).option("checkpointLocation", str(directory.checkpoint(query.name)))
+        checkpoint.trigger(processingTime=f"{INTERVAL:g} seconds").start()
 
 
 @contextlib.contextmanager
-def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
+def cluster(queries: Sequence[SteadyQuery]) -> Iterator[WatchedPlant]:
     """The queries on a cluster of their own, gone afterwards; on hosts without links of their own where those cannot be."""
     with tempfile.TemporaryDirectory(prefix="experiment-") as name:
-        plant = start_plant(
-            graph_of(queries),
+        directory = RunDirectory.create(Path(name) / "runs", "placement")
+        plant = start_beside(
+            lambda spark: begin(spark, queries, directory),
             Local(HOST, min_hosts=HOSTS, max_hosts=HOSTS, network=LINK),
-            RunDirectory.create(Path(name) / "runs", "placement"),
+            directory,
             target_latency=5.0,
-            batch_seconds=0.1,
             state_partitions=PARTITIONS,
-            start=starter(queries),
         )
         try:
             yield plant
@@ -235,14 +199,14 @@ def cluster(queries: Sequence[Query]) -> Iterator[SparkPlant]:
             plant.close()
 
 
-def network_kind(plant: SparkPlant) -> str:
+def network_kind(plant: WatchedPlant) -> str:
     """Which kind of network the hosts were on, in words."""
-    if plant.cluster.link_rate > 0:
+    if plant.hosts.provider.terms.link_rate > 0:
         return f"a network namespace each, joined by a bridge, the link limited by tc (token bucket) to {LINK}, not delayed"
     return "loopback of one machine, which nothing limits: use of links is in parts of a rate that no link had"
 
 
-def settle(plant: SparkPlant, policy: Policy, seconds: float) -> Moves:
+def settle(plant: WatchedPlant, policy: Policy, seconds: float) -> Moves:
     """Let `policy` move tasks for `seconds`: it is asked once ROUND has passed since what it asked for before has landed.
 
     Ends earlier where it asked for nothing twice in a row. Raises ElastreamError where a query fails, or nothing is known
@@ -264,7 +228,13 @@ def settle(plant: SparkPlant, policy: Policy, seconds: float) -> Moves:
     return Moves(len(plant.placing.landed) - before, refused)
 
 
-def _over_a_round(plant: SparkPlant) -> Observation:
+def operators_of(plant: WatchedPlant, name: str) -> tuple[str, ...]:
+    """Names of the stages with state of a query, once its tasks are known."""
+    _await_measured(plant)
+    return next(query.operators for query in plant.queries.live if query.name == name)
+
+
+def _over_a_round(plant: WatchedPlant) -> Observation:
     """What is seen at the end of a round, with the use of hosts' CPU over all of it: within a batch it goes up and down."""
     hosts = tuple(plant.hosts.usable)
     began, before = time.monotonic(), _cpu(plant, hosts)
@@ -277,7 +247,7 @@ def _over_a_round(plant: SparkPlant) -> Observation:
     return replace(seen, hosts=frame)
 
 
-def _await_measured(plant: SparkPlant) -> None:
+def _await_measured(plant: WatchedPlant) -> None:
     until = time.monotonic() + WARMING
     while not _measured(_looked(plant)):
         if time.monotonic() > until:
@@ -289,7 +259,7 @@ def _measured(seen: Observation) -> bool:
     return len(seen.tasks) > 0 and not bool(np.isnan(seen.tasks.column(Metric.BUSY_CORES)).any())
 
 
-def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
+def phase(plant: WatchedPlant, moves: Moves, seconds: float) -> PlacementFigures:
     """Measure for `seconds` what goes on under the placement as it is."""
     hosts = tuple(plant.hosts.usable)
     began, clock, before = time.time(), time.monotonic(), _cpu(plant, hosts)
@@ -297,8 +267,8 @@ def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
     sent: list[Floats] = []
     while time.monotonic() < clock + seconds:
         seen.append(_looked(plant))
-        host_of = {executor.id: host for host in hosts if (executor := plant.hosts.executor(host)) is not None}
-        sent.append(plant.task_telemetry.between(host_of, hosts))
+        assert plant.instruments.traffic is not None
+        sent.append(plant.instruments.traffic.between(plant.hosts.host_of(), hosts))
         time.sleep(1.0)
     passed = time.monotonic() - clock
     cpu = tuple((b - a) / passed / HOST.cores for a, b in zip(before, _cpu(plant, hosts), strict=True))
@@ -308,13 +278,8 @@ def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
         for host in hosts
     )
     within, crossing = np.nanmean([each.exchange.split(each.tasks.host) for each in seen], axis=0).tolist()
-    batches = [
-        batch
-        for running in plant.running
-        for batch in plant.telemetry.recent(running.segment.name)
-        if batch.rows and began <= batch.end
-    ]
-    return Phase(
+    batches = [batch for query in plant.queries.live for batch in query.batches if batch.rows and began <= batch.end]
+    return PlacementFigures(
         cpu,
         link,
         tuple(map(tuple, np.nanmean(sent, axis=0).tolist())),
@@ -326,13 +291,14 @@ def phase(plant: SparkPlant, moves: Moves, seconds: float) -> Phase:
     )
 
 
-def _cpu(plant: SparkPlant, hosts: Sequence[str]) -> list[float]:
-    used = [plant.cluster.cpu_seconds(host) for host in hosts]
+def _cpu(plant: WatchedPlant, hosts: Sequence[str]) -> list[float]:
+    measured = plant.hosts.provider.measure()
+    used = [measured[host].cpu_seconds if host in measured else None for host in hosts]
     return [float("nan") if each is None else each for each in used]
 
 
-def _looked(plant: SparkPlant) -> Observation:
-    for each in plant.running:
-        if not each.query.isActive:
-            raise ElastreamError(f"the query of {each.segment.name!r} has failed: {str(each.query.exception())[:300]}")
-    return plant.observe()
+def _looked(plant: WatchedPlant) -> Observation:
+    seen = plant.observe()
+    if gone := [query.name for query in plant.queries.all if query.run_id is None]:
+        raise ElastreamError(f"the query {gone[0]!r} has failed")
+    return seen

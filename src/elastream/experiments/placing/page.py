@@ -1,7 +1,7 @@
-"""OTD and Elastic Allocator on a real Spark cluster at small scale, against even and random placement, as people read it.
+"""Pages of OTD and Elastic Allocator on a small Spark cluster, compared with even and random placement.
 
-Figures from Spark stand in no table with simulated ones, and the papers' in tables of their own. What is measured is
-measured in `on_spark`; the same policies at the papers' scale are simulated elsewhere.
+Tables never mix figures from Spark, simulated ones and the papers'. `on_spark` measures the figures; `experiments.otd` and
+`experiments.elastic_allocator` simulate the same policies at the papers' scale.
 """
 
 import statistics
@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from elastream.experiments.outcome import Check, Outcome, check_table, environment
+from elastream.experiments.findings import Check, Findings, check_table, environment
 from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.placing.on_spark import (
     HOST,
     HOSTS,
     PARTITIONS,
     ROUND,
-    Phase,
-    Query,
+    PlacementFigures,
+    SteadyQuery,
     cluster,
     network_kind,
+    operators_of,
     phase,
     settle,
 )
@@ -33,23 +34,23 @@ __all__ = ["allocator_outcome", "otd_outcome", "run_elastic_allocator_spark", "r
 Progress = Callable[[str, int, int], None]
 
 MEASURED, QUICK_MEASURED = 15.0, 8.0
-"""Seconds that a placement is measured for: four batches and more, and enough to see that everything works."""
+"""Seconds of measurement per placement: at least four batches; with `quick` a functional check."""
 PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0
 """Seconds that placements at once, and those of one move a round, have to come about; both end when nothing is asked."""
 HIGH, LOW = 0.75, 0.65
 """OTD's bounds of high and low load, which the paper does not give. In micro-batches even the busiest host, for which all
 others wait, itself waits for the driver between two stages: it is used to some three quarters to nine tenths."""
 
-CASES: Mapping[str, Query] = {
-    "communication": Query("distinct", 2000, "count", sent=8192),
-    "computation": Query("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
+CASES: Mapping[str, SteadyQuery] = {
+    "communication": SteadyQuery("distinct", 2000, "count", sent=8192),
+    "computation": SteadyQuery("distinct", 2000, "count", steps=16000, skew=1.0, sent=128),
 }
 """Application by what limits it, as in the paper, section 5.3: what the first stage sends on, so much that links are
 busy for a good part of a batch; or harmonic numbers in it, so many that working them out is most of a batch."""
 RUNNING, ALLOCATED = "words", "topk"
 BESIDE = (
-    Query(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
-    Query(ALLOCATED, 1000, steps=4000, skew=1.0, payload=4096),
+    SteadyQuery(RUNNING, 1000, steps=8000, skew=1.0, payload=2048),
+    SteadyQuery(ALLOCATED, 1000, steps=4000, skew=1.0, payload=4096),
 )
 """What runs already, and what is allocated beside it."""
 
@@ -71,18 +72,18 @@ CPU, SPREAD = "CPU of hosts (mean, of the quota)", "CPU of hosts (deviation)"
 
 def run_otd_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
-    """Both kinds of application, each on a cluster of its own; `sensitivity` and `workers` change nothing.
+) -> Findings:
+    """Run both kinds of application, each on a separate cluster; `sensitivity` and `workers` are ignored.
 
     quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
     """
-    begun, found, kinds = time.monotonic(), dict[str, dict[str, Phase]](), dict[str, None]()
+    begun, found, kinds = time.monotonic(), dict[str, dict[str, PlacementFigures]](), dict[str, None]()
     cases = dict(list(CASES.items())[: 1 if quick else None])
     for number, (case, query) in enumerate(cases.items()):
         progress(case, number, len(cases))
         with cluster([query]) as plant:
             kinds.update({plant.confinement: None, network_kind(plant): None})
-            # Executors get faster for as long as they compile: even is measured on both sides of OTD.
+            # Executors get faster while they compile: even is measured before and after OTD.
             steps: tuple[tuple[str, Policy, float], ...] = (
                 ("even", Even(), PLACED),
                 (OTD, Otd(HIGH, LOW, period=ROUND), QUICK_ROUNDS if quick else ROUNDS),
@@ -95,8 +96,8 @@ def run_otd_spark(
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
-def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], seconds: float) -> Outcome:
-    """All that the runs say: phases by case and name. kinds: what hosts and network they were on."""
+def otd_outcome(found: Mapping[str, Mapping[str, PlacementFigures]], kinds: Sequence[str], seconds: float) -> Findings:
+    """The findings of the runs: phases by case and name. kinds: descriptions of hosts and network."""
     checks = [check for case, phases in found.items() for check in _otd_bars(case, phases)]
     tables = [table for case, phases in found.items() for table in _tables(f"{case}-intensive, on Spark", phases)]
     paper = [
@@ -115,16 +116,17 @@ def otd_outcome(found: Mapping[str, Mapping[str, Phase]], kinds: Sequence[str], 
 
 def run_elastic_allocator_spark(
     *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Outcome:
+) -> Findings:
     """A query allocated beside one that runs, evenly, by chance and by the allocator; otherwise as `run_otd_spark`.
 
     quick: one random placement and not three, measured for less long.
     """
-    begun, mine = time.monotonic(), (ALLOCATED,)
+    begun = time.monotonic()
     measured = QUICK_MEASURED if quick else MEASURED
     with cluster(BESIDE) as plant:
         kinds = (plant.confinement, network_kind(plant))
-        settle(plant, Even((RUNNING,)), PLACED)
+        mine = operators_of(plant, ALLOCATED)
+        settle(plant, Even(operators_of(plant, RUNNING)), PLACED)
         steps: list[tuple[str, Policy]] = [
             ("even", Even(mine)),
             *((f"random, seed {seed}", Random(seed, mine)) for seed in ((1,) if quick else (1, 2, 3))),
@@ -138,8 +140,8 @@ def run_elastic_allocator_spark(
     return allocator_outcome(found, kinds, time.monotonic() - begun)
 
 
-def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds: float) -> Outcome:
-    """The same of the allocated query: phases by name."""
+def allocator_outcome(found: Mapping[str, PlacementFigures], kinds: Sequence[str], seconds: float) -> Findings:
+    """The findings for the allocated query: phases by name."""
     ours = found[GMA].metrics
     source = "paper, section V-B: lowest deviation and highest utilisation of the three"
     checks = [
@@ -163,7 +165,7 @@ def allocator_outcome(found: Mapping[str, Phase], kinds: Sequence[str], seconds:
     return _outcome("Elastic Allocator on Spark", prose, figures, {}, checks, tables, kinds, seconds)
 
 
-def _otd_bars(case: str, phases: Mapping[str, Phase]) -> list[Check]:
+def _otd_bars(case: str, phases: Mapping[str, PlacementFigures]) -> list[Check]:
     even, otd = _mean(phases, "even"), phases[OTD].metrics
     found = [
         _all_accepted(case, phases),
@@ -188,21 +190,21 @@ def _otd_bars(case: str, phases: Mapping[str, Phase]) -> list[Check]:
     return found
 
 
-def _mean(phases: Mapping[str, Phase], policy: str) -> dict[str, float]:
-    """Means of the figures of all phases that `policy` made."""
+def _mean(phases: Mapping[str, PlacementFigures], policy: str) -> dict[str, float]:
+    """Means of the figures over all phases of `policy`."""
     mine = [each.metrics for name, each in phases.items() if name.startswith(policy)]
     return {name: statistics.fmean(each[name] for each in mine) for name in mine[0]}
 
 
-def _all_accepted(who: str, phases: Mapping[str, Phase]) -> Check:
+def _all_accepted(who: str, phases: Mapping[str, PlacementFigures]) -> Check:
     refused = sum(each.moves.refused for each in phases.values())
     return Check(
         f"{who}: moves that the plant refused", refused, "0", refused == 0, "the plants take what policies propose"
     )
 
 
-def _tables(caption: str, phases: Mapping[str, Phase]) -> tuple[Table, Table]:
-    """All figures, and what hosts sent each other."""
+def _tables(caption: str, phases: Mapping[str, PlacementFigures]) -> tuple[Table, Table]:
+    """A table of all figures, and one of the traffic between hosts."""
     every = tuple(phases.values())
     figures = tuple((name, *(_text(name, each.metrics.get(name)) for each in every)) for name in every[0].metrics)
     use = (
@@ -234,14 +236,14 @@ def _outcome(
     tables: Sequence[Table],
     kinds: Sequence[str],
     seconds: float,
-) -> Outcome:
+) -> Findings:
     seconds = round(seconds, 1)
     about = Prose(
         f"Hosts: {'; '.join(kinds)}. Figures are measured on Spark. Deviation is the root "
         "of the summed squares off the mean."
     )
     blocks: list[Block] = [Prose(prose), about, check_table(checks, "Spark"), *tables]
-    return Outcome(
+    return Findings(
         {**figures, "seconds": seconds},
         paper,
         tuple(checks),

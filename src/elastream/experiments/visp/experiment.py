@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from elastream.experiments.cases import run_all
-from elastream.experiments.outcome import Check
+from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
@@ -18,7 +18,7 @@ from elastream.experiments.visp.manufacturing import (
     PENALTY,
     PROVISIONING,
     RUN_SECONDS,
-    Assumptions,
+    VispAssumptions,
     docker_host,
     loads,
     manufacturing,
@@ -33,13 +33,13 @@ from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.simulation import SimulatedPlant, Travel, make_plant
 from elastream.simulation.result import released_early
 
-__all__ = ["COLUMNS", "PATTERNS", "Case", "Run", "Statistic", "bars", "cases", "run_case", "run_cases", "tabulate"]
+__all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "run_cases", "tabulate"]
 
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
 COLUMNS = (*(f"btu {minutes}" for minutes in BTUS), *(f"threshold {minutes}" for minutes in BTUS))
 LEVELS: Mapping[str, float] = {"real-time": 1.0, "near-real-time": 2.0, "relaxed": 5.0}
-"""Compliance levels: how often the service level a duration may be (paper, metrics)."""
+"""Compliance levels: allowed duration as a multiple of the service level (paper, metrics)."""
 SEEDS = (1, 2, 3)
 
 REQUIRED_POINTS = 0.15
@@ -49,13 +49,13 @@ REQUIRED_SAVING = 0.20
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class VispCase:
     """One run: a pattern, a seed, and the BTU-based policy with units of `minutes`, or (None) the threshold-based one."""
 
     pattern: str
     minutes: int | None
     seed: int
-    assumptions: Assumptions = field(default_factory=Assumptions)
+    assumptions: VispAssumptions = field(default_factory=VispAssumptions)
 
     @property
     def policy(self) -> Policy:
@@ -66,18 +66,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tables and progress call it."""
+        """Name of the case in tables and progress."""
         return "threshold" if self.minutes is None else f"btu {self.minutes}"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What a case came to; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
+class VispRun:
+    """Results of a case; mappings by BTU in minutes hold one entry for the BTU-based policy, three for the threshold.
 
     late: items beyond each level. series: rows of (minutes, records/s offered, instances, hosts).
     """
 
-    case: Case
+    case: VispCase
     items: float
     late: Mapping[str, float]
     cost: Mapping[int, float]
@@ -106,7 +106,7 @@ class Run:
         return self.upscalings + self.downscalings + self.migrations
 
     def metrics(self, minutes: int) -> dict[str, float]:
-        """All figures under one BTU, by the names of the tables."""
+        """All figures under one BTU, by their names in tables."""
         return {
             **{f"{level} compliance": self.compliance(level) for level in LEVELS},
             "resource cost": self.cost[minutes],
@@ -127,14 +127,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """Mean and sample standard deviation over seeds; NaN values are left out."""
+    """Mean and sample standard deviation over seeds; NaN values are ignored."""
 
     mean: float
     deviation: float
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Statistic":
-        """Of these values; NaN where none is known."""
+        """The statistic of `values`; NaN if none is known."""
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return cls(math.nan, math.nan)
@@ -142,14 +142,14 @@ class Statistic:
 
 
 def cases(
-    names: Sequence[str] = PATTERNS, seeds: Sequence[int] = SEEDS, assumptions: Assumptions | None = None
-) -> list[Case]:
+    names: Sequence[str] = PATTERNS, seeds: Sequence[int] = SEEDS, assumptions: VispAssumptions | None = None
+) -> list[VispCase]:
     """Every case of these patterns and seeds; 48 for all."""
-    given = assumptions or Assumptions()
-    return [Case(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
+    given = assumptions or VispAssumptions()
+    return [VispCase(name, minutes, seed, given) for name in names for minutes in (*BTUS, None) for seed in seeds]
 
 
-def make(case: Case, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
+def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     """The plant of a case, at time 0: one host, every operator once."""
     assumptions = case.assumptions
     return make_plant(
@@ -161,7 +161,7 @@ def make(case: Case, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
     )
 
 
-def run_case(case: Case) -> Run:
+def run_case(case: VispCase) -> VispRun:
     """Simulate one case."""
     assumptions = case.assumptions
     plant = make(case)
@@ -171,7 +171,7 @@ def run_case(case: Case) -> Run:
         for minutes in ([case.minutes] if case.minutes else BTUS)
     }
     series, margin = result.series, plant.settings.early_margin
-    return Run(
+    return VispRun(
         case,
         result.judged,
         {level: result.late(factor) for level, factor in LEVELS.items()},
@@ -190,14 +190,14 @@ def run_case(case: Case) -> Run:
 
 
 def rebilled(lease: Lease, type: HostType) -> Lease:
-    """The same lease as it would have been billed for a host of `type`."""
+    """The lease with the billing of `type`."""
     return replace(lease, type=type)
 
 
 def run_cases(
-    wanted: Sequence[Case], workers: int = 2, progress: Callable[[Case, int, int], None] = lambda *_: None
-) -> tuple[list[Run], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers need not do so."""
+    wanted: Sequence[VispCase], workers: int = 2, progress: Callable[[VispCase, int, int], None] = lambda *_: None
+) -> tuple[list[VispRun], float]:
+    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
     make(wanted[0]).advance(MONITORING)
     return run_all(run_case, wanted, workers, progress)
 
@@ -205,7 +205,7 @@ def run_cases(
 Figures = Mapping[str, Mapping[str, Mapping[str, Statistic]]]
 
 
-def tabulate(runs: Sequence[Run]) -> Figures:
+def tabulate(runs: Sequence[VispRun]) -> Figures:
     """pattern -> column (`"btu 10"`, ..., `"threshold 60"`) -> metric -> mean and deviation over the seeds."""
     found: dict[str, dict[str, dict[str, Statistic]]] = {}
     for pattern in dict.fromkeys(run.case.pattern for run in runs):

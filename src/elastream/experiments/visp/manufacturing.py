@@ -1,7 +1,7 @@
 """VISP's manufacturing scenario for the simulator: nine operators, three sensors, four arrival patterns.
 
 From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), Tables 1 and 2, Figures
-1 and 7. What the paper leaves open stands in `Assumptions`, each with its reason, so that it can be halved and doubled.
+1 and 7. `VispAssumptions` holds values that the paper does not give, with reasons; they can be halved and doubled.
 """
 
 import math
@@ -19,7 +19,7 @@ from elastream.workload import random_walk, steps
 
 __all__ = [
     "BTU_PRICES",
-    "Assumptions",
+    "VispAssumptions",
     "docker_host",
     "loads",
     "manufacturing",
@@ -30,7 +30,7 @@ __all__ = [
 RUN_SECONDS = 7200.0
 """Paper, data arrival pattern: 120 min."""
 TICK = 0.480
-"""Seconds between emissions; what Table 1 gives for a minute is emitted every 480 ms."""
+"""Seconds between emissions; the amount that Table 1 gives per minute is emitted every 480 ms."""
 PENALTY = 0.0001
 """Money for one delayed item; paper, evaluation configuration."""
 MONITORING, PROVISIONING = 15.0, 60.0
@@ -90,11 +90,11 @@ LIGHT, CALCULATING, HEAVY = (
 
 
 @dataclass(frozen=True)
-class Assumptions:
-    """What the paper does not say, as numbers that can be halved and doubled.
+class VispAssumptions:
+    """Values that the paper does not give, which can be halved and doubled.
 
-    Table 2's durations are means without queueing and contain the messaging before the operator; how much of each
-    occupies an instance is not said. Whatever is assumed here, messaging is the rest, so the mean stays that of Table 2.
+    Table 2's durations are means without queueing and include the messaging before the operator; the part that occupies an
+    instance is not given. Messaging is the remainder of the assumed part, so that the mean stays that of Table 2.
     """
 
     light_work: float = assumed(
@@ -140,11 +140,11 @@ class Assumptions:
         return max(duration - self.heavy_messaging, 0.0) or 0.01 * duration
 
     def messaging(self, operator: str) -> float:
-        """Seconds between being sent to an operator and reaching its queue, so that both make Table 2's duration."""
+        """Seconds between sending to an operator and reaching its queue: Table 2's duration minus `work`."""
         return TABLE_2[operator].duration / 1000 - self.work(operator)
 
 
-def manufacturing(assumptions: Assumptions) -> Graph:
+def manufacturing(assumptions: VispAssumptions) -> Graph:
     """The dataflow of Figure 1 with Table 2's needs and levels. Cost is work times the cores an instance is given."""
     sources = tuple(Operator(name, Kind.SOURCE, cores=0.0) for name in TABLE_1)
     operators = tuple(
@@ -170,7 +170,7 @@ def _selectivity(operator: str) -> float:
     return 1.0 if operator == "parse" else given / taken
 
 
-def docker_host(minutes: int, assumptions: Assumptions) -> HostType:
+def docker_host(minutes: int, assumptions: VispAssumptions) -> HostType:
     """The paper's host, 4 cores and 7 GB, billed by `minutes` at the paper's price."""
     return HostType(
         "dockerhost",
@@ -184,7 +184,7 @@ def docker_host(minutes: int, assumptions: Assumptions) -> HostType:
     )
 
 
-def patterns(assumptions: Assumptions) -> Mapping[str, ArrivalPattern]:
+def patterns(assumptions: VispAssumptions) -> Mapping[str, ArrivalPattern]:
     """The four arrival patterns of Figure 7, their rates being machines.
 
     The stepwise one goes 2, 5, 8, 5 every 4 min (the middle level is not printed), the two-level one 2, 8 every 8 min; the
@@ -202,9 +202,9 @@ def patterns(assumptions: Assumptions) -> Mapping[str, ArrivalPattern]:
 
 
 def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
-    """What the sensors emit: every tick, each machine its items, spread over the tick by the messaging they go through.
+    """Emissions of the sensors: in every tick the items of each machine, spread over the tick by the messaging system.
 
-    The data provider and the runtime share no clock, so the first tick comes at a time drawn by `seed`.
+    The data provider and the runtime share no clock, so that the first tick is at a random time determined by `seed`.
     """
     ticks = np.arange(math.ceil(RUN_SECONDS / TICK) - 1, dtype=np.float64) * TICK
     machines = np.array([pattern.rate(float(time)) for time in ticks])
@@ -215,7 +215,7 @@ def loads(pattern: ArrivalPattern, seed: int) -> Mapping[str, Emissions]:
     }
 
 
-def simulator_settings(assumptions: Assumptions) -> Settings:
+def simulator_settings(assumptions: VispAssumptions) -> Settings:
     """Constants of the simulated plant for this scenario."""
     return Settings(
         monitor=MONITORING,

@@ -1,6 +1,6 @@
-"""The VISP experiment as people read it: Tables 3 to 6 beside the paper's, plots like Figures 8 to 11, bars, sensitivity.
+"""Page of the VISP experiment: Tables 3 to 6 next to the paper's, plots as in Figures 8 to 11, bars, sensitivity.
 
-Simulated figures and the paper's never share a column. The figures are computed in `experiment`.
+Simulated figures and the paper's never share a column. `experiment` computes the figures.
 """
 
 import math
@@ -11,35 +11,35 @@ from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, scaled, variations
-from elastream.experiments.outcome import Check, Outcome, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.experiments.visp.experiment import (
     BTUS,
     COLUMNS,
     LEVELS,
     SEEDS,
-    Case,
     Figures,
-    Run,
     Statistic,
+    VispCase,
+    VispRun,
     bars,
     cases,
     run_cases,
     tabulate,
 )
-from elastream.experiments.visp.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, Assumptions
+from elastream.experiments.visp.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, VispAssumptions
 from elastream.experiments.visp.paper import TABLES, Printed
 from elastream.planning.policies.btu import Btu
 
-__all__ = ["Variation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
+__all__ = ["VispVariation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
 
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
 
 
 @dataclass(frozen=True, slots=True)
-class Variation:
-    """What became of the bars with one assumption multiplied."""
+class VispVariation:
+    """Results of the bars with one assumption multiplied."""
 
     assumption: str
     factor: float
@@ -47,16 +47,16 @@ class Variation:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Name of the variation in tables."""
         return f"{self.assumption} x {self.factor:g}"
 
 
-def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = ()) -> Outcome:
-    """All that the runs say: figures, the paper's under the same names, bars and the page."""
+def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariation] = ()) -> Findings:
+    """The findings of the runs: figures, the paper's under the same names, bars and the page."""
     figures = tabulate(runs)
     checks = bars(figures)
     about = environment(plant="simulated", runs=len(runs), seconds=round(seconds, 1))
-    return Outcome(
+    return Findings(
         {
             "tables": {
                 pattern: {column: {m: _json(s) for m, s in metrics.items()} for column, metrics in columns.items()}
@@ -82,22 +82,22 @@ def outcome(runs: Sequence[Run], seconds: float, varied: Sequence[Variation] = (
     )
 
 
-def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Outcome:
-    """The whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
+def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Findings:
+    """Run the whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
     published versions of O2 and O6 wait.
-    progress: called with (name of what is done, runs done, runs in all).
+    progress: called with (description, runs done, all runs).
     """
     told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
-    given = Assumptions()
+    given = VispAssumptions()
     changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if sensitivity else {}
     seeds = (1,) if quick else SEEDS
     total = len(wanted) + 4 * len(seeds) * len(changes)
     done = 0
 
-    def tell(case: Case, *_: int) -> None:
+    def tell(case: VispCase, *_: int) -> None:
         nonlocal done
         done += 1
         told(f"{case.pattern}, {case.name}, seed {case.seed}", done, total)
@@ -105,19 +105,19 @@ def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2
     runs, seconds = run_cases(wanted, workers, tell)
     varied = []
     if changes:
-        # One batch, so that the workers are never idle between two variations.
+        # One batch, so that workers are not idle between two variations.
         batches = [cases(("stepwise",), seeds, assumptions) for assumptions in changes.values()]
         found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
         size = len(batches[0])
         varied = [
-            Variation(name, factor, bars(tabulate(found[k * size : (k + 1) * size])))
+            VispVariation(name, factor, bars(tabulate(found[k * size : (k + 1) * size])))
             for k, (name, factor) in enumerate(changes)
         ]
     return outcome(runs, seconds, varied)
 
 
 def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Table:
-    """One of Tables 3 to 6: per metric a row of ours (simulated), and under it the paper's where it gives one."""
+    """One of Tables 3 to 6: per metric a row of ours (simulated), followed by the paper's if it gives one."""
     paper = TABLES[pattern]
     rows: list[tuple[str, ...]] = []
     for metric in next(iter(columns.values())):
@@ -129,21 +129,21 @@ def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> 
     )
 
 
-def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[Variation] = ()) -> str:
-    """What the missed bars come to and what they hang on, in words made of the figures; empty where none is missed."""
+def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
+    """Explanation of the missed bars, from the figures; empty if none is missed."""
     missed = [check for check in checks if check.missed]
     if not missed:
         return ""
     said = []
-    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Kind}
-    if found := kinds[Kind.POLICIES]:
+    kinds = {kind: [check for check in missed if kind in kinds_missed(check)] for kind in Topic}
+    if found := kinds[Topic.POLICIES]:
         said.append(f"{_are(found)} about the BTU policy against the baseline: {found[0].name} is {found[0].value}.")
-    if found := kinds[Kind.EARLY]:
+    if found := kinds[Topic.EARLY]:
         said.append(
             f"{_are(found)} about hosts that BTU10 gave back early, {found[0].value} a run: plans are {PROVISIONING:.0f} s "
             f"apart, more than the last 5 % of ten minutes, so the last plan before the end of a BTU comes before them."
         )
-    if found := kinds[Kind.AMONG]:
+    if found := kinds[Topic.AMONG]:
         gaps = [gap for columns in figures.values() for level in LEVELS for gap in _steps(columns, f"{level} compliance")]
         hosts = fmean(columns[f"btu {minutes}"]["hosts (mean)"].mean for columns in figures.values() for minutes in BTUS)
         bill = fmean(paper_hosts(pattern, minutes) for pattern in figures for minutes in BTUS)
@@ -163,30 +163,30 @@ def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[Variatio
     return " ".join(said)
 
 
-class Kind(Enum):
-    """What a bar is about."""
+class Topic(Enum):
+    """The claim that a bar tests."""
 
     POLICIES = "the BTU policy against the baseline"
     EARLY = "early releases by the BTU policy"
     AMONG = "BTU10, BTU30 and BTU60 among each other"
 
 
-def kinds_missed(check: Check) -> set[Kind]:
+def kinds_missed(check: Check) -> set[Topic]:
     """Which claims a missed bar contradicts; the order of all four makes two. None for a bar that holds."""
     if not check.missed:
         return set()
     if "early host releases of BTU" in check.name:
-        return {Kind.EARLY}
+        return {Topic.EARLY}
     if "orders threshold" in check.name:
         threshold, *btus = (float(part.rstrip("%")) for part in str(check.value).split(" / "))
         beaten, mixed = threshold >= min(btus), btus != sorted(btus)
-        # A tie in the digits shown is one of BTUs: the baseline is far off or beats them.
-        return {*([Kind.POLICIES] if beaten else []), *([Kind.AMONG] if mixed or not beaten else [])}
-    return {Kind.AMONG if "as the BTU grows" in check.name else Kind.POLICIES}
+        # A tie in the shown digits is between BTUs: the baseline is far off or better.
+        return {*([Topic.POLICIES] if beaten else []), *([Topic.AMONG] if mixed or not beaten else [])}
+    return {Topic.AMONG if "as the BTU grows" in check.name else Topic.POLICIES}
 
 
 def paper_hosts(pattern: str, minutes: int) -> float:
-    """Hosts that the BTU policy had on average, by what the paper printed as its resource cost."""
+    """Mean number of hosts of the BTU policy, derived from the paper's resource cost."""
     cost = TABLES[pattern].rows["resource cost"][f"btu {minutes}"].mean
     return cost / BTU_PRICES[minutes] * minutes * 60 / RUN_SECONDS
 
@@ -200,10 +200,10 @@ def _steps(columns: Mapping[str, Mapping[str, Statistic]], metric: str) -> list[
     return [columns[f"btu {b}"][metric].mean - columns[f"btu {a}"][metric].mean for a, b in pairwise(BTUS)]
 
 
-def _hangs_on(varied: Sequence[Variation]) -> str:
-    """Under which assumptions each kind of bar holds, by what the variations found."""
+def _hangs_on(varied: Sequence[VispVariation]) -> str:
+    """Assumptions under which each kind of bar holds, from the variations."""
     said = []
-    for kind in Kind:
+    for kind in Topic:
         by_missed: dict[bool, list[str]] = {True: [], False: []}
         for each in varied:
             by_missed[any(kind in kinds_missed(check) for check in each.checks)].append(each.name)
@@ -216,7 +216,7 @@ def _hangs_on(varied: Sequence[Variation]) -> str:
     return "On the stepwise pattern: " + " ".join(said)
 
 
-def sensitivity_table(varied: Sequence[Variation]) -> Table:
+def sensitivity_table(varied: Sequence[VispVariation]) -> Table:
     """Which bars are missed with which assumption multiplied; stepwise pattern, all seeds."""
     rows = []
     for variation in varied:
@@ -229,7 +229,7 @@ def sensitivity_table(varied: Sequence[Variation]) -> Table:
     )
 
 
-def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied: Sequence[Variation]) -> Page:
+def _page(runs: Sequence[VispRun], figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation]) -> Page:
     blocks: list[Block] = [
         Prose(
             "Cost-efficient enactment of stream processing topologies (Hochreiner et al., PeerJ CS 2017), reproduced on "
@@ -242,13 +242,13 @@ def _page(runs: Sequence[Run], figures: Figures, checks: Sequence[Check], varied
     for pattern, columns in figures.items():
         blocks += [Heading(pattern), comparison(pattern, columns)]
         blocks += [_plot(run) for run in runs if run.case.pattern == pattern and run.case.seed == runs[0].case.seed]
-    blocks += [Heading("What is assumed"), assumption_table(Assumptions())]
+    blocks += [Heading("What is assumed"), assumption_table(VispAssumptions())]
     if varied:
         blocks += [Heading("What depends on it"), sensitivity_table(varied)]
     return Page("VISP: provisioning by billing time unit (simulated)", tuple(blocks))
 
 
-def _plot(run: Run) -> Plot:
+def _plot(run: VispRun) -> Plot:
     minutes, offered, instances, hosts = (list(column) for column in zip(*run.series, strict=True))
     return Plot(
         f"{run.case.pattern}, {run.case.name} (simulated; compare Figure {FIGURES[run.case.pattern]})",

@@ -1,4 +1,4 @@
-"""What the VISP paper printed, figure by figure: its Tables 3 to 6, to stand beside ours.
+"""Figures printed in the VISP paper: its Tables 3 to 6, for comparison with ours.
 
 From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017). A row gives BTU10, BTU30
 and BTU60 of the BTU-based approach, then the threshold-based one: a single value where it does not depend on the BTU.

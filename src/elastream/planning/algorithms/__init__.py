@@ -1,1 +1,1 @@
-"""What policies are made of: placement, matching, attraction, exact solutions, drafts of a plan."""
+"""Algorithms shared by policies: placement, matching, attraction, exact solutions, drafts of a plan."""

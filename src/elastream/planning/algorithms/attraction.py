@@ -1,7 +1,7 @@
-"""What tasks would gain by being with those that they talk to: the allocation score, and how a move changes it.
+"""Computes OTD's allocation score of tasks on nodes, and its change by a move.
 
 Equations 4 and 5 of "Online nonstop task management for Storm-based distributed stream processing engines" (JCST, 2024), as
-sums over a sparse table. Which move is made of it is `otd`'s.
+sums over a sparse table. The policy `otd` chooses moves from it.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ __all__ = ["Attraction", "allocation_score", "attraction", "score_changes", "tou
 
 @dataclass(frozen=True)
 class Attraction:
-    """Bytes/s that tasks exchange with all others on each node, sorted by task and node; missing pairs: none."""
+    """Bytes/s that each task exchanges with all tasks on a node; sorted by task and node, pairs without traffic omitted."""
 
     task: Integers
     node: Integers
     rate: Floats
 
     def at(self, task: Integers, node: Integers, nodes: int) -> Floats:
-        """Of these pairs of task and node; 0 where they exchange nothing."""
+        """Rates of these pairs of task and node; shape (pairs,), 0 without traffic. nodes: number of nodes."""
         keys, wanted = self.task * nodes + self.node, task * nodes + node
         if not keys.size:
             return np.zeros(wanted.size)
@@ -31,9 +31,9 @@ class Attraction:
 
 
 def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
-    """The sums of Equation 4, for all tasks and nodes that exchange anything. place: node of each task, -1 for nowhere.
+    """The sums of Equation 4 for all tasks and nodes with traffic. place: node of each task, -1 if unplaced.
 
-    Who stands nowhere is near nobody and counts for none.
+    Traffic with unplaced tasks is ignored.
     """
     source, target, rate = exchange.source, exchange.target, exchange.rate
     between = (source >= 0) & (target >= 0) & (source != target)
@@ -50,7 +50,7 @@ def attraction(exchange: Exchange, place: Integers, nodes: int) -> Attraction:
 
 
 def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) -> float:
-    """AS of Equation 4: what `task` exchanges within `node` less what it exchanges with all others, were it there."""
+    """AS of Equation 4: the traffic of `task` within `node` minus that with all other nodes, if it were on `node`."""
     touching = (exchange.source == task) ^ (exchange.target == task)
     other = np.where(exchange.source == task, exchange.target, exchange.source)[touching]
     rate = exchange.rate[touching]
@@ -61,12 +61,12 @@ def allocation_score(exchange: Exchange, place: Integers, task: int, node: int) 
 
 
 def score_changes(pulls: Attraction, place: Integers, task: Integers, node: Integers, nodes: int) -> Floats:
-    """ASC of Equation 5 for moving each of `task` from where it is to the node beside it, others staying where they are."""
+    """ASC of Equation 5 for moving each of `task` alone to the corresponding `node`; shape (moves,)."""
     return np.asarray(pulls.at(task, node, nodes) - pulls.at(task, place[task], nodes))
 
 
 def touching(exchange: Exchange, tasks: Integers, count: int) -> Exchange:
-    """The entries that one of `tasks` is part of."""
+    """The entries with one of `tasks` as source or target."""
     mine = np.zeros(count + 1, dtype=np.bool_)
     mine[tasks] = True
     rows = mine[exchange.source] | mine[exchange.target]

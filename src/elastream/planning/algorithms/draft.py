@@ -1,7 +1,7 @@
-"""A plan while it is drawn up: where instances stand, what hosts have left, and the actions so far.
+"""Working copy of a plan: placement of instances, free capacity of hosts, and the actions so far.
 
-VISP's two policies (`btu`, `queue_threshold`) change the same working copy step by step, so that each step sees what the
-steps before it took. What to change is theirs to decide; that no host is filled beyond its cores and memory is kept here.
+VISP's policies (`btu`, `queue_threshold`) modify it step by step, so that each step sees the effect of earlier ones. The
+draft tracks cores and memory; the policies decide the changes.
 """
 
 import math
@@ -18,7 +18,7 @@ from elastream.model.observation import Context, Floats, Metric, Observation
 
 __all__ = ["Draft", "Unit", "cheapest_type", "scaling_units"]
 
-# Needs are sums of decimal fractions: a host that fits exactly must not be refused for rounding's sake.
+# Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
 
 TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
@@ -26,10 +26,10 @@ TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is scaled as one: the operators of one stage (a single operator where nothing is fused).
+    """Operators that scale together: those of one stage (a single operator if nothing is fused).
 
-    name: the operator that `SetParallelism` names. scalable: whether the plant can change its number of instances.
-    cores: of the most demanding operator, for operators of one instance take turns. memory: megabytes of all together.
+    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
+    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
     """
 
     name: str
@@ -63,9 +63,9 @@ def holds(type: HostType, unit: Unit) -> bool:
 
 
 def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> HostType | None:
-    """The type with the least price per core and second that holds an instance of `unit`; None where none does.
+    """The type with the lowest price per core, speed and second that holds an instance of `unit`; None if none does.
 
-    only: name of the one type to consider; None: all.
+    only: name of the only type to consider; None: all types.
     """
     fitting = [type for type in context.host_types.values() if only in (None, type.name) and holds(type, unit)]
     return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
@@ -84,12 +84,12 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
 
 
 class Draft:
-    """The working copy. Arrays are by host, in the order of `hosts`: leases that take instances, oldest first.
+    """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
-    Hosts that are leased and not ready yet take instances too: those start as soon as the host does. Instances that the
-    plant does not place float (`floating`, by unit): Spark runs the tasks of a source or of a durable edge wherever a slot
-    is free. They weigh on all hosts alike, and where one is closed, on the others. A task of a unit that is not scalable (a
-    state partition) weighs what its operator was seen to use, where that is known: its number says nothing about need.
+    Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
+    place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Their needs count in
+    equal parts on all open hosts. A task of a unit that is not scalable (a state partition) counts with the measured use of
+    its operator, if known: the number of partitions does not reflect the load.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -140,21 +140,21 @@ class Draft:
 
     @property
     def scalable(self) -> tuple[Unit, ...]:
-        """Units whose number of instances can be changed."""
+        """Units whose parallelism can change."""
         return tuple(unit for unit in self.units if unit.scalable)
 
     @property
     def may_lease(self) -> bool:
-        """Whether one more host is allowed."""
+        """Whether `max_hosts` allows one more host."""
         return len(self.observation.leases) + self._leased < self.observation.context.max_hosts
 
     @property
     def open_hosts(self) -> int:
-        """Hosts that run and may be given instances."""
+        """Number of running hosts that accept instances."""
         return int((self.ready & ~self.closed).sum())
 
     def is_ready(self, host: str) -> bool:
-        """Whether `host` runs already."""
+        """Whether `host` is running."""
         return bool(self.ready[self._row[host]])
 
     def unit_of(self, task: TaskId) -> Unit:
@@ -162,11 +162,11 @@ class Draft:
         return self._unit_of[task.operator]
 
     def tasks_on(self, host: str) -> tuple[TaskId, ...]:
-        """Instances that stand on `host` in this draft and were observed (new ones have no identity yet)."""
+        """Observed instances on `host` in this draft; new ones have no identity yet."""
         return tuple(self._tasks.get(host, ()))
 
     def cached(self, unit: Unit) -> NDArray[np.bool_]:
-        """By host: whether it has every image that an instance of `unit` needs."""
+        """Whether each host has all images that an instance of `unit` needs; shape (hosts,)."""
         needed = set(unit.operators)
         images = self.observation.images
         return np.array(
@@ -175,7 +175,7 @@ class Draft:
         )
 
     def feasibility(self, unit: Unit) -> Floats:
-        """By host: how many instances of `unit` it has room for (a fraction), below 1 where not even one fits."""
+        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,)."""
         cores, memory = self.needs(unit)
         everywhere = np.full(len(self.hosts), np.inf)
         room = np.minimum(
@@ -185,53 +185,53 @@ class Draft:
         return np.where(self.closed, 0.0, room)
 
     def needs(self, unit: Unit) -> tuple[float, float]:
-        """(cores, megabytes) that one instance of `unit` takes of its host."""
+        """(cores, megabytes) that one instance of `unit` uses on its host."""
         return self._needs[unit.name]
 
     def mark(self) -> int:
-        """A point that `rollback` can return to."""
+        """The current state, for `rollback`."""
         return len(self._undo)
 
     def rollback(self, mark: int) -> None:
-        """Undo every change since `mark`: a simulated plan turned out not to be feasible."""
+        """Undo every change since `mark`, except leases; used when a tentative plan is not feasible."""
         while len(self._undo) > mark:
             self._undo.pop()()
 
     @property
     def taking(self) -> int:
-        """Hosts that may be given instances, those included that are on their way up."""
+        """Number of hosts that accept instances, starting ones included."""
         return int((~self.closed).sum())
 
     @property
     def floats(self) -> bool:
-        """Whether instances that float find room, all hosts together that are open; so where there is none of them."""
+        """Whether the floating instances fit on all open hosts together; True without any."""
         room = not self.closed.all() and self.free_cores[~self.closed].sum() >= -TOLERANCE
         return not any(self.floating.values()) or bool(room and self.free_memory[~self.closed].sum() >= -TOLERANCE)
 
     def close(self, host: str) -> None:
-        """Let nothing more be put on `host`; what floats is left to the others."""
+        """Close `host` for instances; floating ones are redistributed over the open hosts."""
         row = self._row[host]
-        afloat = [unit for unit in self.units if self.floating[unit.name]]
-        for unit in afloat:
+        floating = [unit for unit in self.units if self.floating[unit.name]]
+        for unit in floating:
             self._float(unit, self.floating[unit.name], -1)
         self.closed[row] = True
         self._undo.append(lambda: self.closed.__setitem__(row, False))
-        for unit in afloat:
+        for unit in floating:
             self._float(unit, self.floating[unit.name], 1)
 
     def add(self, unit: Unit, host: str, why: str) -> None:
-        """One more instance of `unit`, on `host`."""
+        """Add an instance of `unit` on `host`."""
         self._occupy(unit, host)
         self._set(unit, self.instances[unit.name] + 1, why, on=(host,))
 
     def remove(self, task: TaskId, why: str) -> None:
-        """One instance fewer: `task`."""
+        """Remove the instance `task`."""
         unit = self.unit_of(task)
         self._vacate(task, unit)
         self._set(unit, self.instances[unit.name] - 1, why, without=(task,))
 
     def remove_any(self, unit: Unit, why: str, count: int = 1) -> None:
-        """`count` instances of `unit` fewer, where the plant does not say where they stand."""
+        """Remove `count` instances of `unit` whose hosts the plant does not report."""
         before = self.floating[unit.name]
         gone = min(count, before)
         self._float(unit, gone, -1)
@@ -240,7 +240,7 @@ class Draft:
         self._set(unit, self.instances[unit.name] - count, why)
 
     def move(self, task: TaskId, host: str, why: str) -> None:
-        """`task` to another host."""
+        """Move `task` to `host`."""
         unit = self.unit_of(task)
         self._vacate(task, unit)
         self._occupy(unit, host)
@@ -250,11 +250,11 @@ class Draft:
         self._do(MoveTask(task, host, why=why))
 
     def do(self, action: Action) -> None:
-        """Append an action that changes no instance."""
+        """Append an action that does not change instances."""
         self._do(action)
 
     def lease(self, type: HostType, why: str) -> str:
-        """A new host of `type`, empty; returns its name. Not undone by `rollback`."""
+        """Lease a new, empty host of `type`; returns its name. Not undone by `rollback`."""
         host = self.observation.host_name(self._leased)
         self._leased += 1
         self.leases[host] = Lease(host, type, self.observation.time)
@@ -279,13 +279,13 @@ class Draft:
         )
 
     def value(self, unit: Unit, metric: Metric) -> float:
-        """Sum of a unit's known values of `metric`, NaN where none is known."""
+        """Sum of the known values of `metric` over a unit's operators; NaN if none is known."""
         values = [self.observation.operators.value(name, metric) for name in unit.operators]
         known = [value for value in values if not math.isnan(value)]
         return math.fsum(known) if known else math.nan
 
     def _observed_instances(self, unit: Unit) -> int:
-        """Instances of a unit as last seen: of the operator it is scaled by, else of any of its operators; 0 unknown."""
+        """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
         operators = self.observation.operators
         for name in (unit.name, *unit.operators):
             if (seen := operators.reading(name, Metric.PARALLELISM).value) is not None:
@@ -294,7 +294,7 @@ class Draft:
 
     @cached_property
     def _tasks(self) -> dict[str, list[TaskId]]:
-        """Observed tasks by host, draining hosts included. Made only when asked for: most rounds touch none of them."""
+        """Observed tasks by host, draining hosts included; computed lazily, because most rounds need none of them."""
         names = tuple(self.observation.leases)
         found: dict[str, list[TaskId]] = {}
         for task, row in zip(self.observation.tasks.tasks, self.observation.tasks.host.tolist(), strict=True):
@@ -307,7 +307,7 @@ class Draft:
         return {task: host for host, held in self._tasks.items() for task in held}
 
     def _take_observed(self) -> None:
-        """Occupy hosts with the tasks observed there, and with an equal share of instances placed nowhere."""
+        """Subtract the needs of observed tasks from their hosts, and of unplaced instances in equal parts from all."""
         tasks, operators = self.observation.tasks, self.observation.operators.ids
         placed_rows = tasks.operator[tasks.host >= 0]
         by_operator = dict(zip(operators, np.bincount(placed_rows, minlength=len(operators)).tolist(), strict=True))
@@ -326,13 +326,13 @@ class Draft:
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * unit.cores / len(self.hosts)
             self.free_memory -= elsewhere * unit.memory / len(self.hosts)
-            # An instance without a host waits for one; of those that float, no task is known at all.
+            # A task without a host waits for one; floating instances have no task at all.
             self.floating[unit.name] = max(
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
-        """What one task takes: its need as declared, or what a task of fixed number was seen to use."""
+        """(cores, megabytes) per task: as declared, or the measured use for units that are not scalable."""
         busy = self.value(unit, Metric.BUSY_CORES)
         if unit.scalable or tasks == 0 or np.isnan(busy):
             return unit.cores, unit.memory
@@ -351,7 +351,7 @@ class Draft:
         self._do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
 
     def _float(self, unit: Unit, instances: int, sign: float) -> None:
-        """Let floating `instances` weigh on the open hosts, or with `sign` -1 no longer."""
+        """Subtract the needs of floating `instances` from the open hosts in equal parts; with `sign` -1 add them back."""
         hosts = ~self.closed
         if not instances or not hosts.any():
             return

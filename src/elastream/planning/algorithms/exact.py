@@ -1,8 +1,8 @@
-"""The best placement there is, for small cases: what policies of placement are measured by.
+"""Finds optimal placements of small cases, as a reference for placement policies.
 
-A constraint solver (OR-Tools CP-SAT) finds it and proves a bound on what nobody can be better than; where its time runs out
-both are given as they stand. It works on whole numbers: loads are rounded down, so that the bound holds for the loads as
-given, and the value is computed anew from these. Importing the solver takes a while, so that is done when it is asked.
+A constraint solver (OR-Tools CP-SAT) returns a placement and a proven bound; after its time limit, the best found so far.
+It works on integers: loads are rounded down, so that the bound holds for the real loads, and the value is recomputed from
+those. The solver is imported on use, because its import is slow.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["Proven", "deviation", "least_crossing", "least_deviation", "pack", "packed_greedily"]
 
 RESOLUTION = 1_000_000
-"""Parts into which the largest load is cut for the solver: rounding is off by less than a millionth of it a task."""
+"""Integer units of the largest load in the solver: the rounding error is below a millionth of it per task."""
 ENOUGH = 1e-4
-"""Fraction of the bound within which a placement counts as proven best: closer than any load is known."""
+"""Relative gap to the bound below which a placement counts as optimal: more precise than any measured load."""
 STEPS = 2_000
-"""Parts of a whole host for squares of loads, which must stay well within 64 bits, and small for the solver's sake."""
+"""Integer units of a host's capacity for squared loads, which must fit in 64 bits and stay small for the solver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A placement and how good it is. place: int64, number of the host of each task. value: what was to be made small, of
-    this placement. bound: what no placement is below. optimal: whether it is proven that none is better by more than a
-    ten-thousandth, or than rounding tells."""
+    """A placement with its quality. place: int64, shape (tasks,), host of each task. value: the minimised objective.
+    bound: proven lower bound of the objective. optimal: whether the gap is proven to be at most ENOUGH, or rounding."""
 
     place: Integers
     value: float
@@ -40,18 +39,18 @@ class Proven:
 
     @property
     def gap(self) -> float:
-        """By what fraction of the bound the value is above it, at most; 0 where it is proven best."""
+        """Relative gap between value and bound; 0 if optimal."""
         return 0.0 if self.optimal or self.value <= self.bound else (self.value - self.bound) / max(self.bound, 1e-12)
 
 
 def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10.0, seed: int = 0) -> Proven:
-    """Place tasks such that the busiest host is as little busy as can be: the value is its load over its capacity.
+    """Place tasks such that the highest utilisation of a host (load over capacity, the value) is minimal.
 
-    weights: float64 of shape (tasks,), not negative. capacities: of shape (hosts,), above 0; or a number of hosts that are
-    all alike, each of capacity 1. seconds: what the solver may take. Where greedy placement (`packed_greedily`)
-    meets the bound that arithmetic alone gives, that is the answer and the solver is not asked.
+    weights: float64, shape (tasks,), >= 0. capacities: shape (hosts,), > 0; or a number of hosts with capacity 1. seconds:
+    time limit of the solver. If greedy placement (`packed_greedily`) meets the trivial bound, it is returned without the
+    solver.
 
-    Raises InputError for weights that are unknown or negative, and for no host.
+    Raises InputError for unknown or negative weights, and without hosts.
     """
     loads, sizes = _checked(weights, capacities)
     place = packed_greedily(loads, sizes)
@@ -68,7 +67,7 @@ def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10
     for host in range(sizes.size):
         model.add(cp_model.LinearExpr.weighted_sum([row[host] for row in chosen], parts[:, host].tolist()) <= top)
     if (sizes == sizes[0]).all():
-        # Hosts alike can change names: the k-th heaviest task is on one of the first k.
+        # Equal hosts are interchangeable (symmetry): the k-th heaviest task is on one of the first k hosts.
         for rank, task in enumerate(np.argsort(-loads, kind="stable")[: sizes.size - 1].tolist()):
             for host in range(rank + 1, sizes.size):
                 model.add(chosen[task][host] == 0)
@@ -81,7 +80,8 @@ def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10
 
 
 def packed_greedily(weights: ArrayLike, capacities: ArrayLike | int) -> Integers:
-    """Heaviest task first, each on the host that is least busy with it (LPT): within a third of the best (Graham, 1969)."""
+    """LPT: heaviest task first, each on the host with the lowest resulting utilisation; within 4/3 of the optimum on equal
+    hosts (Graham, 1969). Returns the host of each task, shape (tasks,)."""
     loads, sizes = _checked(weights, capacities)
     held, place = np.zeros(sizes.size), np.zeros(loads.size, dtype=np.int64)
     for task in np.argsort(-loads, kind="stable").tolist():
@@ -92,9 +92,9 @@ def packed_greedily(weights: ArrayLike, capacities: ArrayLike | int) -> Integers
 
 
 def deviation(loads: Floats, capacities: Floats) -> float:
-    """How unevenly hosts are used (Elastic Allocator's R_dev): root of the sum of squares of utilisation less its mean.
+    """Elastic Allocator's R_dev: root of the sum of squared differences between utilisation and its mean over hosts.
 
-    loads, capacities: shape (hosts,) or (hosts, resources); over several resources the squares of all are summed.
+    loads, capacities: shape (hosts,) or (hosts, resources); the squares of all resources are summed.
     """
     used = loads / capacities
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
@@ -103,16 +103,16 @@ def deviation(loads: Floats, capacities: Floats) -> float:
 def least_deviation(
     needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, seed: int = 0
 ) -> Proven:
-    """Place tasks such that hosts are used as evenly as can be, and none above its capacity; the value is `deviation`.
+    """Place tasks such that `deviation` (the value) is minimal, and no host is above its capacity.
 
-    needs: float64 of shape (tasks, resources). base: what is used already, (hosts, resources). capacities: likewise.
-    Squares are of utilisation in two-thousandths, so that value and bound may differ by rounding where both are small.
+    needs: float64, shape (tasks, resources). base: capacity used before, shape (hosts, resources). capacities: same shape.
+    Squares use utilisation in units of 1/STEPS, so that small values and bounds differ by rounding.
 
-    Raises InputError for shapes that do not fit, and where there is no placement within the capacities.
+    Raises InputError for incompatible shapes, and if no placement within the capacities was found.
     """
     wants, used, sizes = (np.asarray(a, dtype=np.float64) for a in (needs, base, capacities))
     if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1]:
-        raise InputError(f"needs of shape {wants.shape} on hosts of shapes {used.shape} and {sizes.shape} do not fit")
+        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -129,7 +129,7 @@ def least_deviation(
             load = model.new_int_var(0, most, f"load {kind} {host}")
             exact = begin + cp_model.LinearExpr.weighted_sum([row[host] for row in chosen], parts.tolist())
             model.add(exact <= max(RESOLUTION, begin))
-            # Loads in millionths, rounded to the steps that squares are taken of.
+            # Loads in units of 1/RESOLUTION, rounded to units of 1/STEPS for squaring.
             model.add(fine * load <= exact + fine // 2)
             model.add(fine * load > exact - fine // 2)
             square = model.new_int_var(0, most**2, f"square {kind} {host}")
@@ -155,16 +155,16 @@ def least_deviation(
 def least_crossing(
     exchange: Exchange, weights: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, seed: int = 0
 ) -> Proven:
-    """Place tasks such that as little as can be is sent from host to host, and none has more than its capacity.
+    """Place tasks such that traffic between hosts (the value, bytes/s) is minimal, and no host is above its capacity.
 
-    exchange: between rows of `weights`; what comes from nowhere crosses wherever a task stands, so it is left out.
-    weights: load of each task, (tasks,). capacities: (hosts,). The value is bytes/s between hosts.
+    exchange: between rows of `weights`; traffic with unplaced ends crosses hosts in any placement and is ignored. weights:
+    load of each task, shape (tasks,). capacities: shape (hosts,).
 
-    Raises InputError for an unknown exchange, and where there is no placement within the capacities.
+    Raises InputError for an unknown exchange, and if no placement within the capacities was found.
     """
     loads, sizes = _checked(weights, capacities)
     if not exchange.known:
-        raise InputError("what tasks exchange is unknown: there is no best placement of them")
+        raise InputError("the traffic between tasks is unknown: an optimal placement cannot be computed")
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -173,7 +173,7 @@ def least_crossing(
     parts, rooms = np.rint(loads * scale).astype(np.int64), np.floor(sizes * scale).astype(np.int64)
     for host in range(sizes.size):
         weighed = cp_model.LinearExpr.weighted_sum([row[host] for row in chosen], parts.tolist())
-        model.add(weighed <= int(rooms[host]) + loads.size)  # what rounding may add up to
+        model.add(weighed <= int(rooms[host]) + loads.size)  # tolerance for rounding
     between = (exchange.source >= 0) & (exchange.target >= 0) & (exchange.source != exchange.target)
     low = np.minimum(exchange.source, exchange.target)[between]
     high = np.maximum(exchange.source, exchange.target)[between]
@@ -198,7 +198,7 @@ def _checked(weights: ArrayLike, capacities: ArrayLike | int) -> tuple[Floats, F
     loads = np.asarray(weights, dtype=np.float64)
     sizes = np.ones(capacities) if isinstance(capacities, int) else np.asarray(capacities, dtype=np.float64)
     if loads.ndim != 1 or not (loads >= 0).all():
-        raise InputError("the load of a task to be placed is unknown or negative")
+        raise InputError("the load of a task to be placed is unknown or negative; it must be 0 or more")
     if sizes.ndim != 1 or not sizes.size or not (sizes > 0).all():
         raise InputError("tasks cannot be placed: there is no host, or one without capacity")
     return loads, sizes
@@ -209,7 +209,7 @@ def _busiest(loads: Floats, sizes: Floats, place: Integers) -> float:
 
 
 def _choices(model: "CpModel", tasks: int, hosts: int) -> list[list["IntVar"]]:
-    """One truth a task and host, of which exactly one a task holds."""
+    """A boolean variable per task and host, exactly one of them true per task."""
     chosen = [[model.new_bool_var(f"{task} on {host}") for host in range(hosts)] for task in range(tasks)]
     for row in chosen:
         model.add_exactly_one(row)
@@ -225,12 +225,12 @@ def _hint(model: "CpModel", chosen: list[list["IntVar"]], place: Integers) -> No
 def _solve(
     model: "CpModel", chosen: list[list["IntVar"]], seconds: float, seed: int
 ) -> tuple[Integers | None, float, bool]:
-    """(place of each task or None, bound, whether it is proven best)."""
+    """(host of each task or None, bound, whether optimality is proven)."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.num_workers = 1  # the same answer each time, as far as time allows
+    solver.parameters.num_workers = 1  # deterministic, unless the time limit is reached
     solver.parameters.random_seed = seed
     solver.parameters.relative_gap_limit = ENOUGH
     status = solver.solve(model)

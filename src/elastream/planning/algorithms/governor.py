@@ -1,7 +1,7 @@
-"""Keeps micro-batches from running away: how many records the next one may take, from how long the last ones took.
+"""Limits the records of the next micro-batch, from the durations of recent ones, so that batches do not grow unboundedly.
 
-Without it a batch that is late takes all that became due meanwhile and is later still. What is due and not taken waits at
-the source, where policies see it as backlog. The clock is left to the source.
+Without a limit, a late batch takes all records that became due meanwhile, and the next is even later. Records that are due
+but not taken wait at the source, where policies see them as backlog. The source measures the durations.
 """
 
 from dataclasses import dataclass, replace
@@ -12,28 +12,28 @@ from typing import TypeAlias
 __all__ = ["Governor"]
 
 FIRST_ALLOWANCE = 100
-"""Records of a first batch: at 50 ms a record five seconds of one core, and twelve doublings from 400,000."""
+"""Most records of the first batch: 5 s of one core at 50 ms per record, and twelve doublings below 400,000."""
 
 REMEMBERED = 8
-"""Batches that an estimate rests on: enough to outvote two stalls, few enough to follow a change of hosts."""
+"""Batches used for an estimate: enough to be robust against two stalls, few enough to follow a change of hosts."""
 
 APART = 1.1
-"""Two batches tell the cost of a record apart from that of a batch where one has at least this many times the records."""
+"""Least ratio of records between two batches whose durations are used to separate the costs of records and batches."""
 
 TRIAL = 1.25
-"""Where all batches were of about one size, the next full one takes this many times as many, to learn what one costs."""
+"""Growth of the next full batch if all recent ones had about the same size, to measure the cost of a record."""
 
 Batch: TypeAlias = tuple[int, float]
-"""Records and seconds."""
+"""(records, seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Governor:
-    """What the next batch may take: `allowance` records, so that it takes about `batch_seconds`.
+    """Limit of the next batch: `allowance` records, chosen so that it lasts about `batch_seconds`.
 
-    Where merely having a batch takes more than half of `batch_seconds`, its records may take the other half all the same:
-    smaller batches would spend all time on starting. `recent`: the last batches but the very first, which starts workers
-    and says nothing about those to come; None before it.
+    If the fixed cost of a batch exceeds half of `batch_seconds`, records still get half of it: smaller batches would spend
+    all time on fixed costs. recent: the last batches without the very first, which starts workers and is not
+    representative; None before it.
     """
 
     batch_seconds: float
@@ -41,10 +41,10 @@ class Governor:
     recent: tuple[Batch, ...] | None = None
 
     def after(self, records: int, seconds: float) -> "Governor":
-        """The governor after a batch of `records` that took `seconds`.
+        """The governor after a batch of `records` that lasted `seconds`.
 
-        A batch that was full or too long sets the allowance to what fits, at most halving or doubling it. One that took
-        all there was, in time, shows nothing about what more would take, and changes nothing.
+        A full or late batch sets the allowance to the estimate of what fits, at most halving or doubling it. A batch below
+        the allowance and in time leaves it unchanged.
         """
         if self.recent is None:
             return replace(self, recent=())
@@ -61,12 +61,11 @@ class Governor:
 
 
 def _costs(batches: tuple[Batch, ...]) -> tuple[float, float, bool]:
-    """Seconds of an empty batch, seconds a record, and whether the two can be told apart.
+    """(seconds of an empty batch, seconds per record, whether the data separates the two).
 
-    After Theil and Sen, a line that a stalled batch does not bend, with the lower quartile of the slopes for their median:
-    where noise is all that tells two batches apart, half of the slopes are negative and records are taken to cost nothing,
-    so that a noisy machine is not mistaken for dear records. Where all batches are of about one size, all their time counts
-    as their records'.
+    Theil-Sen line, robust against stalled batches, with the lower quartile of the slopes instead of the median: if noise
+    dominates, half of the slopes are negative and the cost per record becomes 0, so that noise is not attributed to
+    records. If all batches have about the same size, all time is attributed to records.
     """
     slopes = [
         (t2 - t1) / (n2 - n1) for (n1, t1), (n2, t2) in combinations(sorted(batches), 2) if n2 >= APART * n1 and n2 > n1

@@ -1,8 +1,8 @@
-"""Greedy matching: tasks to hosts, by what they need of several resources, beside what runs there already.
+"""Greedy matching of tasks to hosts by their needs of several resources, in addition to existing load.
 
 Algorithm 1 of "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014): each task is
-tried on each host and kept where that makes the objective better, over and over until nothing does or time is up. Time is
-counted in trials, so that the same question always has the same answer. What tasks need is `elastic_allocator`'s to say.
+tried on each host and placed where the objective improves, until nothing improves or the time limit is reached. Time is
+counted in trials, so that results are deterministic. The policy `elastic_allocator` determines the needs of tasks.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from numpy.typing import ArrayLike
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["ALIKE", "Allocation", "Level", "Objective", "allocate", "levels", "utilisation"]
+__all__ = ["ALIKE", "Level", "Matching", "Objective", "allocate", "levels", "utilisation"]
 
 LIGHT, HEAVY = 0.4, 0.8
 """Utilisation below which a host is light, and from which it is heavy (paper, section IV-D)."""
 ALIKE = 1e-9
-"""Differences of the objective below this are rounding."""
+"""Smaller differences of the objective are rounding error, treated as 0."""
 BY_USE = 1e12
-"""Weight of utilisation over deviation, where that comes first: any of it beats all of the other."""
+"""Weight of utilisation relative to deviation for Objective.UTILISATION, which makes the order lexicographic."""
 BEYOND = 1e15
-"""Weight of what a host would be used beyond what it may."""
+"""Weight of load above the allowed part of a host."""
 SHAKEN, PATIENCE = 3, 200
-"""Tasks moved by chance before all are tried again, and for how many such attempts a task without a gain."""
+"""Tasks moved at random per perturbation, and the number of perturbations per task without a gain before stopping."""
 
 
 class Level(IntEnum):
-    """How used a host is, by the more used of its cores and its link (paper, section IV-D)."""
+    """Load level of a host, by the more utilised of its cores and its link (paper, section IV-D)."""
 
     LIGHT = 0
     MODERATE = 1
@@ -38,18 +38,18 @@ class Level(IntEnum):
 
 
 class Objective(StrEnum):
-    """What makes one placement better than another (paper, section IV-C)."""
+    """Objective of a placement (paper, section IV-C)."""
 
     UTILISATION = "utilisation"
-    """R_utl: of all cores and links the part in use, where no host is used beyond what it has. Of equals the more even."""
+    """R_utl, maximised: utilisation of all cores and links, at most 1 per host; ties by R_dev."""
     DEVIATION = "deviation"
-    """R_dev: how unevenly hosts are used."""
+    """R_dev, minimised: unevenness of utilisation (`exact.deviation`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
-    """place: int64, host of each task. trials: pairs of task and host tried. rest: tasks that were placed on light hosts
-    evenly, without a trial or because no host had room. passes: how often all tasks were gone through."""
+class Matching:
+    """Result of `allocate`. place: int64, shape (tasks,), host of each task. trials: pairs of task and host tried. passes:
+    iterations over all tasks. rest: tasks spread evenly over light hosts, without trials left or without room."""
 
     place: Integers
     trials: int
@@ -58,13 +58,13 @@ class Allocation:
 
 
 def levels(used: Floats) -> Integers:
-    """`Level` of each host. used: utilisation, shape (hosts, resources)."""
+    """`Level` of each host, shape (hosts,). used: utilisation, shape (hosts, resources)."""
     most = used.max(axis=1)
     return np.where(most < LIGHT, Level.LIGHT, np.where(most < HEAVY, Level.MODERATE, Level.HEAVY)).astype(np.int64)
 
 
 def utilisation(loads: Floats, capacities: Floats) -> float:
-    """R_utl over cores and links: the mean of what is used of each, no host counted beyond what it has.
+    """R_utl over cores and links: mean over resources of used over total capacity, each host capped at its capacity.
 
     loads, capacities: shape (hosts,) or (hosts, resources).
     """
@@ -80,41 +80,40 @@ def allocate(
     most: float = 1.0,
     trials: int = 100_000_000,
     begin: Integers | None = None,
-) -> Allocation:
+) -> Matching:
     """Greedy matching (Algorithm 1).
 
-    needs: float64 of shape (tasks, resources). base: what is used of hosts already (F0), shape (hosts, resources).
-    capacities: likewise. most: part of a host that may be used, D_CPU and D_BW. trials: the time limit, in pairs of a task
-    and a host. begin: where tasks are now; those at -1, or all, are placed first.
+    needs: float64, shape (tasks, resources). base: load of the hosts before (F0), shape (hosts, resources). capacities:
+    same shape. most: allowed part of a host's capacity, D_CPU and D_BW. trials: the time limit, in pairs of task and host.
+    begin: current host of each task; those at -1, by default all, are placed first.
 
-    First each task, in its order, goes where the objective is best, on hosts of the lightest level that has room for it.
-    Then every task is tried on every other host, and every two on each other's, as long as that makes it better; and then,
-    while trials last and it still pays, a few are moved by chance and all are tried again.
+    First, each task in order is placed on the host with the best objective among those of the lightest level with room.
+    Then every task is tried on every other host, and every pair of tasks is exchanged, while the objective improves. Then,
+    while trials remain and gains occur, a few random tasks are moved and the improvement is repeated.
 
-    When the trials are used up, tasks not placed yet are spread evenly over light hosts, or over the least used ones where
-    none is light; so is, at once, a task for which no host has room. Raises InputError where needs are unknown or there is
-    no host.
+    If trials run out, unplaced tasks are spread evenly over light hosts, or over the least used ones if none is light; so
+    is a task for which no host has room. Raises InputError for unknown needs or without hosts.
     """
     wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
     if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
-        raise InputError(f"needs of shape {wants.shape} on hosts of shapes {used.shape} and {sizes.shape} do not fit")
+        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
-        raise InputError("what tasks need, or what hosts have, is unknown")
+        raise InputError("the needs of tasks, or the capacities of hosts, are unknown")
     place = np.full(len(wants), -1, dtype=np.int64) if begin is None else np.array(begin, dtype=np.int64)
     load = used.copy()
     here = place >= 0
     np.add.at(load, place[here], wants[here])
     tried, passes, rest = _search(wants, load, sizes, place, most, trials, objective is Objective.UTILISATION)
-    return Allocation(place, tried, passes, rest)
+    return Matching(place, tried, passes, rest)
 
 
 @njit(cache=True)
 def _match(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
 ) -> tuple[int, int]:
-    """Place what is at -1, task by task; `place` and `load` are brought up to date.
+    """Place the tasks at -1 one by one; updates `place` and `load`.
 
-    Returns (trials, tasks placed as best as could be).
+    Returns (trials, tasks spread without a trial or without room).
     """
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
@@ -137,7 +136,7 @@ def _match(
             for h in range(hosts):
                 if level[h] > lowest:
                     continue
-                # Of the deviation it is the change of its square times the number of hosts, n sum(u^2) - (sum u)^2.
+                # Change of the squared deviation times the number of hosts, n sum(u^2) - (sum u)^2.
                 worth = gained = 0.0
                 fits = True
                 for k in range(kinds):
@@ -167,9 +166,9 @@ def _match(
 def _improve(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool
 ) -> tuple[int, int]:
-    """Try every task on every other host, and every two on each other's, as long as that makes it better.
+    """Try every task on every other host, and exchange every pair of tasks, while the objective improves.
 
-    Returns (trials, passes); stops when `left` trials are used up.
+    Returns (trials, passes); stops after `left` trials.
     """
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
@@ -221,9 +220,9 @@ def _improve(
 def _search(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
 ) -> tuple[int, int, int]:
-    """Place, improve, and as long as there is time and it pays, shake what is placed and improve again, keeping the best.
+    """Place and improve; then perturb and improve again while trials remain and gains occur, keeping the best placement.
 
-    Returns (trials, passes, tasks placed as best as could be); `place` is brought up to date.
+    Returns (trials, passes, tasks spread without a trial or without room); updates `place` and `load`.
     """
     tasks, hosts = wants.shape[0], sizes.shape[0]
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise)
@@ -265,8 +264,8 @@ def _fits(want: Floats, load: Floats, size: Floats, most: float) -> bool:
 
 @njit(cache=True)
 def _worth(load: Floats, sizes: Floats, most: float, utilise: bool) -> float:
-    """The objective, less being better: n sum(u^2) - (sum u)^2, before it what is in use where that comes first, and before
-    both what is above the part of hosts that may be used."""
+    """The minimised objective, in lexicographic order: load above the allowed part of hosts; with `utilise`, negative
+    utilisation; n sum(u^2) - (sum u)^2."""
     worth = used = 0.0
     hosts, kinds = sizes.shape
     for k in range(kinds):
@@ -289,7 +288,7 @@ def _level(used: Floats, h: int) -> int:
 
 @njit(cache=True)
 def _least_used(used: Floats, level: Integers) -> int:
-    """Of the lightest level that there is, the host that is used least: so what is left is spread evenly."""
+    """The least used host of the lightest level present, so that remaining tasks are spread evenly."""
     chosen, best = 0, np.inf
     lowest = level.min()
     for h in range(level.size):
@@ -300,7 +299,7 @@ def _least_used(used: Floats, level: Integers) -> int:
 
 @njit(cache=True)
 def _shifted(moved: Floats, load: Floats, sizes: Floats, totals: Floats, a: int, b: int, utilise: bool) -> float:
-    """Change of the objective, less being better, where `moved` of each resource goes from host `a` to host `b`."""
+    """Change of the minimised objective when `moved` of each resource goes from host `a` to host `b`."""
     change = used = 0.0
     hosts = sizes.shape[0]
     for k in range(sizes.shape[1]):

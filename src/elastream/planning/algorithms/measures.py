@@ -1,4 +1,4 @@
-"""The few sums over an observation that policies and the decision record both go by, unknown carried through as NaN."""
+"""Sums over an observation, shared by policies and the decision record; unknown values propagate as NaN."""
 
 import math
 from collections.abc import Iterable
@@ -12,37 +12,37 @@ __all__ = ["capacity", "host_capacity", "known_sum", "seen", "source_sum", "task
 
 
 def known_sum(values: Floats) -> float:
-    """Sum of what is known in `values`; NaN where nothing is."""
+    """Sum of the known `values`; NaN if none is known."""
     known = values[~np.isnan(values)]
     return float(known.sum()) if len(known) else math.nan
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
-    """`metric` summed over the dataflow's sources, in `operators` (those of now by default); NaN where one is unknown."""
+    """`metric` summed over the sources, in `operators` (by default the observation's); NaN if one is unknown."""
     frame = observation.operators if operators is None else operators
     return math.fsum(frame.value(source.name, metric) for source in observation.context.graph.sources)
 
 
 def host_capacity(observation: Observation, host: str) -> float:
-    """Cores of speed 1 that `host` amounts to: its cores times its speed, as measured where it was measured."""
+    """Capacity of `host` in cores of speed 1: its cores times its speed, measured if known, else nominal."""
     kind = observation.leases[host].type
     speed = observation.hosts.value(host, Metric.SPEED)
     return kind.cores * (kind.speed if math.isnan(speed) else speed)
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
-    """Cores of speed 1 of `hosts` together."""
+    """Total capacity of `hosts` in cores of speed 1."""
     return math.fsum(host_capacity(observation, host) for host in hosts)
 
 
 def tasks_on(observation: Observation, host: str) -> int:
-    """Tasks that `host` holds, counted in the placement."""
+    """Number of tasks placed on `host`."""
     row = observation.hosts.rows.get(host, -1)
     return int(np.count_nonzero(observation.tasks.host == row)) if row >= 0 else 0
 
 
 def seen(observation: Observation) -> dict[str, float]:
-    """What a decision rests on, for its record: load, backlog, latency, cores in use and to be had, hosts by state."""
+    """The figures for a decision's record: load, backlog, latency, busy and usable cores, hosts by state, cost."""
     states = [lease.state for lease in observation.leases.values()]
     application = observation.application
     row = application.ids[0] if application.ids else ""

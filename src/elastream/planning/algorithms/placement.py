@@ -1,8 +1,7 @@
-"""Where tasks should lie: an even spread over the cores to be had, by as few moves as that takes.
+"""Balances tasks over the usable cores with as few moves as possible.
 
-Spark never rebalances state partitions by itself, so a host that joins a running query stays idle until its tasks are moved
-there. By count where all that is known is that tasks are there, by load where what each takes has been measured. Pure: from
-an observation to moves.
+Open-source Spark does not rebalance state partitions, so that a host that joins a running query stays idle until tasks are
+moved there. `balance` goes by task counts, `balance_by_load` by measured loads. Pure functions of an observation.
 """
 
 import math
@@ -17,21 +16,21 @@ from elastream.planning.algorithms.measures import host_capacity
 __all__ = ["balance", "balance_by_load", "imbalance"]
 
 PREFERENCE = 0.002
-"""Of the highest load, what an exchange of two tasks must be better by than a move of one, and any step than none."""
+"""Fraction of the highest load by which an exchange of tasks must beat a single move, and any step no step."""
 IDLE = 1e-9
-"""Busy cores of an operator that are none at all."""
+"""Busy cores up to which an operator counts as idle."""
 SURE = 2.0
-"""Standard errors beyond which a difference is taken for one: 1 in 20 is not."""
+"""Standard errors from which a difference counts as significant (about 5 % error)."""
 ENOUGH = 0.01
-"""Of the mean load, what the fullest host may have above it: the moves that are left would gain less than they cost."""
+"""Fraction above the mean load at which the fullest host is left as it is: further moves would cost more than they gain."""
 
 
 def balance(observation: Observation) -> list[MoveTask]:
-    """Moves that even out the number of tasks of each operator per usable core; none where they are even.
+    """Moves that balance the number of tasks per usable core, for each operator; empty if balanced.
 
-    Operators are evened out one by one, because the stages of a micro-batch run one after another: a host with all tasks of
-    one operator and none of another is idle half of the time. Only hosts that take tasks give and get; what a draining host
-    holds is moved by its drain. The moves are the fewest that leave no two hosts of equal capacity over one task apart.
+    Operators are balanced separately, because the stages of a micro-batch run one after another: a host with all tasks of
+    one operator and none of another idles half of the time. Only usable hosts take part; tasks on a draining host are moved
+    by its drain. The moves are the fewest after which no two hosts of equal capacity differ by more than one task.
     """
     moves: list[MoveTask] = []
     spread = _Spread(observation)
@@ -43,15 +42,14 @@ def balance(observation: Observation) -> list[MoveTask]:
 
 
 def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: float = 0.0) -> list[MoveTask]:
-    """Moves that even out the load of each operator per usable core, biggest benefit first; none where that gains little.
+    """Moves that balance the load per usable core, for each operator, largest benefit first; empty if the gain is small.
 
-    Operators one by one, and hosts as in `balance`. The fullest host gives a task away, or changes one for a lighter one
-    of another host, whichever brings the two of them lowest, for as long as that lowers the highest load a core.
+    Operators and hosts as in `balance`. In each step, a task of the fullest host is moved, or exchanged for a lighter one
+    of another host, whichever makes the higher load of the two lowest, while that lowers the highest load per core.
 
-    An operator is left alone while the load of one of its tasks is unknown, and while all its moves together would lower
-    its highest load a core by less than the fraction `gain` of what it is, by less than `worth` busy cores per core, or by
-    less than SURE standard errors of that load, where BUSY_CORES_ERROR is known: what is idle stays where it is, and noise
-    moves nothing.
+    An operator is skipped while the load of one of its tasks is unknown, and if all its moves together would lower its
+    highest load per core by less than the fraction `gain` of it, by less than `worth` busy cores per core, or by less than
+    SURE standard errors of it (if BUSY_CORES_ERROR is known), so that neither idle tasks nor noise cause moves.
     """
     moves: list[tuple[float, MoveTask]] = []
     spread = _Spread(observation)
@@ -77,14 +75,17 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
 
 
 def imbalance(place: Sequence[int], weights: Sequence[float], cores: Sequence[float]) -> float:
-    """Highest load a core over the mean load a core: 1 where all is even, NaN where there is no load."""
+    """Highest load per core over the mean load per core: 1 if balanced, NaN without load.
+
+    place: host of each task. weights: load of each task. cores: of each host.
+    """
     load = np.bincount(np.asarray(place, dtype=np.int64), np.asarray(weights), len(cores))
     mean = load.sum() / math.fsum(cores)
     return float((load / np.asarray(cores)).max() / mean) if mean > 0 else math.nan
 
 
 class _Spread:
-    """Where tasks lie among the hosts that take tasks: `place` holds the number of each one's host, -1 for none of them."""
+    """Placement of tasks on usable hosts. place: number of each task's host, -1 if not on one. cores: capacity by host."""
 
     def __init__(self, observation: Observation) -> None:
         self._observation, self._usable = observation, observation.usable
@@ -98,7 +99,7 @@ class _Spread:
 
     @property
     def operators(self) -> Iterator[Integers]:
-        """Rows of the tasks of each operator; of those on hosts that are being drained the drain takes care."""
+        """Rows of the tasks on usable hosts, per operator; empty with fewer than two usable hosts."""
         operator = self._observation.tasks.operator
         if len(self._usable) > 1:
             yield from (
@@ -110,10 +111,10 @@ class _Spread:
 
 
 def _even_out(place: Integers, cores: Floats, total: Floats) -> list[tuple[int, int]]:
-    """(task, host) moves for the tasks of one operator; `total`, tasks by host, breaks ties and is brought up to date."""
+    """(task, host) moves that balance the counts of one operator's tasks; total: tasks by host, breaks ties, updated."""
     at = place.copy()
     load = np.bincount(at, minlength=len(cores)).astype(np.float64)
-    # Each step leaves giver and receiver below what the giver had, so no spread comes twice and the loop ends.
+    # Each step leaves giver and receiver below the giver's former load, so that the loop terminates.
     while step := _step(at, load, cores, total):
         task, receiver = step
         giver = at[task]
@@ -126,7 +127,7 @@ def _even_out(place: Integers, cores: Floats, total: Floats) -> list[tuple[int, 
 
 
 def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int, int] | None:
-    """The one move that evens out most, from the fullest host that can give to the emptiest that can take."""
+    """The (task, host) move from the fullest possible giver to the emptiest possible receiver; None if balanced."""
     givers = np.lexsort((total / cores, load / cores))[::-1]
     receivers = np.lexsort((total / cores, (load + 1) / cores))
     mean = load.sum() / cores.sum() + 1e-9
@@ -138,7 +139,7 @@ def _step(at: Integers, load: Floats, cores: Floats, total: Floats) -> tuple[int
 
 
 def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[int, int]], float]:
-    """(task, host) moves for the tasks of one operator, and the highest load a core behind them."""
+    """(task, host) moves that balance the load of one operator's tasks, and the highest load per core after them."""
     at = place.copy()
     load = np.bincount(at, weights, len(cores)).astype(np.float64)
     enough = (1 + ENOUGH) * weights.sum() / cores.sum()
@@ -147,7 +148,7 @@ def _level(place: Integers, weights: Floats, cores: Floats) -> tuple[list[tuple[
         given = np.flatnonzero(at == fullest)
         others = np.flatnonzero(at != fullest)
         empty = np.setdiff1d(np.arange(len(cores)), [fullest])
-        # A task for nothing, to each other host; or for a task of another host. Columns: host, and what comes back.
+        # Rows: a task of the fullest host. Columns: another host without return, or a task of another host in exchange.
         hosts = np.concatenate([empty, at[others]])
         back = np.concatenate([np.zeros(len(empty)), weights[others]])
         change = weights[given][:, None] - back[None, :]

@@ -14,8 +14,10 @@ import numpy as np
 
 from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Snapshot, ranks
-from elastream.planning.managers.messages import Holding, Verdict, View
+from elastream.planning.managers.messages import Verdict
 from elastream.planning.managers.operators import Proposals
+from elastream.planning.sharing.holder import Holder, claim
+from elastream.planning.sharing.messages import Claim
 
 __all__ = [
     "Application",
@@ -25,7 +27,6 @@ __all__ = [
     "Shift",
     "answer",
     "grant",
-    "hear",
     "initial_placement",
     "move_off",
     "refilled",
@@ -60,20 +61,13 @@ class Refusal(IntEnum):
 
 
 @dataclass(frozen=True)
-class Application:
-    """What an application manager remembers.
+class Application(Holder):
+    """What an application manager remembers, besides what it holds.
 
-    term, hosts, leave: of the last view heard, less the hosts that it has let go of, which are `let_go` as long as views
-    name them. number: holdings sent so far. tokens, refilled: reconfigurations that it may still grant, as of that time.
-    granted: placements by host, with their time.
+    tokens, refilled: reconfigurations that it may still grant, as of that time. granted: placements by host, with their
+    time.
     """
 
-    name: str
-    term: int = 0
-    number: int = 0
-    hosts: tuple[str, ...] = ()
-    leave: frozenset[str] = frozenset()
-    let_go: frozenset[str] = frozenset()
     tokens: float = math.inf
     refilled: float = 0.0
     granted: Mapping[str, float] = field(default_factory=dict)
@@ -144,19 +138,6 @@ def grant(snapshot: Snapshot, proposals: Proposals, tokens: Floats) -> Grants:
     return Grants(proposals, refusals)
 
 
-def hear(application: Application, view: View) -> Application:
-    """The application after a view; one that is not newer than the last is no news.
-
-    A host that it let go of and is still asked to leave stays let go: the view was made before that was heard. One that it
-    is no longer asked to leave is its own again.
-    """
-    if view.term <= application.term:
-        return application
-    let_go = application.let_go.intersection(view.leave)
-    hosts = tuple(host for host in view.hosts if host not in let_go) if let_go else view.hosts
-    return replace(application, term=view.term, hosts=hosts, leave=frozenset(view.leave) - let_go, let_go=let_go)
-
-
 def move_off(snapshot: Snapshot, rows: Iterable[int], usable: Integers, free: Integers) -> tuple[Shift, ...]:
     """Where the replicas on hosts `rows` go: the least used of the hosts `usable` with a slot left, in their region first.
 
@@ -186,23 +167,14 @@ def answer(
     occupied: frozenset[str],
     critical: bool,
     spare: tuple[tuple[str, int], ...] = (),
-) -> tuple[Application, Holding]:
-    """What the application says about its hosts, letting go of those it was asked to leave and no longer needs.
+) -> tuple[Application, Claim]:
+    """The application's claim, letting go of the hosts that it was asked to leave and no longer needs.
 
     occupied: hosts that its replicas were seen on. A host that a placement granted lately points at counts as occupied. A
     critical application refuses to leave hosts that are occupied; empty ones it lets go.
     """
     granted = {host: at for host, at in application.granted.items() if now - at < rules.settle}
     needed = {host for host in application.leave if host in occupied or host in granted}
-    gone = application.leave - needed
-    hosts = tuple(h for h in application.hosts if h not in gone) if gone else application.hosts
-    kept = replace(
-        application,
-        number=application.number + 1,
-        hosts=hosts,
-        leave=application.leave - gone,
-        let_go=application.let_go | gone,
-        granted=granted,
-    )
+    gone = application.leave.keys() - needed
     refused = tuple(sorted(needed)) if critical else ()
-    return kept, Holding(application.name, kept.number, application.term, hosts, refused, spare)
+    return claim(replace(application, granted=granted), gone, refused=refused, critical=critical, spare=spare)

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["Applications", "Booleans", "Hosts", "Operators", "Replicas", "Snapshot", "identities", "ranks"]
+__all__ = ["Applications", "Booleans", "LeasedHosts", "Operators", "Replicas", "Snapshot", "identities", "ranks"]
 
 Booleans: TypeAlias = NDArray[np.bool_]
 Identities: TypeAlias = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Hosts:
+class LeasedHosts:
     """Leased hosts. region: row of its region. slots: replicas it may hold (C_n). cpu: its utilisation, 0 to 1 (U_n).
 
     up: takes replicas; where False it is still coming.
@@ -74,11 +74,11 @@ class Applications:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All of it at `time`. regions: names of the regions that `Hosts.region` counts."""
+    """All of it at `time`. regions: names of the regions that `LeasedHosts.region` counts."""
 
     time: float
     regions: tuple[str, ...]
-    hosts: Hosts
+    hosts: LeasedHosts
     replicas: Replicas
     operators: Operators
     applications: Applications

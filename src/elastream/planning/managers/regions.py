@@ -12,7 +12,7 @@ import numpy as np
 from elastream.model.cloud import HostType
 from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Snapshot
-from elastream.planning.managers.messages import RegionOrder, RegionReport
+from elastream.planning.sharing.messages import RegionOrder, RegionReport
 
 __all__ = ["Region", "RegionRules", "Survey", "hear", "report", "smallest", "survey"]
 

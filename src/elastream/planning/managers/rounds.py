@@ -1,7 +1,7 @@
 """One planning round of all four kinds of managers in one process, and what is to be done after it.
 
-Messages are delivered at once here; `infrastructure` and `applications` hold for any delay, loss or doubling, so that the
-same managers can sit in processes of their own. What is done with a plan is left to whoever has the plant.
+Messages are delivered at once here; the arbiter and its parties hold for any delay, loss or doubling, so that the same
+managers can sit in processes of their own. What is done with a plan is left to whoever has the plant.
 """
 
 import math
@@ -12,25 +12,28 @@ import numpy as np
 
 from elastream.model.cloud import HostType
 from elastream.model.observation import Floats, Integers
-from elastream.planning.managers import applications, infrastructure, operators, regions
+from elastream.planning.managers import applications, operators, regions
 from elastream.planning.managers.applications import Application, ApplicationRules, Grants, Shift
 from elastream.planning.managers.columns import Booleans, Snapshot
-from elastream.planning.managers.infrastructure import HostRecord, Infrastructure, InfrastructureRules, Stance
-from elastream.planning.managers.messages import Holding, RegionOrder, RegionReport, View
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import Region, RegionRules, Survey
+from elastream.planning.sharing import holder
+from elastream.planning.sharing.arbiter import decide
+from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
+from elastream.planning.sharing.rules import ArbiterRules
+from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
 
-__all__ = ["Hierarchy", "RoundPlan", "Rules", "begin", "planning_round"]
+__all__ = ["Hierarchy", "HierarchyRules", "RoundPlan", "begin", "planning_round"]
 
 
 @dataclass(frozen=True)
-class Rules:
+class HierarchyRules:
     """The rules of the four kinds of managers."""
 
     operators: OperatorRules = field(default_factory=OperatorRules)
     applications: ApplicationRules = field(default_factory=ApplicationRules)
     regions: RegionRules = field(default_factory=RegionRules)
-    infrastructure: InfrastructureRules = field(default_factory=InfrastructureRules)
+    infrastructure: ArbiterRules = field(default_factory=lambda: ArbiterRules(by_spare=True))
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Hierarchy:
 
     applications: tuple[Application, ...]
     regions: tuple[Region, ...]
-    infrastructure: Infrastructure
+    infrastructure: Arbiter
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class RoundPlan:
 
 
 def begin(
-    rules: Rules,
+    rules: HierarchyRules,
     snapshot: Snapshot,
     host_types: Sequence[str],
     owner: Integers,
@@ -75,7 +78,7 @@ def begin(
     hosts, names = snapshot.hosts, snapshot.applications.names
     region_of, owners, up = hosts.region.tolist(), owner.tolist(), hosts.up.tolist()
     records: dict[str, HostRecord] = {}
-    held: list[list[str]] = [[] for _ in names]
+    held: list[dict[str, str]] = [{} for _ in names]
     ordered: list[dict[str, float]] = [{} for _ in snapshot.regions]
     until = snapshot.time + rules.infrastructure.patience
     for row, name in enumerate(hosts.names):
@@ -84,26 +87,27 @@ def begin(
         if not up[row] and name not in needed:
             records[name] = HostRecord(region, host_types[row])
         elif owners[row] < 0:
-            records[name] = HostRecord(region, host_types[row], Stance.FREE)
+            records[name] = HostRecord(region, host_types[row], Tenure.FREE)
         else:
-            stance = Stance.LEAVING if name in needed else Stance.VIEWED
-            held[owners[row]].append(name)
-            limit = until if name in needed else math.inf
-            records[name] = HostRecord(region, host_types[row], stance, names[owners[row]], until=limit)
-    leaving = frozenset(needed)
+            held[owners[row]][name] = host_types[row]
+            records[name] = HostRecord(region, host_types[row], Tenure.HELD, names[owners[row]])
+            if name in needed:
+                records[name] = replace(records[name], tenure=Tenure.RECALLED, until=until, why="it is drained", goes=True)
     tokens = rules.applications.tokens
     return Hierarchy(
         tuple(
-            Application(name, 1, 0, tuple(mine), leaving.intersection(mine), tokens=tokens, refilled=snapshot.time)
+            Application(
+                name, 1, 0, mine, {h: "it is drained" for h in needed if h in mine}, tokens=tokens, refilled=snapshot.time
+            )
             for name, mine in zip(names, held, strict=True)
         ),
         tuple(Region(name, 1, 0, mine) for name, mine in zip(snapshot.regions, ordered, strict=True)),
-        infrastructure.adopt(records, snapshot.regions, names, next_number),
+        adopt(records, snapshot.regions, dict.fromkeys(names, 1.0), next_number),
     )
 
 
 def planning_round(
-    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
+    rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], *, hosts_too: bool
 ) -> tuple[Hierarchy, RoundPlan]:
     """Operators propose, applications grant; with `hosts_too`, regions report and the infrastructure manager decides.
 
@@ -201,19 +205,19 @@ class _Told:
 
 
 def _infrastructure_round(
-    rules: Rules,
+    rules: HierarchyRules,
     state: Hierarchy,
     snapshot: Snapshot,
     types: Mapping[str, HostType],
     owner: Integers,
     withheld: Booleans,
 ) -> tuple[Hierarchy, _Told]:
-    """Reports and holdings go up, orders and views come down, twice: so an empty host is let go in the same round."""
+    """Reports and claims go up, orders and views come down, twice: so an empty host is let go in the same round."""
     now = snapshot.time
     found = regions.survey(rules.regions, snapshot, withheld)
     kept_regions, reports = _reports(rules, state, snapshot, types, found)
-    kept, holdings = _holdings(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
-    manager, told = infrastructure.decide(rules.infrastructure, state.infrastructure, now, [*reports, *holdings])
+    kept, claims = _claims(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
+    manager, sent = decide(rules.infrastructure, state.infrastructure, now, [*reports, *claims])
     by_region = {region.name: number for number, region in enumerate(kept_regions)}
     by_application = {application.name: number for number, application in enumerate(kept)}
     heard = _Told()
@@ -223,7 +227,7 @@ def _infrastructure_round(
         for message in messages:
             if isinstance(message, View):
                 number = by_application[message.application]
-                kept[number] = applications.hear(kept[number], message)
+                kept[number] = holder.hear(kept[number], message)
                 asked.append(number)
                 continue
             number = by_region[message.region]
@@ -234,18 +238,18 @@ def _infrastructure_round(
             if message.refused:
                 heard.refused[message.region] = message.refused
 
-    deliver(told)
+    deliver(sent)
     again = [kept[number] for number in dict.fromkeys(asked)]
-    answered, holdings = _holdings(rules, again, snapshot, {})
+    answered, claims = _claims(rules, again, snapshot, {})
     for application in answered:
         kept[by_application[application.name]] = application
-    manager, told = infrastructure.decide(rules.infrastructure, manager, now, holdings)
-    deliver(told)
+    manager, sent = decide(rules.infrastructure, manager, now, claims)
+    deliver(sent)
     return Hierarchy(tuple(kept), tuple(kept_regions), manager), heard
 
 
 def _reports(
-    rules: Rules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
+    rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
 ) -> tuple[list[Region], list[RegionReport]]:
     """Every region's report, from what the survey found."""
     hosts = snapshot.hosts
@@ -298,19 +302,22 @@ def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str,
     }
 
 
-def _holdings(
-    rules: Rules, among: Sequence[Application], snapshot: Snapshot, spare: Mapping[str, tuple[tuple[str, int], ...]]
-) -> tuple[list[Application], list[Holding]]:
+def _claims(
+    rules: HierarchyRules,
+    among: Sequence[Application],
+    snapshot: Snapshot,
+    spare: Mapping[str, tuple[tuple[str, int], ...]],
+) -> tuple[list[Application], list[Claim]]:
     """What each application of `among` says about its hosts."""
     rows, placed = snapshot.hosts.rows, snapshot.placed
     critical = dict(zip(snapshot.applications.names, snapshot.critical.tolist(), strict=True))
-    kept, holdings = [], []
+    kept, claims = [], []
     for application in among:
         occupied = frozenset(host for host in application.leave if (row := rows.get(host)) is not None and placed[row] > 0)
-        one, holding = applications.answer(
+        one, said = applications.answer(
             rules.applications, application, snapshot.time, occupied, critical[application.name],
             spare.get(application.name, ()),
         )  # fmt: skip
         kept.append(one)
-        holdings.append(holding)
-    return kept, holdings
+        claims.append(said)
+    return kept, claims

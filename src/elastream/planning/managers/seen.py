@@ -8,7 +8,7 @@ import numpy as np
 from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, Integers, Metric, Observation
 from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum
-from elastream.planning.managers.columns import Applications, Hosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
 __all__ = ["floating", "snapshot_of", "width"]
 
@@ -28,7 +28,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
     regions = tuple(sorted({*(x.type.region for x in leases.values()), *(t.region for t in context.host_types.values())}))
     at = {region: row for row, region in enumerate(regions)}
-    hosts = Hosts(
+    hosts = LeasedHosts(
         tuple(leases),
         np.array([at[lease.type.region] for lease in leases.values()], dtype=np.int64),
         np.array([lease.type.slots for lease in leases.values()], dtype=np.int64),
@@ -56,7 +56,7 @@ _Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
 """Columns of replicas: operator, index, host, utilisation."""
 
 
-def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
+def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
     context, tasks, names = observation.context, observation.tasks, observation.operators.ids
     row_of = np.array([hosts.rows.get(host, -1) for host in observation.hosts.ids] or [-1], dtype=np.int64)
     host = np.where(tasks.host >= 0, row_of[tasks.host], -1)
@@ -76,7 +76,7 @@ def _replicas(observation: Observation, hosts: Hosts) -> Replicas:
     return Replicas(operator, index, on, utilisation)
 
 
-def _shares(observation: Observation, hosts: Hosts, operator: int, host: Integers) -> _Part:
+def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
     """By host that holds some of an operator's tasks, all that it holds as one replica; `host`: row of each task."""
     mine = host[observation.tasks.operator == operator]
     rows, count = np.unique(mine[mine >= 0], return_counts=True)

@@ -1,1 +1,1 @@
-"""The policies, one module each: an observation in, actions out."""
+"""Policies, one module each: from an observation to a plan."""

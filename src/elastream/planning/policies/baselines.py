@@ -1,4 +1,4 @@
-"""Placements that know nothing of loads: what policies of placement are compared with."""
+"""Placements that ignore loads: baselines for placement policies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ __all__ = ["Even", "Random", "Untouched"]
 
 @dataclass(frozen=True)
 class Even:
-    """Storm's even scheduler: the tasks of `operators` (all by default), one after the other, over the hosts in turn.
+    """Storm's even scheduler: the tasks of `operators` (all by default) on the hosts in round-robin order.
 
-    hosts: how many to hold leased; 0: those that are there.
+    hosts: number of hosts to keep leased; 0: the hosts present.
     """
 
     operators: Sequence[str] = ()
@@ -26,21 +26,21 @@ class Even:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "even"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Moves of what is not where its turn puts it."""
+        """Moves of the tasks that are not on their round-robin host."""
         rows = movable(observation, self.operators)
         turns = np.arange(rows.size) % max(1, len(observation.usable))
-        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "its turn")))
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
 
 
 @dataclass(frozen=True)
 class Random:
-    """Each task of `operators` (all by default) on a host drawn by chance; the same seed draws the same again.
+    """Each task of `operators` (all by default) on a random host; deterministic for a seed.
 
-    hosts: how many to hold leased; 0: those that are there.
+    hosts: number of hosts to keep leased; 0: the hosts present.
     """
 
     seed: int = 0
@@ -49,14 +49,14 @@ class Random:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Moves of what is not where it was drawn to be."""
+        """Moves of the tasks that are not on their drawn host."""
         rows = movable(observation, self.operators)
         drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
-        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "by chance")))
+        return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Untouched:
 
 
 def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:
-    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, of those that are elsewhere."""
+    """Moves of the tasks in `rows` to the usable hosts numbered `wanted`, for tasks that are elsewhere."""
     tasks, hosts, usable = observation.tasks, observation.hosts.ids, observation.usable
     if not usable:
         return []

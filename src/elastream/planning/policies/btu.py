@@ -1,20 +1,23 @@
-"""VISP's provisioning by billing time unit: what is paid for is used to its end, and only then questioned.
+"""VISP's provisioning by billing time unit: a host is kept to the end of its paid time, then released or renewed.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017): Algorithm 1 says when an
-operator needs one more instance, Algorithm 2 where it goes, Algorithm 3 what can be given up, and Figures 4 and 5 how the
-three make a plan. The bookkeeping of a plan is `elastream.planning.algorithms.draft`; doing it is the plant's.
+From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017): Algorithm 1 decides when
+an operator needs one more instance, Algorithm 2 where it is placed, Algorithm 3 which operator can lose one, and Figures 4
+and 5 how the three form a plan. `elastream.planning.algorithms.draft` keeps the working copy of a plan.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from elastream.model.action import CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
 from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Floats, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = [
@@ -41,12 +44,11 @@ class DownscalingWeights:
 
 
 def predicted_duration(durations: Sequence[float] | Floats) -> float:
-    """The duration one observation ahead, by least squares over the last N (Algorithm 1, lines 5 to 9).
+    """The duration one observation ahead, by least squares over the last N (Algorithm 1, lines 5 to 9), seconds.
 
-    `durations` in seconds, oldest first, NaN where unknown (left out, the others keep their places); NaN where fewer than
-    two are known. The paper numbers the newest observation 1, by which its N + 1 would lie in the past, and its printed
-    slope has lost a minus sign; both are read as meant: beta = sum((i - mean i) (d_i - mean d)) / sum((i - mean i)^2) over
-    i = 1 (oldest) to N, and the value of that line at N + 1.
+    durations: seconds, oldest first, NaN (unknown) ignored; NaN if fewer than two are known. The paper numbers the newest
+    observation 1, so that its N + 1 would lie in the past, and its printed slope lacks a minus sign; both are corrected:
+    beta = sum((i - mean i) (d_i - mean d)) / sum((i - mean i)^2) over i = 1 (oldest) to N, and the line's value at N + 1.
     """
     values = np.asarray(durations, dtype=np.float64)
     index = np.arange(1.0, len(values) + 1)
@@ -64,21 +66,21 @@ def needs_upscaling(
 ) -> bool:
     """Whether an operator needs one more instance (Algorithm 1).
 
-    duration, service_level: seconds, now and at most (o_d, o_slo). durations: the last N, oldest first. queue: items
-    waiting (o_queue). True where the duration is over its level, or is about to be, and more than `scaling_threshold`
-    items wait. Unknown (NaN) is over nothing.
+    duration, service_level: current and allowed seconds (o_d, o_slo). durations: the last N, oldest first. queue: items
+    waiting (o_queue). True if the current or predicted duration exceeds the level and more than `scaling_threshold` items
+    wait. Unknown values (NaN) exceed nothing.
     """
     delayed = duration > service_level or predicted_duration(durations) > service_level
     return delayed and queue > scaling_threshold
 
 
 def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
-    """By host: how well one more instance of `unit` fits there, -1 where it does not (Algorithm 2); lowest is best.
+    """Suitability of each host for one more instance of `unit`, -1 if infeasible (Algorithm 2); lowest is best; (hosts,).
 
     feasibility = min(h_cpu* / o_cpu, h_memory* / o_memory); with the instance placed, difference = |remaining cpu / h_cpu
-    - remaining memory / h_memory|; suitability = difference / feasibility, times CF where the host has the image. The
-    paper's pseudocode has lost its minus signs and divisions; its prose gives them. It also calls a negative value
-    feasible in one sentence and infeasible in all others; infeasible it is.
+    - remaining memory / h_memory|; suitability = difference / feasibility, times CF if the host has the image. The paper's
+    pseudocode lacks minus signs and divisions, which its prose gives. It calls a negative value feasible in one sentence
+    and infeasible in all others; here it is infeasible.
     """
     feasibility = draft.feasibility(unit)
     cores, memory = draft.needs(unit)
@@ -91,9 +93,9 @@ def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
 
 
 def best_host(draft: Draft, unit: Unit, cache_factor: float, *, ready: bool = False) -> str | None:
-    """The host of lowest non-negative suitability, the older lease on a tie; None where none fits.
+    """The host with the lowest non-negative suitability, the older lease on a tie; None if none fits.
 
-    ready: consider only hosts that run already; a migration must not wait for a host to boot.
+    ready: consider running hosts only; a migration must not wait for a host to boot.
     """
     suitability = host_suitability(draft, unit, cache_factor)
     if ready:
@@ -114,12 +116,12 @@ def downscaling_utility(
     queue: float,
     weights: DownscalingWeights,
 ) -> float:
-    """How well an operator can do with one instance fewer (Algorithm 3); negative: it must not, higher is better.
+    """Utility of removing an instance of an operator (Algorithm 3); negative: not allowed; the highest is removed first.
 
-    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, where instances = (o# - min O#) / (max O# - min O#), 0 where
-    all operators have as many; queue load = QL where less than one item waits, else 0; delay = o_d / o_slo (1 + P), 0 where
-    nobody promised a duration; scalings = o_s / sum of O_s, 0 where nothing was scaled yet. -1 below two instances. The
-    paper does not say what an unknown duration or queue means; here it forbids.
+    1 + W1 instances + W2 queue load - W3 delay - W4 scalings, where instances = (o# - min O#) / (max O# - min O#), 0 if all
+    operators have equally many; queue load = QL if less than one item waits, else 0; delay = o_d / o_slo (1 + P), 0 without
+    a service level; scalings = o_s / sum of O_s, 0 before any scaling. -1 below two instances. The paper does not define an
+    unknown duration or queue; here both forbid the removal.
     """
     if instances < 2 or math.isnan(queue):
         return -1.0
@@ -141,13 +143,13 @@ def downscaling_utility(
 
 @dataclass(frozen=True, slots=True)
 class Btu:
-    """The policy: upscale what is late (Figure 4), then question the hosts whose paid time is about to end (Figure 5).
+    """The policy: scale up late operators (Figure 4), then release or renew hosts whose paid time ends soon (Figure 5).
 
-    scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; the
-    paper leaves it open, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: those of
-    Algorithm 3 (paper: 1, QL 100, P 0.0001). window: last part of the paid time in which a host is questioned (paper: 5 %).
-    release_share: at most this part of an operator's instances is given up with one host (paper: 20 %), rounded down.
-    period: seconds between plans; see `questions`. host_type: what to lease; None: the cheapest per core that fits.
+    scaling_threshold: items waiting above which an operator is scaled up (paper: 50). observations: N of Algorithm 1; not
+    given in the paper, 4 are one provisioning interval of monitoring. cache_factor: CF (paper: 0.01). weights: of Algorithm
+    3 (paper: 1, QL 100, P 0.0001). window: last fraction of the paid time in which a host is decided on (paper: 5 %).
+    release_share: largest fraction of an operator's instances removed with one host (paper: 20 %), rounded down. period:
+    seconds between plans; see `ends_soon`. host_type: type to lease; None: the cheapest per core that fits.
     """
 
     scaling_threshold: float = 50.0
@@ -159,23 +161,27 @@ class Btu:
     period: float = 60.0
     host_type: str | None = None
 
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.OPERATOR, Metric.BACKLOG), (Rows.OPERATOR, Metric.DURATION), (Rows.OPERATOR, Metric.SCALINGS)}
+    )
+
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "btu"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Actions for this round.
+        """The plan of this round.
 
-        Upscaling comes first, for the service level is the paper's first requirement. A host that is given an instance in
-        this round, a new one or a migrated one, is needed: it is renewed where its paid time ends.
+        Upscaling comes first, because the service level is the paper's first requirement. A host that receives an instance
+        in this round, new or migrated, is not released: it is renewed if its paid time ends.
         """
         draft = Draft(observation)
         late = [unit for unit in draft.scalable if self.is_late(observation, draft, unit)]
         for unit in late:
             self._upscale(draft, unit, late)
         self._finish_draining(draft)
-        ending = [lease for lease in draft.leases.values() if self.questions(lease, observation.time)]
+        ending = [lease for lease in draft.leases.values() if self.ends_soon(lease, observation.time)]
         for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
             if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
@@ -193,14 +199,13 @@ class Btu:
                 return True
         return False
 
-    def questions(self, lease: Lease, now: float) -> bool:
-        """Whether a host's paid time is about to end, so that it is released or renewed in this round.
+    def ends_soon(self, lease: Lease, now: float) -> bool:
+        """Whether a host's paid time ends soon, so that it is released or renewed in this round.
 
-        The last 5 % of a BTU of ten minutes are 30 s, shorter than the paper's own provisioning interval of 60 s: some
-        hosts would never be looked at, others so late that their shutdown runs into the next BTU. So the window is at
-        least one period, in which a next plan would come too late, and the time that the host takes to stop; once less
-        than that time is left, the next BTU is as good as paid and the host is kept. Where a BTU is no longer than that
-        window (clouds that bill by the second), every round is the end of one.
+        The last 5 % of a BTU of ten minutes are 30 s, shorter than the paper's provisioning interval of 60 s: some hosts
+        would never be considered, others so late that their shutdown extends into the next BTU. The window is therefore at
+        least one period plus the host's stop time; with less than the stop time left, the next BTU is paid anyway and the
+        host is kept. If a BTU is not longer than the window (clouds that bill by the second), every round is in it.
         """
         if lease.state is not HostState.RUNNING:
             return False
@@ -211,7 +216,7 @@ class Btu:
         return lease.type.stop <= remaining <= max(self.window * unit, latest)
 
     def utility(self, draft: Draft, unit: Unit) -> float:
-        """Algorithm 3 for a unit; of several operators in one instance, the most delayed speaks for it."""
+        """Algorithm 3 for a unit; with several operators, the delay is that of the most delayed."""
         observation = draft.observation
         levels = {name: observation.context.graph.by_name[name].max_duration for name in unit.operators}
         delays = [last_duration(observation, name) / level for name, level in levels.items() if level is not None]
@@ -228,7 +233,7 @@ class Btu:
         )
 
     def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
-        """One more instance (Figure 4): where there is room, else where another operator makes room, else on a new host."""
+        """Add an instance (Figure 4): where there is room, else in place of another operator's, else on a new host."""
         context = draft.observation.context
         why = f"late with {draft.value(unit, Metric.BACKLOG):.0f} waiting"
         host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
@@ -238,10 +243,10 @@ class Btu:
             draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:
-        """Scale down the operator of highest positive utility that makes room for `unit`; returns the host, or None.
+        """Remove an instance of the operator with the highest positive utility whose removal makes room for `unit`.
 
-        The paper scales down "an operator"; that its instance must stand where its end makes room is taken for granted
-        here. Operators that are late themselves are no candidates. ready: as in `best_host`.
+        Returns the host, or None. The paper scales down "an operator"; here its instance must be on a host where that makes
+        room. Late operators are excluded. ready: as in `best_host`.
         """
         ranked = sorted(
             ((self.utility(draft, other), other) for other in draft.scalable if other not in late and other is not unit),
@@ -251,7 +256,7 @@ class Btu:
             if utility <= 0:
                 return None
             found: list[tuple[float, str, TaskId]] = []
-            # Instances of an operator on the same host are all alike.
+            # Instances of an operator on the same host are interchangeable.
             for host, task in {host: task for task, host in reversed(draft.placements(other))}.items():
                 if ready and not draft.is_ready(host):
                     continue
@@ -274,13 +279,13 @@ class Btu:
         return None
 
     def _release(self, draft: Draft, host: str, late: Sequence[Unit]) -> bool:
-        """Empty `host` and let it go, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
+        """Empty and release `host`, or change nothing (Figure 5): simulate, scale down, migrate, shut down.
 
-        Per operator with instances there: where its utility is positive, up to `release_share` of all its instances go;
-        the others must find room elsewhere, by the upscaling procedure as the paper has it: on a host with room, else where
-        an operator that can be scaled down makes room; only a new host would be absurd here. Of instances that float, this
-        host's share is taken to be there; those that stay must find room on the other hosts together. What is simulated is
-        the plan itself: where it is not feasible, it is undone.
+        For each operator with instances there: if its utility is positive, up to `release_share` of all its instances are
+        removed; the others move by the upscaling procedure, as in the paper, to a host with room, else in place of an
+        operator that can be scaled down, but not to a new host. Floating instances count on this host in proportion;
+        remaining ones must fit on the other hosts together. The simulation works on the plan itself and is rolled back if
+        it is not feasible.
         """
         if host in draft.received or draft.open_hosts <= max(1, draft.observation.context.min_hosts):
             return False
@@ -290,11 +295,11 @@ class Btu:
         for unit in draft.units:
             here = [task for task in draft.tasks_on(host) if draft.unit_of(task) is unit]
             spare = math.floor(self.release_share * draft.instances[unit.name] + 1e-9)
-            afloat = math.ceil(share * draft.floating[unit.name] - 1e-9)
-            if not unit.scalable or not (here or afloat) or self.utility(draft, unit) <= 0:
+            floating = math.ceil(share * draft.floating[unit.name] - 1e-9)
+            if not unit.scalable or not (here or floating) or self.utility(draft, unit) <= 0:
                 spare = 0
-            if afloat and spare:
-                draft.remove_any(unit, f"not needed, {host} ends", min(spare, afloat))
+            if floating and spare:
+                draft.remove_any(unit, f"not needed, {host} ends", min(spare, floating))
             for task in here[:spare]:
                 draft.remove(task, f"not needed, {host} ends")
             for task in here[spare:]:
@@ -312,7 +317,7 @@ class Btu:
         return True
 
     def _finish_draining(self, draft: Draft) -> None:
-        """Hosts that were being emptied: shut down those that are empty, keep those whose migrations did not succeed."""
+        """Release draining hosts that are empty; keep those whose instances could not be moved."""
         observation = draft.observation
         for lease in observation.leases.values():
             if lease.state is not HostState.DRAINING:
@@ -325,7 +330,7 @@ class Btu:
 
 
 def last_duration(observation: Observation, operator: str) -> float:
-    """The last known duration of an operator: a rare item's duration stays the current one until the next (o_d)."""
+    """The last known duration of an operator (o_d): with rare items, it holds until the next item; NaN if unknown."""
     for operators in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
         duration = operators.value(operator, Metric.DURATION)
         if not math.isnan(duration):

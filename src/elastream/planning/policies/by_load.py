@@ -1,7 +1,7 @@
-"""Hosts by need, tasks by load: what Autopilot does for queries that it did not write.
+"""Autopilot's policy for foreign queries: leases hosts by need and places tasks by load.
 
-Nothing of such a query can be switched or widened. What is left is where its state partitions lie, and how many hosts there
-are to lie on.
+Such a query's operators cannot be switched or scaled; the policy controls the placement of state partitions and the number
+of hosts.
 """
 
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ __all__ = ["ByLoad"]
 
 @dataclass(frozen=True)
 class ByLoad:
-    """Hosts as `Threshold` has them, where the plant can lease any; tasks where `balance_by_load` puts them.
+    """Hosts by `Threshold`, if the plant can lease any; tasks by `balance_by_load`.
 
-    hosts: how many hosts the load needs, judged over longer times than where every second is watched. gain: fraction of an
-    operator's highest load a core that moves must take off it for any to be made. worth: cores that they must free on the
-    fullest host, so that what is idle stays where it is: a move costs its batch some tens of milliseconds, once.
+    hosts: the policy for hosts, with longer windows than for runs with fine-grained metrics. gain: least fraction by which
+    moves must lower an operator's highest load per core. worth: least number of cores that they must free on the fullest
+    host, so that idle tasks are not moved: a move delays its batch once, by some tens of milliseconds.
     """
 
     hosts: Threshold = field(default_factory=lambda: Threshold(window=30.0, settle=60.0, cool_down=60.0))
@@ -33,7 +33,7 @@ class ByLoad:
         return "by load"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Hosts, then moves; no moves in a round that drains a host, which moves what it holds."""
+        """Host actions, then moves; no moves in a round that drains a host, because the drain moves tasks itself."""
         if not observation.context.host_types:
             return Plan(tuple(self._moves(observation)))
         hosts, _ = self.hosts.scale(observation)

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,17 +21,20 @@ from elastream.model.action import (
     ReleaseHost,
 )
 from elastream.model.cloud import HostState
+from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
-from elastream.planning.managers.infrastructure import InfrastructureRules, RegionFacts
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
-from elastream.planning.managers.rounds import Hierarchy, RoundPlan, Rules, begin, planning_round
+from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
 from elastream.planning.managers.seats import Seats
 from elastream.planning.managers.seen import snapshot_of
+from elastream.planning.managers.shared import heard, requests, surplus
 from elastream.planning.managers.telling import told
+from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 
 __all__ = ["E2df", "E2dfMemory"]
 
@@ -58,13 +62,16 @@ class E2df:
     scale_out, scale_in: S_s-out and c. spare: C_r. initial: R_init, hosts over which replicas are first spread, by count.
     low: utilisation of a host at which it is drained.
 
-    infrastructure: whether hosts follow (False: only replicas do, on the hosts that are there). period,
-    infrastructure_period: seconds between rounds of the application and of the infrastructure level. tokens: at most that
-    many reconfigurations in `window` seconds; None: no limit. patience: seconds to leave a host that is to be drained.
-    prefer: regions that grow before all others. max_price, max_latency: a region whose smallest host costs more (a second),
-    or that is further away (seconds, as `latency` has it by region), does not grow; None: any may. capacity: hosts that a
-    region can have, where it is bounded. consolidate_below: mean utilisation of a region's hosts at or below which its
-    least used one is to be left too; None: never. seed: of the replica that goes. Defaults are the paper's, section 5.
+    infrastructure: whether hosts follow. True: region managers and the infrastructure manager are here, too. False: only
+    replicas follow, on the hosts that are there. "shared": these managers are elsewhere, the arbiter of hosts that several
+    applications share and its regions; the policy requests a host where an operator finds no free slot, gives back what is
+    empty, and leaves what is recalled. period, infrastructure_period: seconds between rounds of the application and of the
+    infrastructure level. tokens: at most that many reconfigurations in `window` seconds; None: no limit. patience: seconds
+    to leave a host that is to be drained. prefer: regions that grow before all others. max_price, max_latency: a region
+    whose smallest host costs more (a second), or that is further away (seconds, as `latency` has it by region), does not
+    grow; None: any may. capacity: hosts that a region can have, where it is bounded. consolidate_below: mean utilisation of
+    a region's hosts at or below which its least used one is to be left too; None: never. seed: of the replica that goes.
+    Defaults are the paper's, section 5.
 
     What its managers remember of a run is one value, `E2dfMemory`.
     """
@@ -74,7 +81,7 @@ class E2df:
     spare: int = 5
     initial: int = 5
     low: float = 0.1
-    infrastructure: bool = True
+    infrastructure: bool | Literal["shared"] = True
     period: float = 30.0
     infrastructure_period: float = 60.0
     tokens: float | None = None
@@ -88,6 +95,10 @@ class E2df:
     consolidate_below: float | None = None
     seed: int = 0
 
+    needs: ClassVar[Needs] = frozenset(
+        {(Rows.APPLICATION, Metric.LATENCY), (Rows.OPERATOR, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)}
+    )
+
     @property
     def name(self) -> str:
         """What people call it."""
@@ -98,7 +109,7 @@ class E2df:
         memory, now = memory or E2dfMemory(), observation.time
         if now < memory.due - TICK:
             return Plan(memory=memory)
-        hosts_too = self.infrastructure and now >= memory.hosts_due - TICK
+        hosts_too = bool(self.infrastructure) and now >= memory.hosts_due - TICK
         hosts_due = _next(memory.hosts_due, self.infrastructure_period, now) if hosts_too else memory.hosts_due
         memory = replace(memory, due=_next(memory.due, self.period, now), hosts_due=hosts_due)
         if not memory.spread and self._may_place(observation):
@@ -107,25 +118,26 @@ class E2df:
                 return Plan(tuple(moves), memory)
         return self._round(observation, memory, hosts_too)
 
-    def rules(self, observation: Observation, spread: bool) -> Rules:
+    def rules(self, observation: Observation, spread: bool) -> HierarchyRules:
         """The rules of its managers under what the plant allows. spread: whether the first placement is done."""
         context = observation.context
         # A host that shuts down still counts for the plant, and no more for the infrastructure manager.
         ending = sum(lease.state is HostState.RELEASING for lease in observation.leases.values())
         # Until the first placement, R_init hosts must be there, whatever is spare.
         spare = self.spare if spread else max(self.spare, self.initial - len(observation.tasks))
-        return Rules(
+        return HierarchyRules(
             OperatorRules(self.scale_out, self.scale_in, self.seed),
             ApplicationRules(math.inf if self.tokens is None else self.tokens, self.window),
             RegionRules(spare, self.low, self.infrastructure_period),
-            InfrastructureRules(
+            ArbiterRules(
                 self.patience,
-                self.prefer,
-                self._region_facts(context),
-                math.inf if self.max_price is None else self.max_price,
-                math.inf if self.max_latency is None else self.max_latency,
-                context.max_hosts - ending,
-                context.min_hosts,
+                by_spare=True,
+                prefer=self.prefer,
+                regions=self._region_facts(context),
+                max_price=math.inf if self.max_price is None else self.max_price,
+                max_latency=math.inf if self.max_latency is None else self.max_latency,
+                max_hosts=context.max_hosts - ending,
+                min_hosts=context.min_hosts,
                 consolidate_below=self.consolidate_below,
             ),
         )
@@ -140,24 +152,32 @@ class E2df:
 
     def _round(self, observation: Observation, memory: E2dfMemory, hosts_too: bool) -> Plan:
         snapshot, rules, state = snapshot_of(observation), self.rules(observation, memory.spread), memory.state
-        if state is None or not self.infrastructure:
-            # Where hosts do not follow, the application may use whatever is there.
+        own = self.infrastructure is True
+        if state is None or not own:
+            # Where nobody here decides on hosts, the application may use whatever is there.
             state = self._begin(observation, snapshot, rules, state)
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
         types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
-        state, plan = planning_round(rules, state, snapshot, types, hosts_too=hosts_too)
+        state, plan = planning_round(rules, state, snapshot, types, hosts_too=hosts_too and own)
         actions = self._scalings(observation, snapshot, plan)
-        if self.infrastructure:
+        if own:
             actions += self._host_actions(observation, snapshot, plan, state, hosts_too)
+        elif self.infrastructure:
+            actions += requests(observation, snapshot, plan, tuple(types.values()))
+            if hosts_too:
+                actions += surplus(observation, snapshot, plan, self.infrastructure_period)
         kinds = {region: kind.name for region, kind in smallest(types.values()).items()}
         said = told(snapshot, plan, kinds, f"h{state.infrastructure.next_number}")
+        if not own:
+            refused, recalled = heard(observation)
+            said = replace(said, refused=(*said.refused, *refused), remarks=(*said.remarks, *recalled))
         return replace(said, actions=tuple(actions), memory=replace(memory, state=state))
 
     def _may_place(self, observation: Observation) -> bool:
         """Whether the first R_init hosts run, or hosts do not follow."""
         wanted = min(self.initial, observation.context.max_hosts)
-        return not self.infrastructure or len(observation.usable) >= wanted
+        return self.infrastructure is not True or len(observation.usable) >= wanted
 
     def _first_placement(self, observation: Observation) -> list[Action]:
         """Moves that put all replicas on the first R_init hosts; none where these have their share.
@@ -178,7 +198,9 @@ class E2df:
             if wanted[str(task)] != host
         ]
 
-    def _begin(self, observation: Observation, snapshot: Snapshot, rules: Rules, before: Hierarchy | None) -> Hierarchy:
+    def _begin(
+        self, observation: Observation, snapshot: Snapshot, rules: HierarchyRules, before: Hierarchy | None
+    ) -> Hierarchy:
         leases = [observation.leases[host] for host in snapshot.hosts.names]
         draining = [lease.host for lease in leases if lease.state is HostState.DRAINING]
         owner = np.where(snapshot.hosts.up, 0, -1)

@@ -1,11 +1,12 @@
-"""Elastic Allocator: tasks placed by what they need of cores and links, beside others that run already.
+"""Elastic Allocator: places tasks by their needs of cores and links, next to other running tasks.
 
 From "Elastic Allocator: an adaptive task scheduler for streaming query in the cloud" (SOSE, 2014): its models of load and
-of bandwidth (section IV), and the policy around its greedy matching, which is in `matching`.
+bandwidth (section IV), and the policy around its greedy matching (`planning.algorithms.matching`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,8 +14,10 @@ from numpy.typing import ArrayLike
 from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.exact import deviation
 from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, utilisation
 from elastream.planning.algorithms.measures import host_capacity
@@ -27,25 +30,25 @@ TICK = 1e-6
 
 
 def node_load(demand: ArrayLike, received: ArrayLike, sent: ArrayLike, available: float, preserved: float = 0.0) -> float:
-    """load(n), section IV-A: use of a host's cores by its operators and, before them, by the system (C0, a fraction).
+    """load(n), section IV-A: utilisation of a host's cores by its operators, plus that of the system.
 
-    demand: e_j, cores an operator works with; received, sent: r_j and s_j, records/s that come to it and that it gets
-    done; above 1, their ratio is an overload, and the operator needs that much more than it has. available: CS, cores.
+    demand: e_j, cores that each operator uses. received, sent: r_j and s_j, records/s arriving at it and processed; a ratio
+    above 1 is an overload, by which its need exceeds its use. available: CS, cores. preserved: C0, fraction of the system.
     """
     e, r, s = (np.asarray(a, dtype=np.float64) for a in (demand, received, sent))
     return float((e * overload(r, s)).sum()) / available + preserved
 
 
 def overload(received: Floats, sent: Floats) -> Floats:
-    """r_j / s_j where it is above 1; 1 where an operator keeps up, or nothing is known of it."""
+    """r_j / s_j if above 1; 1 if the operator keeps up or its rates are unknown."""
     ratio = np.divide(received, sent, out=np.ones(np.broadcast(received, sent).shape), where=sent > 0)
     return np.where(ratio > 1, ratio, 1.0)
 
 
 def link_use(place: ArrayLike, use: ArrayLike, initial: ArrayLike) -> Floats:
-    """B', section IV-B: bytes/s over each host's link, from what was there and the sum of what each task brings (A U).
+    """B', section IV-B: bytes/s over each host's link: the initial traffic plus that of the placed tasks (A U); (hosts,).
 
-    The paper's model is linear: a task brings the same wherever its partners are, so this is an upper bound.
+    The paper's model is linear: a task adds the same traffic wherever its partners are, so this is an upper bound.
     """
     before = np.asarray(initial, dtype=np.float64)
     return before + np.bincount(np.asarray(place), np.asarray(use, dtype=np.float64), before.size)
@@ -53,13 +56,13 @@ def link_use(place: ArrayLike, use: ArrayLike, initial: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class ElasticAllocator:
-    """The policy: every `period` seconds tasks of `operators` are allocated beside all others.
+    """The policy: every `period` seconds, tasks of `operators` are allocated in addition to all others.
 
-    operators: names; all where none is given. objective: `utilisation` or `deviation`. most: part of a host that may be
-    used. worth: by what fraction the deviation must fall for tasks to be moved again once they are placed. trials: the time
-    limit. hosts: how many to hold leased; 0: those that are there. Nothing is moved while what tasks need is unknown.
+    operators: names; all if empty. objective: `utilisation` or `deviation`. most: allowed fraction of a host's capacity.
+    worth: least fraction by which the deviation must fall for tasks to be moved again. trials: time limit of the matching.
+    hosts: number of hosts to keep leased; 0: the hosts present. No moves while the needs of tasks are unknown.
 
-    Its memory is the time of the next round.
+    Memory: the time of the next round.
     """
 
     operators: Sequence[str] = ()
@@ -72,15 +75,17 @@ class ElasticAllocator:
 
     def __post_init__(self) -> None:
         if self.objective not in tuple(Objective):
-            raise InputError(f"objective is {self.objective!r}; it is {' or '.join(map(repr, map(str, Objective)))}")
+            raise InputError(f"objective is {self.objective!r}; it must be {' or '.join(map(repr, map(str, Objective)))}")
+
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "elastic_allocator"
 
     def plan(self, observation: Observation, memory: float | None = None) -> Plan:
-        """Moves that this round's allocation calls for; none between two rounds."""
+        """The moves of this round's allocation; none between two rounds."""
         if memory is not None and observation.time < memory - TICK:
             return Plan(memory=memory)
         actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
@@ -109,13 +114,13 @@ class ElasticAllocator:
             return []
         hosts = observation.hosts.ids
         return [
-            MoveTask(tasks.tasks[row], hosts[usable[host]], why="allocated by what it needs of cores and links")
+            MoveTask(tasks.tasks[row], hosts[usable[host]], why="allocated by its needs of cores and links")
             for row, host, before in zip(mine.tolist(), found.tolist(), at[mine].tolist(), strict=True)
             if host != before
         ]
 
     def _better(self, needs: Floats, base: Floats, sizes: Floats, now: Integers, then: Integers) -> bool:
-        """Whether the allocation is worth its moves: more in use, or less uneven by `worth`."""
+        """Whether the allocation is worth its moves: higher utilisation, or a deviation lower by `worth`."""
         before, after = base.copy(), base.copy()
         np.add.at(before, now, needs)
         np.add.at(after, then, needs)
@@ -130,7 +135,7 @@ def _takes(observation: Observation, host: str) -> bool:
 
 
 def movable(observation: Observation, operators: Sequence[str]) -> Integers:
-    """Rows of the tasks of `operators`, of all where none is named, that stand on hosts which take tasks."""
+    """Rows of the tasks of `operators` (all if empty) that are placed on running hosts."""
     tasks = observation.tasks
     takes = np.array([_takes(observation, host) for host in observation.hosts.ids], dtype=np.bool_)
     chosen = (tasks.host >= 0) & np.append(takes, False)[tasks.host]
@@ -141,10 +146,9 @@ def movable(observation: Observation, operators: Sequence[str]) -> Integers:
 
 
 def needs_of(observation: Observation) -> Floats:
-    """Cores, and bytes/s of a link, that each task needs; shape (tasks, 2), NaN where the cores are unknown.
+    """Cores and link bytes/s that each task needs; shape (tasks, 2), NaN if its cores are unknown.
 
-    What it was seen to use, times r / s of its operator and of the sources before it where these are held up. Links whose
-    exchange is unknown are left out of the reckoning, as if nothing were sent.
+    Measured use, times the overload r / s of its operator or of any operator upstream. An unknown exchange counts as 0.
     """
     tasks, graph = observation.tasks, observation.context.graph
     busy = tasks.column(Metric.BUSY_CORES)
@@ -165,7 +169,7 @@ def needs_of(observation: Observation) -> Floats:
 
 
 def sent_by(exchange: Exchange, tasks: int) -> Floats:
-    """Bytes/s that each task sends and gets, wherever the others are; 0 where that is unknown."""
+    """Bytes/s that each task sends and receives, on any host; shape (tasks,), 0 if unknown."""
     total = np.zeros(tasks)
     for side in (exchange.source, exchange.target):
         there = side >= 0
@@ -174,7 +178,7 @@ def sent_by(exchange: Exchange, tasks: int) -> Floats:
 
 
 def capacities_of(observation: Observation, rows: Integers) -> Floats:
-    """Cores and bytes/s of these hosts; an unlimited link counts as ten times what all tasks exchange."""
+    """Cores and link bytes/s of these hosts, shape (rows, 2); an unlimited link counts as ten times the total exchange."""
     hosts = [observation.hosts.ids[row] for row in rows.tolist()]
     cores = [host_capacity(observation, host) for host in hosts]
     given = [observation.leases[host].type.bandwidth for host in hosts]

@@ -1,15 +1,15 @@
-"""OTD, online task deployment: one task a round to where it talks most, without filling a host that is full.
+"""OTD, online task deployment: moves one task per round to reduce traffic between nodes, or to relieve a loaded worker.
 
 From Zhang, Jin, Wang, Liu and Wan, "Online nonstop task management for Storm-based distributed stream processing engines"
-(JCST, 2024), section 4. A *worker* is what runs tasks, a *node* what traffic stays within; here a worker is a host, and a
-node a host or, where hosts of a region share a machine or a rack, a region. How a task is moved is the plant's.
+(JCST, 2024), section 4. A *worker* runs tasks; traffic within a *node* is free. Here a worker is a host, and a node is a
+host or, if hosts of a region share a machine or rack, a region.
 """
 
 import math
 from collections.abc import Set
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers, Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.policies.static import missing_hosts
 
@@ -27,8 +29,8 @@ __all__ = [
     "LoadClass",
     "Otd",
     "OtdMemory",
+    "OtdRules",
     "Pair",
-    "Rules",
     "Workers",
     "classes",
     "otd_round",
@@ -39,7 +41,7 @@ TICK = 1e-6
 
 
 class LoadClass(IntEnum):
-    """How loaded a worker is. One whose load is unknown, or that takes no tasks, neither gives nor gets."""
+    """Load class of a worker. UNKNOWN, also for workers that accept no tasks: takes no part."""
 
     UNKNOWN = 0
     LOW = 1
@@ -48,31 +50,31 @@ class LoadClass(IntEnum):
 
 
 class Case(IntEnum):
-    """The paper's four, by whether there are workers of high load and workers of low load."""
+    """The paper's four cases, by whether there are workers with high load and workers with low load."""
 
     BALANCE = 1
-    """Both: the busiest gives a task away (Algorithm 1)."""
+    """Both: a task of the busiest worker is moved (Algorithm 1)."""
     SHORTAGE = 2
-    """Only high: nobody can take anything, and a person is told so."""
+    """Only high: no worker has room; the plan carries a remark."""
     COMMUNICATION = 3
-    """Only low: a task goes to those that it talks to (Algorithm 2)."""
+    """Only low: a task is moved to the node with which it exchanges most (Algorithm 2)."""
     NONE = 4
-    """Neither: nothing needs doing."""
+    """Neither: no action."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """When a worker's load is high or low, and which benefit is worth a move; the paper gives no figures for these.
+class OtdRules:
+    """Thresholds of load and benefit; the paper gives no figures for them.
 
-    high: utilisation from which it is high. low: below which it is low. long_queue: records waiting at a worker from which
-    it is high whatever its CPU does. threshold: least change of the allocation score for Algorithm 2, as a fraction of what
-    a task exchanges on average (the paper's threshold_ASC is in its own units).
+    high: utilisation from which load is high. low: below which it is low. long_queue: records waiting at a worker from
+    which its load is high, whatever its CPU use. threshold: least change of the allocation score for Algorithm 2, as a
+    fraction of a task's mean exchange (the paper's threshold_ASC has its own unit).
 
-    relief: ours. As published both algorithms look at communication alone. Algorithm 1 may move a task that does nothing,
-    or so much that the receiver is as full as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must then
-    relieve, for ever. With `relief` above 0 a move of the first must bring the busier of the two down by that part of what
-    lies between them, and where the busiest worker has no such task the next one of high load is asked; one of the second
-    must leave its receiver below high load. 0: as published.
+    relief: an extension. As published, both algorithms consider communication alone: Algorithm 1 may move an idle task, or
+    one so heavy that the receiver becomes as loaded as the giver was; Algorithm 2 may fill a worker that Algorithm 1 must
+    then relieve, without end. With `relief` above 0, a move by Algorithm 1 must lower the higher of the two utilisations by
+    that fraction of their difference, and if the busiest worker has no such task the next one with high load is tried; a
+    move by Algorithm 2 must leave its receiver below high load. 0: as published.
     """
 
     high: float = 0.9
@@ -83,24 +85,22 @@ class Rules:
 
     def __post_init__(self) -> None:
         if not 0 <= self.relief < 0.5:
-            raise InputError(
-                f"relief is {self.relief:g}; it must be at least 0 and below a half, which is all that can be had"
-            )
+            raise InputError(f"relief is {self.relief:g}; it must be at least 0 and below 0.5, the largest possible relief")
         if not 0 < self.low <= self.high:
             raise InputError(
-                f"load is low below {self.low:g} and high from {self.high:g}: low must be above 0, not above high"
+                f"load is low below {self.low:g} and high from {self.high:g}: low must be above 0 and at most high"
             )
         if self.threshold < 0 or not self.long_queue > 0:
             raise InputError(
-                f"threshold is {self.threshold:g} and long_queue {self.long_queue:g}: they must not be negative"
+                f"threshold is {self.threshold:g} and long_queue {self.long_queue:g}; they must be >= 0 and above 0"
             )
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Columns by worker. node: its number. utilisation: 0 to 1; queue: records that wait there; both NaN where unknown.
+    """Columns by worker. node: number of its node. utilisation: 0 to 1, queue: records waiting there; NaN if unknown.
 
-    takes: whether it takes tasks.
+    takes: whether it accepts tasks.
     """
 
     node: Integers
@@ -110,7 +110,7 @@ class Workers:
 
     @property
     def heaviest_last(self) -> Integers:
-        """Order by load: by utilisation in hundredths, those equally used by their queue."""
+        """Workers ordered by load: by utilisation rounded to 0.01, then by queue."""
         used = np.where(np.isnan(self.utilisation), 0.0, np.round(self.utilisation, 2))
         waiting = np.where(np.isnan(self.queue), 0.0, self.queue)
         return np.lexsort((waiting, used))
@@ -118,8 +118,8 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a round comes to: the case, and for cases 1 and 3 the task to move, its new worker and the change of its
-    allocation score (bytes/s; NaN where exchanges are unknown); -1 where none is worth it."""
+    """Result of a round: the case, and for cases 1 and 3 the task to move, its new worker (-1: no move) and the change of
+    its allocation score (bytes/s; NaN if exchanges are unknown)."""
 
     case: Case
     task: int = -1
@@ -127,8 +127,8 @@ class Pair:
     change: float = math.nan
 
 
-def classes(workers: Workers, rules: Rules) -> Integers:
-    """Load class of each worker; a queue that is unknown leaves it to the CPU, and the other way round."""
+def classes(workers: Workers, rules: OtdRules) -> Integers:
+    """Load class of each worker, by CPU use and queue, or by the one that is known; shape (workers,)."""
     long = workers.queue >= rules.long_queue
     found = np.full(workers.node.size, LoadClass.UNKNOWN, dtype=np.int64)
     found[~np.isnan(workers.utilisation)] = LoadClass.NORMAL
@@ -143,13 +143,13 @@ def otd_round(
     host: Integers,
     load: Floats,
     exchange: Exchange,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]] = frozenset(),
 ) -> Pair:
-    """One round over all tasks. host: worker of each task, -1 for nowhere. load: of each task, NaN where unknown.
+    """Compute one round. host: worker of each task, -1 if unplaced. load: of each task, NaN if unknown.
 
-    Where pairs are equally good - above all where exchanges are unknown - the one that evens loads out most is taken.
-    without: pairs of task and worker that are not to be tried.
+    Ties, in particular if exchanges are unknown, are broken by the better balance of loads. without: excluded pairs of task
+    and worker.
     """
     found = classes(workers, rules)
     high, low = found == LoadClass.HIGH, found == LoadClass.LOW
@@ -160,7 +160,7 @@ def otd_round(
         return Pair(case)
     order = workers.heaviest_last
     nodes = int(workers.node.max()) + 1
-    # The least loaded of each node's low-load workers: walked from the heaviest on, the last one entered is the lightest.
+    # The least loaded low-load worker of each node: iterating from the heaviest, the last assignment is the lightest.
     lightest = np.full(nodes, -1, dtype=np.int64)
     for worker in order[::-1][low[order[::-1]]].tolist():
         lightest[workers.node[worker]] = worker
@@ -183,10 +183,10 @@ def _balance(
     exchange: Exchange,
     giver: int,
     lightest: Integers,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 1: of all tasks on the busiest worker and all lightest workers the pair with the greatest change.
+    """Algorithm 1: the pair of a task on worker `giver` and a node's lightest worker with the greatest change of score.
 
     weight: of each task, see `_weights`.
     """
@@ -201,7 +201,7 @@ def _balance(
     else:
         change = np.zeros(task.size)
     gap = workers.utilisation[giver] - workers.utilisation[worker]
-    # A task that is half the gap leaves both alike: by so much it brings the busier of the two down.
+    # The relief of the busier worker; largest for a task of half the gap.
     brings = np.minimum(weight[task], gap - weight[task])
     order = np.lexsort((worker, -np.where(np.isnan(brings), 0.0, brings), -change))
     for row in order.tolist():
@@ -213,7 +213,7 @@ def _balance(
 
 
 def _weights(workers: Workers, host: Integers, load: Floats) -> Floats:
-    """Part of its worker's utilisation that each task makes up; NaN where unknown, and for a task that stands nowhere."""
+    """Each task's part of its worker's utilisation; shape (tasks,), NaN if unknown or unplaced."""
     at = np.append(workers.utilisation, np.nan)[host]
     total = np.bincount(np.maximum(host, 0), np.where(host >= 0, np.nan_to_num(load), 0.0), workers.node.size)
     return np.asarray(load / np.maximum(np.append(total, 1.0)[host], 1e-12) * at)
@@ -226,16 +226,16 @@ def _bring_together(
     place: Integers,
     exchange: Exchange,
     lightest: Integers,
-    rules: Rules,
+    rules: OtdRules,
     without: frozenset[tuple[int, int]],
 ) -> Pair:
-    """Algorithm 2: of all tasks and all lightest workers the pair with the greatest change, if that is worth a move."""
+    """Algorithm 2: the pair of a task and a node's lightest worker with the greatest change, if above the threshold."""
     if not exchange.known:
         return Pair(Case.COMMUNICATION)
     nodes = lightest.size
     pulls = attraction(exchange, place, nodes)
     own = pulls.at(np.arange(host.size), place, nodes)
-    # Where a task exchanges nothing it has nothing to gain, so only the pairs in the table can be worth a move.
+    # Without traffic a task gains nothing: only pairs in the table can be worth a move.
     movable = (host >= 0) & workers.takes[host]
     goal = lightest[pulls.node]
     open_to = (goal >= 0) & (pulls.node != place[pulls.task]) & movable[pulls.task]
@@ -257,34 +257,34 @@ def _bring_together(
 
 @dataclass(frozen=True, slots=True)
 class OtdMemory:
-    """What `Otd` remembers of a run. due: time of its next round. asked: the move of its last one.
+    """Memory of `Otd`. due: time of its next round. requested: the move of its last round.
 
-    vain: (task, host) of moves that did not come about since the placement last changed.
+    failed: (task, host) of moves that did not take effect since the placement last changed.
     """
 
     due: float = -math.inf
-    asked: MoveTask | None = None
-    vain: frozenset[tuple[TaskId, str]] = frozenset()
+    requested: MoveTask | None = None
+    failed: frozenset[tuple[TaskId, str]] = frozenset()
 
     def after(self, observation: Observation) -> frozenset[tuple[TaskId, str]]:
-        """Moves in vain, that of the last round included; none where that one came about."""
-        if self.asked is None:
-            return self.vain
+        """Failed moves, that of the last round included; empty if that one took effect."""
+        if self.requested is None:
+            return self.failed
         tasks = observation.tasks
-        row = tasks.rows.get(str(self.asked.task))
+        row = tasks.rows.get(str(self.requested.task))
         at = int(tasks.host[row]) if row is not None else -1
-        moved = at >= 0 and observation.hosts.ids[at] == self.asked.host
-        return frozenset() if moved else self.vain | {(self.asked.task, self.asked.host)}
+        moved = at >= 0 and observation.hosts.ids[at] == self.requested.host
+        return frozenset() if moved else self.failed | {(self.requested.task, self.requested.host)}
 
 
 @dataclass(frozen=True)
 class Otd:
-    """The policy: every `period` seconds at most one `MoveTask`, and a remark where resources are short.
+    """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
 
-    high, low, long_queue, threshold, relief: see `Rules`. node: what traffic within costs nothing, a host or a region.
-    hosts: how many to hold leased; 0: those that are there.
+    high, low, long_queue, threshold, relief: see `OtdRules`. node: "host" or "region", within which traffic is free. hosts:
+    number of hosts to keep leased; 0: the hosts present.
 
-    A move that did not come about is not planned again until the placement has changed; see `OtdMemory`.
+    A move that did not take effect is not planned again until the placement has changed; see `OtdMemory`.
     """
 
     high: float = 0.9
@@ -298,41 +298,43 @@ class Otd:
 
     def __post_init__(self) -> None:
         if self.node not in ("host", "region"):
-            raise InputError(f"node is {self.node!r}; it is 'host' or 'region'")
-        _ = self.rules  # says at once what is wrong with them
+            raise InputError(f"node is {self.node!r}; it must be 'host' or 'region'")
+        _ = self.rules  # validates them
+
+    needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "otd"
 
     @property
-    def rules(self) -> Rules:
-        """When loads are high or low, and what is worth a move."""
-        return Rules(self.high, self.low, self.long_queue, self.threshold, self.relief)
+    def rules(self) -> OtdRules:
+        """The thresholds as `OtdRules`."""
+        return OtdRules(self.high, self.low, self.long_queue, self.threshold, self.relief)
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
         """The best move of this round, if any; none between two rounds.
 
-        Case 2 is no action but a remark: workers are overloaded, and there is none that could take over.
+        Case 2 yields a remark instead of an action: workers are overloaded, and none has room.
         """
         memory = memory or OtdMemory()
         if observation.time < memory.due - TICK:
             return Plan(memory=memory)
-        vain = memory.after(observation)
-        pair = self.decide(observation, vain)
+        failed = memory.after(observation)
+        pair = self.decide(observation, failed)
         move = self._move(observation, pair) if pair.task >= 0 else None
         return Plan(
             (*missing_hosts(observation, self.hosts), *((move,) if move else ())),
-            OtdMemory(observation.time + self.period, move, vain),
+            OtdMemory(observation.time + self.period, move, failed),
             remarks=(shortage(observation, self.rules),) if pair.case is Case.SHORTAGE else (),
         )
 
-    def decide(self, observation: Observation, vain: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
-        """Case and best pair for this observation: rows of its tasks and hosts. vain: pairs that are not to be tried."""
+    def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
+        """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""
         tasks, rows = observation.tasks, observation.hosts.rows
         without = frozenset(
-            (tasks.rows[str(task)], rows[host]) for task, host in vain if str(task) in tasks.rows and host in rows
+            (tasks.rows[str(task)], rows[host]) for task, host in failed if str(task) in tasks.rows and host in rows
         )
         busy = tasks.column(Metric.BUSY_CORES)
         load = tasks.column(Metric.UTILISATION) if np.isnan(busy).all() else busy
@@ -340,14 +342,14 @@ class Otd:
 
     def _move(self, observation: Observation, pair: Pair) -> MoveTask:
         if pair.case is Case.BALANCE:
-            why = "its host is the busiest of those overloaded"
+            why = "its host is the busiest of the overloaded ones"
         else:
             why = f"{pair.change:,.0f} bytes/s less between {self.node}s"
         return MoveTask(observation.tasks.tasks[pair.task], observation.hosts.ids[pair.worker], why=why)
 
 
 def workers_of(observation: Observation, node: str = "host") -> Workers:
-    """The hosts of an observation as workers, in their order there."""
+    """The hosts of an observation as workers, in the same order."""
     hosts, tasks = observation.hosts, observation.tasks
     leases = [observation.leases[host] for host in hosts.ids]
     if node == "region":
@@ -363,9 +365,9 @@ def workers_of(observation: Observation, node: str = "host") -> Workers:
     return Workers(number, hosts.column(Metric.CPU), queue, takes)
 
 
-def shortage(observation: Observation, rules: Rules) -> str:
-    """The warning of case 2, as a sentence."""
+def shortage(observation: Observation, rules: OtdRules) -> str:
+    """The remark of case 2."""
     found = classes(workers_of(observation), rules)
     full = [host for host, kind in zip(observation.hosts.ids, found.tolist(), strict=True) if kind == LoadClass.HIGH]
     named = ", ".join(full[:5]) + (f" and {len(full) - 5} more" if len(full) > 5 else "")
-    return f"resources are short: load is high on {named}, and no host has little enough to take a task over"
+    return f"resources are short: load is high on {named}, and no host has a load low enough to accept a task"

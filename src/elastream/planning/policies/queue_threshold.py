@@ -1,15 +1,19 @@
-"""VISP's baseline: operators follow their queues, and hosts follow the operators with no thought of billing.
+"""VISP's baseline: scales operators by their queues, and leases or releases hosts accordingly, ignoring billing.
 
-From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), section Baseline. Where
-instances are put and which one goes, the paper leaves open; the choices here pack hosts, which favours the baseline.
+From "Cost-efficient enactment of stream processing topologies" (Hochreiner et al., PeerJ CS 2017), section Baseline. The
+paper does not define where instances are placed and which one is removed; the choices here pack hosts, which favours the
+baseline.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from elastream.model.action import ReleaseHost
 from elastream.model.cloud import HostState
-from elastream.model.observation import Metric, Observation
+from elastream.model.metrics import Metric, Needs
+from elastream.model.observation import Observation
 from elastream.model.plant import Plan
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
 __all__ = ["QueueThreshold"]
@@ -17,12 +21,12 @@ __all__ = ["QueueThreshold"]
 
 @dataclass(frozen=True, slots=True)
 class QueueThreshold:
-    """The policy: one instance more above `upper` items waiting, two above `second_upper`, one fewer below `lower`.
+    """The policy: adds one instance above `upper` items waiting, two above `second_upper`; removes one below `lower`.
 
-    The paper speaks of an upper threshold "according to Algorithm 1" and of the queue as the trigger; it is read as that
-    algorithm's 50 items, without its look at durations. A host is leased when all are full, so instances go to the oldest
-    host with room (first fit), and released as soon as its last instance is gone, so the one on the youngest host goes.
-    host_type: what to lease; None: the cheapest per core that fits.
+    The paper names an upper threshold "according to Algorithm 1" and the queue as the trigger; this is read as that
+    algorithm's 50 items, without its durations. A host is leased when all are full, so instances are placed on the oldest
+    host with room (first fit), and released when its last instance is gone, so the one on the youngest host is removed.
+    host_type: type to lease; None: the cheapest per core that fits.
     """
 
     upper: float = 50.0
@@ -30,13 +34,15 @@ class QueueThreshold:
     lower: float = 1.0
     host_type: str | None = None
 
+    needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.BACKLOG)})
+
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the policy."""
         return "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Actions for this round. An unknown queue is above and below nothing."""
+        """The plan of this round. An unknown queue triggers no action."""
         draft = Draft(observation)
         queues = {unit.name: draft.value(unit, Metric.BACKLOG) for unit in draft.scalable}
         for unit in draft.scalable:
@@ -66,7 +72,7 @@ class QueueThreshold:
                 draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _release_empty(self, draft: Draft) -> None:
-        """Give back running hosts that hold nothing, down to the least number allowed."""
+        """Release empty running hosts, down to `min_hosts`."""
         least = max(1, draft.observation.context.min_hosts)
         for host, lease in reversed(tuple(draft.leases.items())):
             empty = host not in draft.received and not draft.tasks_on(host)

@@ -1,4 +1,4 @@
-"""The cluster sized once and for all: what elasticity is compared with."""
+"""A cluster of fixed size: the baseline for elasticity."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ __all__ = ["Static", "missing_hosts"]
 
 @dataclass(frozen=True)
 class Static:
-    """`hosts` hosts at all times, leased at the start and replaced when lost, and a fixed parallelism.
+    """A fixed number of hosts, leased at the start and replaced when lost, and a fixed parallelism.
 
-    host_type: which; the first of the provider where it is not given. parallelism: instances by operator; operators that
-    are not named are left alone. Tasks are spread over the hosts as these come up, and then stay where they are.
+    host_type: type to lease; None: the provider's first. parallelism: instances by operator; others are not changed. Tasks
+    are spread over the hosts when these are up, and then stay.
     """
 
     hosts: int
@@ -28,7 +28,7 @@ class Static:
         return "static"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Lease what is missing, set what differs, and spread tasks once no host is coming."""
+        """Lease missing hosts, set differing parallelism, and spread tasks once no host is starting."""
         actions = missing_hosts(observation, self.hosts, self.host_type)
         actions += [
             SetParallelism(operator, instances, why="fixed")
@@ -39,7 +39,7 @@ class Static:
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
-    """Leases of what is missing of `hosts` hosts; of the provider's first type where none is given."""
+    """Leases for the hosts missing of `hosts`; host_type: None: the provider's first type."""
     kind = host_type or next(iter(observation.context.host_types))
     missing = hosts - len(observation.usable) - len(observation.coming)
     return [LeaseHost(observation.host_name(n), kind, why=f"{hosts} hosts at all times") for n in range(missing)]

@@ -1,68 +1,116 @@
-"""What a pool of machines and its applications say to each other, as frozen values that survive a trip through JSON.
+"""What applications, regions and the arbiter of their hosts send each other; the table is in the package.
 
-A pool answers a claim with a `View`, as an infrastructure manager does; transport is left to others.
+Frozen values of plain fields, so that they survive a trip through JSON. Transport, and checking what comes from elsewhere,
+is left to others.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from elastream.model.cloud import Billing, HostType
-from elastream.planning.managers import messages
-from elastream.planning.managers.messages import Holding
+from elastream.model.cloud import HostType
 
-__all__ = ["Claim", "PoolOffer"]
+__all__ = ["Claim", "Offer", "RegionOrder", "RegionReport", "View"]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Application to pool, twice a second or so: what it holds, and what it would have besides."""
+    """Application to arbiter: what it holds, and what it would have besides.
 
-    holding: Holding
+    number: grows with each claim. seen: term of the last view heard. hosts: all that it holds, those it is leaving
+    included. refused: hosts that it was asked to leave and will not. asks: kind of each host that it requests besides.
+    critical: whether it misses its service level. spare: free slots by region, where it has hosts. used: (host, replicas on
+    it, CPU utilisation or None) of the hosts that it uses.
+    """
+
+    application: str
+    number: int
+    seen: int
+    hosts: tuple[str, ...]
+    refused: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     critical: bool = False
+    spare: tuple[tuple[str, int], ...] = ()
+    used: tuple[tuple[str, int, float | None], ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready; `from_json` is its inverse."""
-        return {"holding": messages.to_json(self.holding), "asks": list(self.asks), "critical": self.critical}
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Claim":
-        """The claim that `to_json` wrote; raises ValueError or KeyError where it is none."""
-        holding = messages.from_json(data["holding"])
-        if not isinstance(holding, Holding):
-            raise ValueError(f"a claim holds a Holding, not a {type(holding).__name__}")
-        return cls(holding, tuple(map(str, data["asks"])), bool(data["critical"]))
+@dataclass(frozen=True, slots=True)
+class View:
+    """Arbiter to application: the hosts that it may use.
+
+    hosts: (host, kind, term in which it last changed) each. recalled: (host, reason) of those that it is to leave and not
+    to use any more. refused: why not all that it requests is granted; empty where it is. owed: money so far.
+    """
+
+    application: str
+    term: int
+    hosts: tuple[tuple[str, str, int], ...] = ()
+    recalled: tuple[tuple[str, str], ...] = ()
+    refused: str = ""
+    owed: float = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its hosts, those that are recalled included."""
+        return tuple(host for host, _, _ in self.hosts)
+
+    @property
+    def leave(self) -> tuple[str, ...]:
+        """Names of the hosts that are recalled."""
+        return tuple(host for host, _ in self.recalled)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """Region to arbiter, each of its rounds.
+
+    number: grows with each report. seen: term of the last order heard. up, coming: all its hosts. add: types of the hosts
+    that it would add. release: empty hosts that it would give back. drain: hosts in use, hardly, that it would free.
+    utilisation: mean CPU of its hosts, None where unknown. idlest: of its hosts in use the least used, empty if none is.
+    empty: hosts that are up and hold nothing.
+    """
+
+    region: str
+    number: int
+    seen: int
+    up: tuple[str, ...]
+    coming: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    drain: tuple[str, ...] = ()
+    utilisation: float | None = None
+    idlest: str = ""
+    empty: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionOrder:
+    """Arbiter to region: the hosts that it is to have, (name, type) each; lease what is missing, release the rest.
+
+    refused: why not all that was requested is there; empty where it is. kept: (host, manager, reason) of hosts that it
+    would have freed and may not, with the manager that refused. Both are about this round only, and change nothing.
+
+    leaving: of the hosts, those whose applications are asked to leave them. heard: number of the last report that counts.
+    used: (host, replicas, CPU utilisation or None) as applications report them.
+    """
+
+    region: str
+    term: int
+    hosts: tuple[tuple[str, str], ...]
+    refused: str = ""
+    kept: tuple[tuple[str, str, str], ...] = ()
+    leaving: tuple[str, ...] = ()
+    heard: int = 0
+    used: tuple[tuple[str, int, float | None], ...] = ()
 
 
 @dataclass(frozen=True)
-class PoolOffer:
-    """What a pool called `name` has: kinds of machines, how many of each by its name, and how far apart its regions are
-    (one way, as in `elastream.Local`).
+class Offer:
+    """What an arbiter called `name` shares: kinds of hosts, and the most hosts that there can be.
+
+    latency: how far apart its regions are (one way, as in `elastream.Local`).
     """
 
     name: str
     kinds: tuple[HostType, ...]
-    machines: Mapping[str, int]
+    max_hosts: int
     latency: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
-
-    @property
-    def kind_of_machine(self) -> Mapping[str, str]:
-        """Name of its kind by the name of each machine."""
-        kinds = [kind for kind, count in self.machines.items() for _ in range(count)]
-        return {f"m{number}": kind for number, kind in enumerate(kinds, start=1)}
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready; `from_json` is its inverse."""
-        return {
-            "name": self.name,
-            "kinds": [asdict(kind) for kind in self.kinds],
-            "machines": dict(self.machines),
-            "latency": {region: dict(others) for region, others in self.latency.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "PoolOffer":
-        """The offer that `to_json` wrote; raises ValueError, KeyError or TypeError where it is none."""
-        kinds = tuple(HostType(**{**kind, "billing": Billing(**kind["billing"])}) for kind in data["kinds"])
-        return cls(str(data["name"]), kinds, dict(data["machines"]), dict(data["latency"]))

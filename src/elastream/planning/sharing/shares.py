@@ -1,32 +1,34 @@
-"""How many machines of a pool each application shall have: a guaranteed minimum, and shares by priority of the rest.
+"""How many hosts each application is entitled to: a guaranteed minimum, and shares by priority of the rest.
 
-The rule alone, for one kind of machine and as numbers; who holds which machine, and how it changes hands, is `pooling`'s.
+The rule alone, as numbers; who holds which host, and how it changes hands, is the `arbiter`'s.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 __all__ = ["Need", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an application could use. minimum: machines guaranteed to it. priority: its weight, above 0. wanted: machines
-    that it holds or asks for. critical: whether it misses its service level.
+    """What an application could use. minimum: hosts guaranteed to it. priority: its weight, above 0. wanted: hosts that it
+    holds or requests. critical: whether it misses its service level. held: hosts that it holds, which decide ties.
     """
 
     minimum: int
     priority: float
     wanted: int
     critical: bool = False
+    held: int = 0
 
 
 def shares(capacity: int, needs: Mapping[str, Need]) -> dict[str, int]:
-    """Machines that each application is entitled to, by name; never more than it wants, nor `capacity` in all.
+    """Hosts that each application is entitled to, by name; never more than it wants, nor `capacity` in all.
 
     1. Each has its minimum, or what it wants where that is less.
     2. The rest is dealt one by one: to the application that wants more and would have the fewest for its priority
-       (d'Hondt's method, so that a higher priority never means fewer).
+       (d'Hondt's method, so that a higher priority never means fewer); of equals, to the one that holds it already.
     3. A critical application that wants more still takes from those of lower priority that are not critical, down to their
        minimum. Whoever turns critical by that is taken from no longer, and has its share again.
 
@@ -34,13 +36,23 @@ def shares(capacity: int, needs: Mapping[str, Need]) -> dict[str, int]:
     """
     dealt = dict.fromkeys(needs, 0)
     left = capacity
-    for name in sorted(needs, key=lambda each: (-needs[each].priority, each)):
+    by_priority = sorted(needs, key=lambda each: (-needs[each].priority, each))
+    for name in by_priority:
         dealt[name] = min(needs[name].minimum, needs[name].wanted, left)
         left -= dealt[name]
-    while left and (wanting := [name for name, need in needs.items() if dealt[name] < need.wanted]):
-        dealt[min(wanting, key=lambda each: ((dealt[each] + 1) / needs[each].priority, each))] += 1
+
+    def turn(name: str) -> tuple[float, bool, str]:
+        return (dealt[name] + 1) / needs[name].priority, dealt[name] >= needs[name].held, name
+
+    wanting = [turn(name) for name, need in needs.items() if dealt[name] < need.wanted]
+    heapify(wanting)
+    while left and wanting:
+        name = heappop(wanting)[-1]
+        dealt[name] += 1
         left -= 1
-    for name in sorted(needs, key=lambda each: (-needs[each].priority, each)):
+        if dealt[name] < needs[name].wanted:
+            heappush(wanting, turn(name))
+    for name in by_priority:
         need = needs[name]
         while need.critical and dealt[name] < need.wanted:
             givers = [

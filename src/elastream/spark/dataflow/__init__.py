@@ -1,1 +1,1 @@
-"""How a dataflow becomes Spark: fused walks, channels, keyed operators, sources and sinks."""
+"""Compiles a dataflow to Spark: fused walks, durable edges, keyed operators, sources and sinks."""

@@ -1,8 +1,7 @@
-"""Starts the query of a segment on its sinks and durable edges, and reads Kafka edges back on their other side.
+"""Starts a segment's query with its sinks and durable edges, and opens Kafka edges on the reading side.
 
-One flow of results that only grow goes into Spark's own sink. Several flows, results that change, and the files of a
-durable edge go through one `foreachBatch`, each into its part; how a single batch is written is left to `sinks`, how the
-files of an edge are read back to `edges`.
+A single append-only flow uses Spark's own sink. Several flows, updated results, and file edges share one `foreachBatch`.
+`sinks` writes single batches; `edges` reads file edges.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec
+from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
 from elastream.model.errors import DataflowError, EnvironmentProblem
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
@@ -42,9 +41,9 @@ __all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 
 @dataclass(frozen=True)
 class Outflow:
-    """Records on their way out of a region, to a sink, a keyed operator or a durable edge.
+    """Records that leave a region to a sink, a keyed operator or a durable edge.
 
-    exit: which rows of `frame` they are, where it holds several flows. natives: column expressions on the way.
+    exit: number of their rows in `frame`, if it holds several flows. natives: column expressions applied to them.
     """
 
     target: Operator | Edge
@@ -53,21 +52,21 @@ class Outflow:
     natives: tuple[Operator, ...] = ()
 
     def part(self, frame: DataFrame) -> DataFrame:
-        """The records of this flow in `frame`, which is the whole stream or one batch of it."""
+        """The records of this flow in `frame`, the whole stream or one batch of it."""
         if self.exit is not None:
             frame = frame.where(F.col(EXIT) == self.exit).select(f"_{self.exit}.*")
         return selected(frame, self.natives)
 
 
 def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] = ()) -> DataFrame:
-    """`frame` after native column expressions; columns in `keep` stay. Raises DataflowError where one is wrong."""
+    """`frame` after native column expressions, with the columns `keep`. Raises DataflowError for an invalid expression."""
     for operator in natives:
         columns = operator.alternates[0].function
         assert isinstance(columns, Mapping)
         try:
             frame = frame.select(*(F.expr(sql).alias(name) for name, sql in columns.items()), *keep)
         except (AnalysisException, ParseException) as error:
-            raise DataflowError(f"the column expressions of {operator.name!r} are wrong: {first_line(error)}") from None
+            raise DataflowError(f"the column expressions of {operator.name!r} are invalid: {first_line(error)}") from None
     return frame
 
 
@@ -75,7 +74,7 @@ def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] 
 
 
 def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
-    """The records that the query upstream writes to the Kafka edge `edge`, as they come; for files see `edges`."""
+    """The stream of records that the upstream query writes to the Kafka edge `edge`; for file edges see `edges`."""
     topic = _edge_topic(graph, edge)
     _make_topic(spark, topic)
     messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
@@ -83,19 +82,19 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
 
 
 def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
-    """The topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink."""
+    """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
     for operator in graph.operators:
-        if isinstance(operator.endpoint, KafkaTopic):
-            topic = f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-")
-            return KafkaTopic(topic, operator.endpoint.servers, {})
+        for known in (operator.reads, operator.writes):
+            if isinstance(known, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
     raise DataflowError(
-        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but no source or sink of "
-        "the dataflow says where Kafka's servers are"
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
+        "Kafka source or sink that names the servers"
     )
 
 
 def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
-    """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to one that nobody has written."""
+    """Create the topic of an edge, with the broker's defaults: a query cannot subscribe to a missing topic."""
     jvm = jvm_of(spark)
     properties = jvm.java.util.Properties()
     properties.put("bootstrap.servers", topic.servers)
@@ -109,7 +108,7 @@ def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
             admin.close()
     except Py4JError as error:
         if "TopicExistsException" not in str(error):
-            raise EnvironmentProblem(f"Kafka at {topic.servers} did not make the topic {topic.topic!r}") from error
+            raise EnvironmentProblem(f"Kafka at {topic.servers} did not create the topic {topic.topic!r}") from error
 
 
 # -- sinks -------------------------------------------------------------------------------------------------------------
@@ -118,11 +117,10 @@ def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
 def start_writing(
     graph: Graph, name: str, flows: Sequence[Outflow], key: tuple[str, ...], directory: RunDirectory, interval: float
 ) -> StreamingQuery:
-    """Start the query called `name` that writes `flows`, which share one frame; `key` is not empty where rows are changes.
+    """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
-    A batch begins when the one before has ended, but not sooner than `interval` seconds after it began.
-
-    Raises EnvironmentProblem where a sink cannot be written, DataflowError for a sink that writes nothing.
+    A batch starts when the previous one has ended, and at least `interval` seconds after its start. Raises
+    EnvironmentProblem if a sink cannot be written, DataflowError for a sink that writes nothing.
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
@@ -136,8 +134,8 @@ def start_writing(
         _begin(sink, key if isinstance(target, Operator) else (), fresh)
         writers.append((group, _batch_writer(target, sink, key)))
     frame = flows[0].frame
-    by_batch = isinstance(sink, Collected) or (isinstance(target, Edge) and isinstance(sink, ParquetSink))
-    if len(flows) == 1 and not key and not by_batch:
+    native = isinstance(sink, KafkaTopic) or (isinstance(sink, ParquetSink) and isinstance(target, Operator))
+    if len(flows) == 1 and not key and native:
         writer = _native_writer(flows[0].part(frame), target, sink)
     else:
         writer = frame.writeStream.outputMode("update" if key else "append").foreachBatch(_into_parts(writers))
@@ -154,10 +152,9 @@ def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory)
         if target.durable == "kafka":
             return _edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
-    if target.endpoint is None:
+    if target.writes is None:
         raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
-    sink: SinkSpec = target.endpoint
-    return sink
+    return target.writes
 
 
 def _begin(sink: SinkSpec, key: tuple[str, ...], fresh: bool) -> None:
@@ -186,7 +183,7 @@ BatchWriter = Callable[[DataFrame, int], None]
 
 
 def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...]) -> BatchWriter:
-    """Writes one batch into `sink`; rows are changes where there is a `key`, and records again on a durable edge."""
+    """Function that writes one batch to `sink`: updates for an operator with a `key`, records on a durable edge."""
     match sink:
         case ParquetSink(path):
             write = write_changes if key and isinstance(target, Operator) else write_batch
@@ -196,11 +193,13 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
+        case StreamWriter():
+            return sink.write
 
 
 def _into_parts(writers: Sequence[tuple[Sequence[Outflow], BatchWriter]]) -> BatchWriter:
     def write(frame: DataFrame, batch: int) -> None:
-        # Each part is a job of its own; without persist each would run the walk again.
+        # Each part is a separate job; without persist each would execute the walk again.
         several = sum(len(group) for group, _ in writers) > 1
         whole = frame.persist() if several else frame
         try:

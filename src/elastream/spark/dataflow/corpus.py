@@ -1,8 +1,7 @@
-"""The records that a shaped load draws from: read once, frozen beside the checkpoint, mapped into every worker.
+"""Stores the records that a shaped load replays: read once, saved next to the checkpoint, memory-mapped by workers.
 
-A load replays by record number, so the records must not change while a run lasts, even if the user's files do: they are
-stored as one Arrow file that workers map into memory, which also makes a batch a few slices. When which record is due is
-left to `sources`.
+A load addresses records by number, so they must not change during a run, even if the user's files do: they are stored as
+one Arrow file, of which a batch is a few slices. `sources` determines when each record is due.
 """
 
 import codecs
@@ -29,7 +28,7 @@ from elastream.model.errors import EnvironmentProblem, InputError
 __all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "replayed", "slices"]
 
 ROWS = 10_000
-"""Rows of a batch handed to Spark, its own default for Arrow batches."""
+"""Most rows of an Arrow batch passed to Spark, its default."""
 
 ORIGIN = b"elastream.origin"
 BLOCK = 1 << 20
@@ -39,9 +38,9 @@ RecordFiles = TextFiles | Files
 
 
 def input_files(path: str) -> tuple[Path, ...]:
-    """Files that `path` (a file, a folder or a glob) names, sorted; in folders, none that begins with `.` or `_`.
+    """Files that `path` (a file, a folder or a glob) names, sorted; in a folder without those that begin with `.` or `_`.
 
-    Raises InputError where there is nothing, or nothing but empty files.
+    Raises InputError if there are no files, or only empty ones.
     """
     place = Path(path).expanduser()
     if place.is_file():
@@ -60,7 +59,7 @@ def input_files(path: str) -> tuple[Path, ...]:
 
 
 def check_text(file: Path) -> None:
-    """Raise InputError, naming the byte, where `file` is not UTF-8 text or cannot be read."""
+    """Raise InputError if `file` cannot be read or is not UTF-8 text (with the position of the byte)."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = 0
     try:
@@ -78,7 +77,7 @@ def check_text(file: Path) -> None:
 
 
 def check_files(spec: Files) -> None:
-    """Raise InputError where the format is unknown or, for parquet, a file is none."""
+    """Raise InputError for an unknown format, or a file that is not in the format parquet."""
     if spec.format not in READABLE:
         raise InputError(f"{spec.path}: the format {spec.format!r} is not one of {', '.join(READABLE)}")
     for file in input_files(spec.path):
@@ -90,9 +89,9 @@ def check_files(spec: Files) -> None:
 
 
 def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Table:
-    """All records of `spec`, files in sorted order, in the Arrow `schema`; shape (records, columns), at least one record.
+    """Read all records of `spec`, files in sorted order, in the Arrow `schema`; shape (records, columns), records >= 1.
 
-    Raises InputError, naming file or column, for what cannot be read so.
+    Raises InputError with file or column if they cannot be read in that schema.
     """
     match spec:
         case TextFiles(path, _, format):
@@ -113,15 +112,15 @@ def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Tab
 
 
 def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> None:
-    """Store the records of `spec` in `file`, once: a run that goes on finds them as they were when it began.
+    """Store the records of `spec` in `file`, unless it exists: a resumed run reads the records of its start.
 
-    Raises InputError where `file` was made from another input, EnvironmentProblem where it cannot be written.
+    Raises InputError if `file` was created from another input, EnvironmentProblem if it cannot be written.
     """
     origin = _origin(spec)
     if file.exists():
         made_from = (pa.ipc.open_file(pa.memory_map(str(file))).schema.metadata or {}).get(ORIGIN, b"").decode()
         if made_from != origin:
-            raise InputError(f"this run began with the input {made_from}; it cannot go on with {origin}")
+            raise InputError(f"this run started with the input {made_from}; it cannot resume with {origin}")
         return
     table = read_records(spec, schema).replace_schema_metadata({ORIGIN: origin.encode()})
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -135,13 +134,13 @@ def freeze(spec: TextFiles | Files | Records, schema: pa.Schema, file: Path) -> 
 
 
 def frozen(file: Path) -> pa.Table:
-    """The records in `file`, mapped into memory; opened once a process."""
+    """The records in `file`, memory-mapped; opened once per process."""
     status = file.stat()
     return _mapped(str(file), status.st_mtime_ns, status.st_size)
 
 
 def slices(table: pa.Table, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Records `first` to `last` (exclusive) of the endless repetition of `table`, in batches of at most 10,000 rows."""
+    """Records `first` to `last` (exclusive) of the endless repetition of `table`, in batches of at most ROWS rows."""
     size = table.num_rows
     short = table.combine_chunks().to_batches()[0] if size < ROWS else None
     while first < last:
@@ -165,7 +164,7 @@ def _opened(file: Path) -> IO[bytes]:
 
 
 def _lines(file: Path, schema: pa.Schema) -> pa.Table:
-    """Lines that are not blank, split where Spark's text source splits them."""
+    """Non-blank lines of a text file, split as Spark's text source splits them."""
     try:
         with _opened(file) as stream:
             content = stream.read()
@@ -179,7 +178,7 @@ def _lines(file: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _rows(file: Path, format: str, schema: pa.Schema) -> pa.Table:
-    # Times in text seldom name a zone; they are read as they stand and taken as UTC.
+    # Times in text rarely have a zone; they are read as UTC.
     plain = pa.schema([(f.name, pa.timestamp("us") if pa.types.is_timestamp(f.type) else f.type) for f in schema])
     try:
         match format:
@@ -223,9 +222,9 @@ def _first_line(error: Exception) -> str:
 
 
 def replayed(file: Path, count: int) -> Iterator[Any]:
-    """The first `count` records of a load over the records in `file`, each as operators see it.
+    """The first `count` records of a load over the records in `file`, in the form that operators get.
 
-    A record is its value where there is one column, else a dict by column.
+    A record is its value if there is one column, else a dict by column.
     """
     table = frozen(file)
     rows = table.column(0).to_pylist() if table.num_columns == 1 else table.to_pylist()

@@ -1,8 +1,8 @@
-"""A durable edge as a source of our own: what the query upstream has written, taken range by range by the query behind it.
+"""Reads a durable edge as a Spark data source: the downstream query takes the upstream query's records range by range.
 
-Spark's own file source takes all files there are into one batch, in as many tasks as the cluster has cores: no queue to
-see, nothing to scale. Here records are numbered as they were written, so that a batch is a range of them, what is left is
-the edge's backlog, and the offset carries composition and parallelism as that of a shaped load does (see `sources`).
+Spark's file source takes all files into one batch, in as many tasks as the cluster has cores, which leaves no backlog to
+measure and no parallelism to set. Here records are numbered in write order: a batch is a range, the rest is the edge's
+backlog, and the offset carries composition and parallelism, as that of a shaped load does (see `sources`).
 """
 
 import time
@@ -24,19 +24,19 @@ from elastream.model.graph import Edge
 from elastream.spark.dataflow.pacing import Pacing, shares
 from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.worker.records import conformed
-from elastream.spark.worker.setup import settle_in
+from elastream.spark.worker.setup import freeze_imports
 
-__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "Piece", "edge_name", "open_edge"]
+__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000
-"""Records an Arrow batch, at most."""
+"""Most records in an Arrow batch."""
 
 
 class EdgeOffset(TypedDict):
-    """How far an edge has been taken, and what the batch that ends here runs under.
+    """Position in an edge, and the settings of the batch that ends there.
 
-    edge: its name, `"source-target"`, for a query may read several. n: records taken so far.
+    edge: its name, `"source-target"`, because a query may read several. n: records taken so far.
     """
 
     edge: str
@@ -47,7 +47,7 @@ class EdgeOffset(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FilePiece:
     """Records `first` to `first + rows` (exclusive) of the file at `path`."""
 
     path: str
@@ -57,25 +57,25 @@ class Piece:
 
 @dataclass(frozen=True)
 class EdgeSlice(InputPartition):
-    """What one task reads, to be stamped with `code`."""
+    """The records that one task reads and stamps with `code`."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
     code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Folders of an edge: what travels over it, and what is wanted of the batches that take it."""
+    """Folders of an edge: its records, and the settings requested for the batches that read them."""
 
     records: Path
     control: Path
 
 
 class EdgeLog:
-    """The files of an edge in the order of their records: batch by batch, in a batch by file name.
+    """The files of an edge in record order: by batch, within a batch by file name.
 
-    A batch's folder appears whole (`sinks.write_batch`) and never changes, so a record's number is the same for whoever
-    looks. Every batch leaves a folder, so the next one is looked for by name and nothing is ever listed twice.
+    A batch's folder appears atomically (`sinks.write_batch`) and never changes, so that record numbers are the same in
+    every process. Every batch writes a folder, so that the next one is found by name, without listing folders again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,7 +87,7 @@ class EdgeLog:
         self._forgotten = 0
 
     def refresh(self) -> int:
-        """Records written so far."""
+        """Register newly written files; returns the number of records written so far."""
         while (batch := self._folder / f"batch={self._batches}").is_dir():
             written = batch.stat().st_mtime
             for file in sorted(batch.glob("[!._]*.parquet")):
@@ -100,40 +100,40 @@ class EdgeLog:
 
     @property
     def total(self) -> int:
-        """Records written, as of the last `refresh`."""
+        """Records written up to the last `refresh`."""
         return self._ends[-1] if self._ends else self._forgotten
 
     def forget(self, upto: int) -> None:
-        """Drop what is known of files whose records all come before number `upto`."""
+        """Drop the files whose records all come before number `upto`."""
         gone = bisect_right(self._ends, upto)
         if gone:
             self._forgotten = self._ends[gone - 1]
             del self._ends[:gone], self._files[:gone], self._written[:gone]
 
     def written(self, number: int) -> float:
-        """Epoch second at which record `number` was written; NaN for one not written yet, or forgotten."""
+        """Epoch seconds at which record `number` was written; NaN if not written yet, or forgotten."""
         at = bisect_right(self._ends, number)
         return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
 
     def by(self, time: float) -> int:
-        """Records written by epoch second `time`, forgotten ones included."""
+        """Records written by `time`, epoch seconds, forgotten ones included."""
         at = bisect_right(self._written, time)
         return self._ends[at - 1] if at else self._forgotten
 
-    def pieces(self, first: int, last: int) -> tuple[Piece, ...]:
-        """Records `first` to `last` (exclusive), which must have been written and not forgotten, file by file."""
+    def pieces(self, first: int, last: int) -> tuple[FilePiece, ...]:
+        """Records `first` to `last` (exclusive) by file; they must be written and not forgotten."""
         found = []
         at = bisect_right(self._ends, first)
         while first < last:
             begins = self._ends[at - 1] if at else self._forgotten
             upto = min(last, self._ends[at])
-            found.append(Piece(self._files[at], first - begins, upto - first))
+            found.append(FilePiece(self._files[at], first - begins, upto - first))
             first, at = upto, at + 1
         return tuple(found)
 
 
 def edge_name(edge: Edge) -> str:
-    """What an edge is called in offsets and control folders."""
+    """Name of an edge in offsets and control folders."""
     return f"{edge.source}-{edge.target}"
 
 
@@ -148,11 +148,11 @@ def open_edge(
     batch_seconds: float,
     checkpoint: Path,
 ) -> DataFrame:
-    """The stream of records on `channel`, batch by batch, with a column `_composition bigint` behind their own.
+    """Open the stream of records on `channel`, with an additional last column `_composition bigint`.
 
-    partitions: tasks a batch, where wanted.json in the control folder does not say otherwise, but no more than one for each
-    `rows_each` records. batch_seconds: what a batch should last at most; what it leaves behind is the edge's backlog.
-    checkpoint: that of the query that reads, whose log tells when each batch was committed.
+    partitions: tasks per batch, unless wanted.json in the control folder sets another number; at most one per `rows_each`
+    records. batch_seconds: target duration of a batch, which limits its size. checkpoint: that of the reading query, whose
+    commit log has the commit time of each batch.
     """
     channel.records.mkdir(parents=True, exist_ok=True)
     spark.dataSource.register(EdgeSource)
@@ -173,15 +173,15 @@ def open_edge(
 
 
 class EdgeSource(DataSource):
-    """A durable edge; options as the arguments of `open_edge`, and `commits`, the commit log."""
+    """Spark data source of a durable edge; options: the arguments of `open_edge`, and `commits`, the commit log."""
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.readStream.format` calls it."""
+        """Name of the format for `spark.readStream.format`."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "EdgeReader":
-        """A reader in the driver's or a worker's Python process."""
+        """Create the reader, in the driver's or a worker's Python process."""
         options = self.options
         return EdgeReader(
             options["name"],
@@ -195,7 +195,7 @@ class EdgeSource(DataSource):
 
 
 class EdgeReader(DataSourceStreamReader):
-    """Plans batches in a process of its own beside the driver, and reads slices of them in the workers."""
+    """Plans batches in a Python process on the driver, and reads their slices in the workers."""
 
     def __init__(
         self,
@@ -213,11 +213,11 @@ class EdgeReader(DataSourceStreamReader):
         self._pacing = Pacing(batch_seconds, commits)
 
     def initialOffset(self) -> dict[str, Any]:
-        """Nothing taken."""
+        """The offset before the first record."""
         return dict(self._offset(0))
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
-        """All that is written, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
+        """The written records, up to the governor's limit; `start`, which means no batch, if there are none."""
         now = time.time()
         self._pacing.settle(now)
         taken = int(start["n"])
@@ -228,25 +228,25 @@ class EdgeReader(DataSourceStreamReader):
         return dict(self._offset(upto))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:
-        """Contiguous shares of the batch, as even as can be, none of them empty."""
+        """Contiguous shares of the batch, as even as possible, none of them empty."""
         first, last = int(start["n"]), int(end["n"])
-        if self._log.total < last:  # a batch that is replayed after a restart is asked for before anything else
+        if self._log.total < last:  # after a restart, Spark replays a batch before it requests the latest offset
             self._log.refresh()
         width = max(1, min(int(end["partitions"]), -(-(last - first) // self._rows_each)))
         return [EdgeSlice(self._log.pieces(a, b), int(end["code"])) for a, b in shares(first, last, width) if b > a]
 
     def read(self, partition: EdgeSlice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice, stamped."""
-        settle_in()
+        """Arrow batches of a slice, stamped with its code."""
+        freeze_imports()
         for piece in partition.pieces:
-            # As a file on its own: as a dataset, the folder's `batch=N` would become a column.
+            # Read as a single file: as a dataset, the folder's `batch=N` would become a column.
             table = pq.ParquetFile(piece.path).read().slice(piece.first, piece.rows)
             stamped = table.append_column(COLUMN, pa.array(np.full(piece.rows, partition.code)))
             for batch in stamped.to_batches(max_chunksize=ROWS):
                 yield conformed(batch, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing before `end` is asked for again."""
+        """Forget the records before `end`: Spark does not request them again."""
         self._log.forget(int(end["n"]))
 
     def _offset(self, n: int) -> EdgeOffset:

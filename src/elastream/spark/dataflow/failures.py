@@ -1,4 +1,4 @@
-"""Finds, in what Spark says of a failed query, the one sentence that a person needs."""
+"""Extracts the cause of a failed query from Spark's error, as one sentence."""
 
 import json
 import re
@@ -16,10 +16,10 @@ _CAUSES = (
 
 
 def explain_failure(exception: BaseException) -> str:
-    """What went wrong in a streaming query, in one sentence without a stack trace.
+    """The cause of a streaming query's failure, in one sentence without a stack trace.
 
-    A user's function that raised is named with its alternate, the record and the error; of other failures, the known ones
-    get a sentence of their own and the rest Spark's own first cause.
+    For a user function that raised: operator, alternate, record and error. For known causes: a specific sentence. Else:
+    the root cause in Spark's text.
     """
     text = str(exception)
     if (at := text.find(FAILED)) >= 0:
@@ -33,12 +33,12 @@ def explain_failure(exception: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What Spark says of a plan that is wrong, without the plan below it."""
+    """The first line of Spark's message about an invalid plan, without the plan."""
     return str(error).splitlines()[0]
 
 
 def _operator_failed(text: str) -> str:
-    story, _ = json.JSONDecoder().raw_decode(text)
-    alternate = f" (alternate {story['alternate']!r})" if story["alternate"] != story["operator"] else ""
-    where = f"a batch of {story['batch_of']} records that begins with" if story["batch_of"] else "the record"
-    return f"operator {story['operator']!r}{alternate} failed on {where} {story['record']}: {story['error']}"
+    found, _ = json.JSONDecoder().raw_decode(text)
+    alternate = f" (alternate {found['alternate']!r})" if found["alternate"] != found["operator"] else ""
+    where = f"a batch of {found['batch_of']} records that begins with" if found["batch_of"] else "the record"
+    return f"operator {found['operator']!r}{alternate} failed on {where} {found['record']}: {found['error']}"

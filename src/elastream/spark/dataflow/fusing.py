@@ -1,8 +1,8 @@
-"""What of a stage is fused into one walk, what stays native beside it, and which shapes neither can express.
+"""Determines which operators of a stage are fused into one walk, and which stay native; rejects other shapes.
 
-Wiring only: no session, nothing runs. A region is the stateless part of a stage. Column expressions stay native where
-they stand at its rim: behind a source, keyed operator or durable edge that feeds nothing else, or in a chain that ends at a
-sink, a keyed operator or a durable edge. Between functions they would cost a second crossing into Python: refused.
+No session is needed. A region is the stateless part of a stage. Column expressions stay native at its borders: after a
+source, keyed operator or durable edge that feeds nothing else, or in a chain that ends at a sink, a keyed operator or a
+durable edge. Between functions they would need a second transfer into Python, and are rejected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +13,17 @@ import pyarrow as pa
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.spark.worker.composition import CompositionCodec
-from elastream.spark.worker.fused import Entry, Exit, Route, Step, Walk
+from elastream.spark.worker.fused import Exit, Route, Step, Walk, WalkEntry
 from elastream.spark.worker.runner import Implementation
 
-__all__ = ["Inlet", "Outlet", "Region", "region", "wire"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "region", "wire"]
 
 
 @dataclass(frozen=True, slots=True)
 class Inlet:
-    """Where records enter a region: `origin` is a source, a keyed operator, or the upstream end of the durable `edge`.
+    """Where records enter a region. origin: a source, a keyed operator, or the upstream operator of the durable `edge`.
 
-    natives: column expressions applied to it before the walk.
+    natives: column expressions applied before the walk. feeds: edges into the walk.
     """
 
     origin: str
@@ -34,7 +34,7 @@ class Inlet:
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """Where records leave a region: `inputs` come out of the walk, `natives` follow, then `target`.
+    """Where records leave a region. inputs: edges out of the walk. natives: column expressions applied after it.
 
     target: a sink, a keyed operator, or the durable edge that the records are written to.
     """
@@ -45,8 +45,8 @@ class Outlet:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """The stateless part of one stage. steps: operators of its walk, in topological order; none where all is native."""
+class FusedRegion:
+    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
 
     inlets: tuple[Inlet, ...]
     steps: tuple[Operator, ...]
@@ -54,16 +54,16 @@ class Region:
 
     @property
     def plain(self) -> bool:
-        """Whether records only pass, so that no walk is needed."""
+        """Whether records pass from one inlet to one outlet without a walk."""
         feeds = [edge for inlet in self.inlets for edge in inlet.feeds]
         simple = all(edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN for edge in feeds)
         return not self.steps and simple and len(self.outlets) == len(self.inlets) == len(feeds) == 1
 
 
-def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Region:
-    """The region of one stage with these operators; `inputs` are the durable edges into it.
+def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> FusedRegion:
+    """The region of one stage with these operators. inputs: the durable edges into it.
 
-    Raises DataflowError where column expressions stand between functions, or have alternates.
+    Raises DataflowError for column expressions between functions, or with alternates.
     """
     members = [graph.operator(name) for name in operators]
     transforms = {o.name: o for o in members if o.kind is Kind.TRANSFORM}
@@ -90,8 +90,8 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Re
                 trailing[name] = (transforms[name], *trailing[way.target])
     for name in native - taken - trailing.keys():
         raise DataflowError(
-            f"dataflow {graph.name!r}: the column expressions of {name!r} stand between functions; they run natively right "
-            "behind a source or right before a sink, a keyed operator or a durable edge: move them there, or use map_arrow"
+            f"dataflow {graph.name!r}: the column expressions of {name!r} are between functions; they must directly follow "
+            "a source or precede a sink, a keyed operator or a durable edge: move them there, or use map_arrow"
         )
 
     followed = {chain[position].name for chain in trailing.values() for position in range(1, len(chain))}
@@ -107,21 +107,21 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Re
         key = edge if edge.durable else edge.target
         before = outlets[key].inputs if key in outlets else ()
         outlets[key] = Outlet((*before, edge), natives_behind, way if way.durable else graph.operator(way.target))
-    return Region(tuple(inlets), steps, tuple(outlets.values()))
+    return FusedRegion(tuple(inlets), steps, tuple(outlets.values()))
 
 
 def wire(
-    region: Region,
+    region: FusedRegion,
     segment: str,
     lead: str,
     codec: CompositionCodec,
     arriving: Sequence[pa.Schema],
     schema_of: Callable[[str], pa.Schema],
 ) -> Walk:
-    """The walk through `region`: edges become routes between numbered nodes, operators get their digits and schemas.
+    """Build the walk of `region`: edges become routes between numbered nodes, operators get their digits and schemas.
 
-    `arriving` are the columns of the inlets after their native part; `schema_of` reads Spark DDL. Raises DataflowError for
-    an operator without a function, without `returns`, or that merges streams of different columns.
+    arriving: schemas of the inlets after their native part. schema_of: parses Spark DDL. Raises DataflowError for an
+    operator without a function or `returns`, or one that merges streams of different columns.
     """
     graph = codec.graph
     nodes = [*(object() for _ in region.inlets), *region.steps, *region.outlets]
@@ -151,7 +151,7 @@ def wire(
             )
         )
     entries = [
-        Entry(inlet.origin, tuple(schema.names), routes(inlet.feeds))
+        WalkEntry(inlet.origin, tuple(schema.names), routes(inlet.feeds))
         for inlet, schema in zip(region.inlets, arriving, strict=True)
     ]
     exits = [
@@ -171,7 +171,7 @@ def _emits(operator: Operator, arriving: pa.Schema, schema_of: Callable[[str], p
     if operator.returns:
         return schema_of(operator.returns)
     if any(alternate.form is not Form.FILTER for alternate in operator.alternates):
-        raise DataflowError(f"operator {operator.name!r} does not say what it returns, 'word string' for example")
+        raise DataflowError(f"operator {operator.name!r} needs `returns`, the schema of its output, such as 'word string'")
     return arriving
 
 
@@ -202,13 +202,13 @@ def _is_native(operator: Operator) -> bool:
         return False
     if len(operator.alternates) > 1:
         raise DataflowError(
-            f"operator {operator.name!r} has alternates that are column expressions; only functions can be switched live"
+            f"operator {operator.name!r} has alternates that are column expressions; only functions can have alternates"
         )
     return True
 
 
 def _arriving(edge: Edge) -> Edge:
-    """A durable edge as its target sees it: whom the records go to was settled where they were written."""
+    """A durable edge on its reading side: delivery and choice were applied when the records were written."""
     return Edge(edge.source, edge.target)
 
 

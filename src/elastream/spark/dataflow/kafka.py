@@ -1,7 +1,6 @@
-"""Kafka through Spark's own connector: which package it is, and what a `KafkaTopic` means in its options.
+"""Converts a `KafkaTopic` to options of Spark's Kafka connector, and names the connector's package.
 
-The connector does not come with PySpark; Spark fetches it when a session starts with `spark.jars.packages`. Reading and
-writing themselves are Spark's.
+The connector is not part of PySpark; Spark downloads it when a session starts with `spark.jars.packages`.
 """
 
 import os
@@ -24,13 +23,13 @@ def kafka_package(version: str = pyspark.__version__) -> str:
 
 
 def kafka_settings(package: str | None = None) -> Mapping[str, str]:
-    """Settings of a session that reads or writes Kafka; jars are kept in the user's cache folder and fetched once."""
+    """Settings of a session that reads or writes Kafka; jars are downloaded once, to the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return {"spark.jars.packages": package or kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
 
 
 def source_options(topic: KafkaTopic) -> Mapping[str, str]:
-    """Options of `readStream.format("kafka")`: from the earliest record on, unless `topic.options` says otherwise."""
+    """Options of `readStream.format("kafka")`: from the earliest record on, unless `topic.options` overrides it."""
     return {
         "kafka.bootstrap.servers": topic.servers,
         "subscribe": topic.topic,

@@ -1,7 +1,7 @@
-"""The keyed operator of a query: Spark's own aggregation, or a user's function with state per key.
+"""Compiles the keyed operator of a query: a native aggregation, or a user function with state per key.
 
-Native aggregates never leave the JVM. A function with state runs in `applyInPandasWithState`, which keeps state in the same
-store and partitions, so that both migrate alike.
+Native aggregates are evaluated in the JVM. A function with state runs in `applyInPandasWithState`, which uses the same
+state store and partitions, so that both migrate in the same way.
 """
 
 import time
@@ -30,14 +30,14 @@ __all__ = ["keyed_frame"]
 def keyed_frame(
     frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
 ) -> DataFrame:
-    """What the keyed `operator` makes of `frame`, for a query in update mode.
+    """Apply the keyed `operator` to `frame`, for a query in update mode.
 
-    Raises DataflowError where a key column is missing, an aggregate does not parse, or aggregates have alternates.
+    Raises DataflowError for a missing key column, an invalid aggregate, or aggregates with alternates.
     """
     for column in operator.key:
         if column not in frame.columns:
             raise DataflowError(
-                f"operator {operator.name!r} is keyed by {column!r}, which its records do not have "
+                f"operator {operator.name!r} is keyed by {column!r}, a column that its records do not have "
                 f"(they have: {', '.join(frame.columns)})"
             )
     forms = {alternate.form for alternate in operator.alternates}
@@ -45,7 +45,7 @@ def keyed_frame(
         return _with_state(frame, operator, segment, codec, carrier, meter)
     if forms != {Form.AGGREGATE} or len(operator.alternates) > 1:
         raise DataflowError(
-            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it is one set of native "
+            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it must be one set of native "
             "aggregates, or functions with state"
         )
     columns = operator.alternates[0].function
@@ -53,14 +53,14 @@ def keyed_frame(
     try:
         return frame.groupBy(*operator.key).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
     except (AnalysisException, ParseException) as error:
-        raise DataflowError(f"the aggregates of operator {operator.name!r} are wrong: {first_line(error)}") from None
+        raise DataflowError(f"the aggregates of operator {operator.name!r} are invalid: {first_line(error)}") from None
 
 
 def _with_state(
     frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
 ) -> DataFrame:
     returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
-    state = schema_from(operator.endpoint, f"the state of operator {operator.name!r}")
+    state = schema_from(operator.state, f"the state of operator {operator.name!r}")
     alternates = tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates)
     function = state_function(
         pickled(alternates, f"operator {operator.name!r}"),
@@ -74,7 +74,7 @@ def _with_state(
 
 
 def schema_from(ddl: object, what: str) -> StructType:
-    """Columns written as Spark DDL; raises DataflowError that quotes them."""
+    """Parse columns written as Spark DDL. Raises DataflowError that quotes them."""
     try:
         schema = StructType.fromDDL(str(ddl))
     except (ParseException, AnalysisException):
@@ -90,23 +90,23 @@ StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterato
 def state_function(
     functions: bytes, segment: str, operator: str, pick: Digit | None, carrier: Carrier, sink: Accumulator[list[TaskRow]]
 ) -> StateFunction:
-    """The function for `applyInPandasWithState`: called for each key of a batch, metered as one row a task."""
+    """Build the function for `applyInPandasWithState`: called per key of a batch, metered as one row per task."""
     alternates: list[Implementation] = []
-    here: dict[str, int] = {}
+    current: dict[str, int] = {}
     counted: list[Any] = []
 
     def begin(task: int) -> None:
-        here["task"], here["batch"] = task, batch_number()
-        here["code"] = carrier.code(here["batch"])
-        alternates[:] = [cloudpickle.loads(functions)[pick.of(here["code"]) if pick else 0]]
-        # The accumulator takes the very list that later calls add to: it is pickled when the task ends.
-        counted[:] = [[segment, here["batch"], operator, here["code"], 0, 0, 0.0, time.time(), 0.0]]
+        current["task"], current["batch"] = task, batch_number()
+        current["code"] = carrier.code(current["batch"])
+        alternates[:] = [cloudpickle.loads(functions)[pick.of(current["code"]) if pick else 0]]
+        # The accumulator holds the list object that later calls update: it is pickled when the task ends.
+        counted[:] = [[segment, current["batch"], operator, current["code"], 0, 0, 0.0, time.time(), 0.0]]
         sink.add(counted[:])
 
     def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         context = TaskContext.get()
         task = context.taskAttemptId() if context is not None else -1
-        if here.get("task") != task:
+        if current.get("task") != task:
             begin(task)
         (chosen,) = alternates
         rows = pd.concat(list(frames), ignore_index=True)

@@ -1,4 +1,4 @@
-"""What the sources of our own share: how large a batch may be, from how long the last ones took, and how it is cut."""
+"""Shared by Elastream's sources: limits batch sizes from the durations of earlier batches, and divides batches."""
 
 import os
 from dataclasses import replace
@@ -11,10 +11,9 @@ __all__ = ["Pacing", "committed", "shares"]
 
 
 class Pacing:
-    """A governor that is told of each batch by the commit log of its query.
+    """A governor that gets each batch's duration from the commit log of its query.
 
-    batch_seconds: what a batch should last at most. commits: folder of the log; None where a batch lasts until the next one
-    is planned, for all that is known.
+    batch_seconds: target duration of a batch. commits: folder of the log; None: a batch lasts until the next is planned.
     """
 
     def __init__(self, batch_seconds: float, commits: Path | None) -> None:
@@ -24,35 +23,35 @@ class Pacing:
 
     @property
     def batch_seconds(self) -> float:
-        """What a batch should last at most."""
+        """Target duration of a batch, seconds."""
         return self._governor.batch_seconds
 
     @property
     def allowance(self) -> int:
-        """Records that the next batch may take."""
+        """Most records of the next batch."""
         return self._governor.allowance
 
     def allow(self, records: int) -> None:
-        """Let the next batch take at least so many."""
+        """Raise the next batch's limit to at least `records`."""
         self._governor = replace(self._governor, allowance=max(self._governor.allowance, records))
 
     def settle(self, now: float) -> None:
-        """A batch is about to be planned, at epoch second `now`: the one before, if any, has ended."""
+        """Report the end of the last batch to the governor; called when the next is planned, `now` in epoch seconds."""
         if self._under_way is not None:
             records, since = self._under_way
             self._governor = self._governor.after(records, committed(self._commits, since, now) - since)
             self._under_way = None
 
     def begin(self, records: int, now: float) -> None:
-        """A batch of so many was planned at epoch second `now`."""
+        """Register a batch of `records`, planned at `now`, epoch seconds."""
         self._under_way = (records, now)
 
 
 def committed(commits: Path | None, since: float, now: float) -> float:
-    """When (epoch seconds) the batch planned at `since` was committed: the time of the newest entry of the commit log.
+    """Commit time (epoch seconds) of the batch planned at `since`: that of the newest entry of the commit log.
 
-    A query that has done a batch early waits for its next trigger, which is no time that the batch took. `now`, when the
-    next one is planned, where the log has no entry that new.
+    It excludes the wait for the next trigger. Falls back to `now`, when the next batch is planned, if the log has no entry
+    after `since`.
     """
     try:
         entries = [entry.stat().st_mtime for entry in os.scandir(commits) if entry.name.isdecimal()] if commits else []
@@ -63,5 +62,5 @@ def committed(commits: Path | None, since: float, now: float) -> float:
 
 
 def shares(first: int, last: int, width: int) -> list[tuple[int, int]]:
-    """Records `first` to `last` (exclusive) as `width` contiguous ranges, as even as can be."""
+    """Divide records `first` to `last` (exclusive) into `width` contiguous ranges, as even as possible."""
     return list(pairwise(first + (last - first) * part // width for part in range(width + 1)))

@@ -1,7 +1,7 @@
-"""Pickles users' functions such that a worker needs no module of theirs.
+"""Pickles user functions such that workers do not need the user's modules.
 
-PySpark pickles by value only what stands in `__main__`; a helper module beside the user's script, or a script that runs
-under another name, would be missing on every host. So modules that are not installed are pickled by value too.
+PySpark pickles only `__main__` by value; a helper module next to the user's script, or a script that runs under another
+name, would be missing on the hosts. Therefore modules that are not installed are pickled by value too.
 """
 
 import sys
@@ -22,7 +22,7 @@ __all__ = ["pickled"]
 
 
 def pickled(value: object, what: str) -> bytes:
-    """`value` as bytes that a worker can load; raises DataflowError, naming `what`, where something in it cannot travel."""
+    """`value` as bytes that a worker can load. Raises DataflowError that names `what` if it cannot be pickled."""
     with _local_modules_by_value():
         try:
             return bytes(cloudpickle.dumps(value))
@@ -47,12 +47,12 @@ def _local_modules_by_value() -> Iterator[None]:
 
 
 def _is_local(module: ModuleType) -> bool:
-    """Whether `module` is a file of the user's own: neither installed nor part of Python nor of this package."""
+    """Whether `module` is the user's own file: not installed, nor part of Python or this package."""
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "__main__")
     if not file or name == "__main__" or name.partition(".")[0] == __package__.partition(".")[0]:
         return False
-    # A script that `runpy` executes is in sys.modules only while it runs, and a registered name must be there.
+    # A script executed by `runpy` is in sys.modules only while it runs, and cloudpickle requires the name there.
     return sys.modules.get(name) is module and not any(Path(file).is_relative_to(place) for place in _INSTALLED)
 
 

@@ -1,8 +1,7 @@
-"""Where results end up, written such that a replayed batch changes nothing.
+"""Writes results idempotently, so that a replayed batch changes nothing, and reads them back.
 
-Results that only grow use Spark's own sinks. Results that change are a change log: one folder a batch, moved into place
-whole; `latest` reads the newest row of each key from it, with no Spark session. Which sink a query needs is settled in
-`compile`.
+Append-only results use Spark's own sinks. Updated results are written as a change log, one folder per batch; `latest`
+reads the newest row of each key from it, without a Spark session. `channels` selects the sink of a query.
 """
 
 import json
@@ -35,24 +34,22 @@ __all__ = [
 ]
 
 KEY_FILE = "_key.json"
-"""Beside a change log's folders: the columns that it has one newest row of each value of."""
+"""File in a change log's folder with its key columns."""
 
 _BATCH = re.compile(r"batch=(\d+)$")
 
 
 def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
-    """Make `path` ready for a change log keyed by `key`; a `fresh` run replaces the change log of an earlier one.
+    """Prepare `path` for a change log keyed by `key`; a `fresh` run replaces the change log of an earlier one.
 
-    Raises EnvironmentProblem where the folder holds something else, or cannot be written.
+    Raises EnvironmentProblem if the folder holds other files, or cannot be written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
         if fresh:
-            strangers = sorted(each.name for each in path.iterdir() if not _is_ours(each))
-            if strangers:
-                raise EnvironmentProblem(
-                    f"{path} holds other files ({strangers[0]}): write the results to a folder of their own"
-                )
+            others = sorted(each.name for each in path.iterdir() if not _in_change_log(each))
+            if others:
+                raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
             for each in path.iterdir():
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
         temporary = path / f".{KEY_FILE}"
@@ -63,10 +60,10 @@ def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
 
 
 def begin_appending(path: Path, fresh: bool) -> None:
-    """Make `path` ready for rows to be appended.
+    """Prepare `path` for appending rows.
 
-    Raises EnvironmentProblem where a `fresh` run finds the rows of an earlier one: both number their batches from 0, so
-    that Spark would take the new ones for written and drop them.
+    Raises EnvironmentProblem if a `fresh` run finds rows of an earlier one: both number their batches from 0, so that
+    Spark would treat the new batches as already written and drop them.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -79,15 +76,15 @@ def begin_appending(path: Path, fresh: bool) -> None:
         )
 
 
-def _is_ours(entry: Path) -> bool:
+def _in_change_log(entry: Path) -> bool:
     return bool(_BATCH.search(entry.name)) or entry.name in (KEY_FILE, f".{KEY_FILE}") or entry.name.startswith(".batch=")
 
 
 def write_changes(frame: DataFrame, path: Path, batch: int) -> None:
-    """The changes of one batch as `path/batch=N/changes.parquet`, in one file: they pass through the driver.
+    """Write the changes of one batch to the single file `path/batch=N/changes.parquet`, through the driver.
 
-    What a batch changes is one row a key that it touched, and a folder of one small file keeps the log cheap to read; a
-    replay replaces it in one step.
+    A batch changes one row per key in it, and one small file per batch keeps the log fast to read; a replay replaces the
+    file atomically.
     """
     table = frame.toArrow()
     folder = path / f"batch={batch}"
@@ -98,10 +95,9 @@ def write_changes(frame: DataFrame, path: Path, batch: int) -> None:
 
 
 def write_batch(frame: DataFrame, path: Path, batch: int) -> None:
-    """The rows of one batch as the folder `path/batch=N`, written by the workers and moved into place whole.
+    """Write the rows of one batch to the folder `path/batch=N`, by the workers, and rename it into place.
 
-    A batch that is there already was written before a crash and is left as it is: a query reading the folder may have
-    read it.
+    An existing batch was written before a crash and is kept: the reading query may have read it.
     """
     folder, temporary = path / f"batch={batch}", path / f".batch={batch}"
     if folder.exists():
@@ -113,25 +109,25 @@ def write_batch(frame: DataFrame, path: Path, batch: int) -> None:
 def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None) -> pd.DataFrame:
     """The newest row of each key in the change log at `path`, keys in order of first appearance.
 
-    `key` names the key columns; by default they are what the log was written with. Raises InputError where there is no
-    change log, or it has no such column.
+    key: the key columns, by default those that the log was written with. Raises InputError if there is no change log, or
+    it has no such column.
     """
     root = Path(path)
     folders = sorted((int(match[1]), each) for each in root.glob("batch=*") if (match := _BATCH.search(each.name)))
     files = [file for _, folder in folders for file in sorted(folder.glob("[!.]*.parquet"))]
     if not files and not (root / KEY_FILE).exists():
-        raise InputError(f"{root} holds no change log: there is no folder batch=0 in it")
+        raise InputError(f"{root} holds no change log: it has no folder batch=0")
     columns = _key_columns(root, key)
     if not files:
         return pd.DataFrame(columns=columns)
-    # Each file on its own: as one dataset, `batch=N` would become a column, and small files are read faster this way.
+    # Each file separately: as one dataset, `batch=N` would become a column, and small files are read more slowly.
     table = pa.concat_tables([pq.ParquetFile(file).read() for file in files], promote_options="permissive")
     missing = [name for name in columns if name not in table.column_names]
     if missing or not columns:
         wanted = missing[0] if missing else ""
         raise InputError(
-            f"{root} has no column {wanted!r} to be keyed by (it has: {', '.join(table.column_names)}): "
-            "say latest(path, key=...)"
+            f"{root} has no key column {wanted!r} (it has: {', '.join(table.column_names)}): name one with "
+            "latest(path, key=...)"
         )
     positions = pa.array(range(table.num_rows), pa.int64())
     grouped = table.select(columns).append_column("_at", positions).group_by(columns).aggregate([("_at", "max")])
@@ -145,7 +141,7 @@ def _key_columns(root: Path, key: str | Sequence[str] | None) -> list[str]:
     try:
         return list(json.loads((root / KEY_FILE).read_text())["key"])
     except FileNotFoundError:
-        raise InputError(f"{root} does not say what it is keyed by: say latest(path, key=...)") from None
+        raise InputError(f"{root} does not name its key columns: use latest(path, key=...)") from None
 
 
 # -- rows kept in memory -----------------------------------------------------------------------------------------------
@@ -155,20 +151,20 @@ _collecting = Lock()
 
 
 def collect_batch(frame: DataFrame, name: str, batch: int) -> None:
-    """Keep the rows of one batch; a replay replaces them."""
+    """Keep the rows of one batch in memory; a replay replaces them."""
     table = frame.toArrow()
     with _collecting:
         _collected.setdefault(name, {})[batch] = table
 
 
 def forget_collected(name: str) -> None:
-    """Drop the rows kept under `name`: a new run starts from nothing."""
+    """Drop the rows kept under `name`, at the start of a new run."""
     with _collecting:
         _collected.pop(name, None)
 
 
 def collected(name: str) -> pa.Table:
-    """The rows kept under `name` by this process so far, in order of batches; raises InputError where there are none."""
+    """The rows kept under `name` in this process so far, in batch order. Raises InputError if there are none."""
     with _collecting:
         batches = dict(_collected.get(name, {}))
     if not batches:
@@ -180,14 +176,14 @@ def collected(name: str) -> pa.Table:
 
 
 def as_records(frame: DataFrame) -> DataFrame:
-    """Rows as Kafka messages that a query downstream reads back column by column: all of them as JSON."""
+    """Rows as Kafka messages for a downstream query: all columns as JSON in the column `value`."""
     return frame.select(F.to_json(F.struct("*")).alias("value"))
 
 
 def as_messages(frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows as Kafka messages, columns `key` and `value`: a column `value` as it is, else all columns as JSON.
+    """Rows as Kafka messages with columns `key` and `value`: an existing column `value`, else all columns as JSON.
 
-    The key is the column `key` where there is one, else the values of the key columns.
+    The key is the column `key` if there is one, else the values of the key columns.
     """
     value = F.col("value").cast("string") if "value" in frame.columns else F.to_json(F.struct("*"))
     known = [name for name in key if name in frame.columns]

@@ -1,8 +1,8 @@
-"""Where records come in: loads of our own making as a replayable Spark source, and Spark's own readers for the rest.
+"""Opens the sources of a dataflow: shaped loads as a replayable Spark data source, others with Spark's own readers.
 
-A shaped load is a function of time, so its offset is a record number and a time, and any range of it can be read again.
-The offset also carries the composition that the batch runs under (see `composition`), which is how a batch never mixes
-two and a replay meets the first one again. The records themselves are left to `corpus`, batch sizes to `planning.governor`.
+A shaped load is a function of time: its offset is a record number and a time, and any range can be read again. The offset
+also carries the batch's composition (see `worker.composition`), so that a batch never mixes two and a replay uses the same
+one. `corpus` stores the records; `planning.algorithms.governor` limits batch sizes.
 """
 
 import pickle
@@ -23,27 +23,27 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, TextFiles
+from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, StreamReader, TextFiles
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import Pacing, shares
 from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, wanted_file
-from elastream.spark.worker.setup import settle_in
+from elastream.spark.worker.setup import freeze_imports
 
 __all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
-"""What lies in a source's control folder; while `hold` does, a load that has not begun does not begin."""
+"""Files in a source's control folder; while `hold` exists, a load does not begin."""
 
 
 class Offset(TypedDict):
-    """How far a load has been taken, and what the batch that ends here runs under.
+    """Position in a load, and the settings of the batch that ends there.
 
-    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when it began, 0
-    while it has not: the first batch of a query takes nothing, starts the workers, and only then does the load begin.
+    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when the load began,
+    0 before: the first batch of a query takes no records and starts the workers, then the load begins.
     """
 
     n: int
@@ -56,7 +56,7 @@ class Offset(TypedDict):
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """Records `first` to `last` (exclusive) of the load, to be stamped with `code`."""
+    """Records `first` to `last` (exclusive) of the load, which one task reads and stamps with `code`."""
 
     first: int
     last: int
@@ -72,15 +72,15 @@ def open_source(
     batch_seconds: float,
     checkpoint: Path | None = None,
 ) -> DataFrame:
-    """The stream that a source operator reads.
+    """Open the stream of a source operator.
 
-    With a load: our own source, with a column `_composition bigint` behind those of the operator. Its composition and
-    width are those in `control`/wanted.json, or the default and `partitions` where there is none yet; batches are held to
-    about `batch_seconds`, for which the log in `checkpoint`, where it is given, tells when each was committed. The load
-    begins when the query's first batch, an empty one, has started its workers, and goes on by the clock, restarts included.
-    Without: Spark's readers, and no such column. Raises InputError for records that cannot be read.
+    With a load: Elastream's source, with an additional last column `_composition bigint`. Composition and number of tasks
+    come from `control`/wanted.json, or are the default and `partitions`; batches are limited to about `batch_seconds`, from
+    commit times in the log of `checkpoint`, if given. The load begins after the query's first, empty batch has started the
+    workers, and continues by the clock, also across restarts. Without a load: Spark's readers, and no such column. Raises
+    InputError for records that cannot be read.
     """
-    match operator.endpoint:
+    match operator.reads:
         case KafkaTopic() as topic:
             messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
             return messages.select(F.col("key").cast("string"), F.col("value").cast("string"), "timestamp")
@@ -107,19 +107,36 @@ def open_source(
                 .options(**({} if checkpoint is None else {"commits": str(checkpoint.resolve() / "commits")}))
                 .load()
             )
-    raise InputError(f"source {operator.name!r} has nothing to read; it exists in simulation only")
+        case StreamReader() as reader:
+            return _read_by(reader, spark, operator.name)
+    raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
+
+
+def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
+    """What a source of the user's own reads; raises InputError where that fails or is not as it declares."""
+    what = f"source {name!r}: {type(reader).__name__}.read"
+    try:
+        frame = reader.read(spark)
+    except Exception as error:
+        raise InputError(f"{what} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise InputError(f"{what} returned no streaming DataFrame")
+    columns = _arrow(reader.schema).names
+    if missing := [column for column in columns if column not in frame.columns]:
+        raise InputError(f"{what} returned no column {missing[0]!r} (it returned: {', '.join(frame.columns)})")
+    return frame.select(*columns)
 
 
 def check_source(operator: Operator) -> None:
-    """Raise InputError for what is wrong with the input of a source, before anything is started.
+    """Raise InputError for an invalid input of a source, before anything is started.
 
-    A missing path, an empty folder, a text that is not UTF-8 (naming file and byte), an unknown format, a topic without
-    name or servers. Paths with a scheme (`s3a://...`) are left to Spark where there is no load.
+    Checks for a missing path, an empty folder, text that is not UTF-8 (with file and byte), an unknown format, and a topic
+    without name or servers. Paths with a scheme (`s3a://...`) without a load are checked by Spark.
     """
-    match operator.endpoint:
+    match operator.reads:
         case TextFiles(path, load) | Files(path, load=load) if "://" in path:
             if load is not None:
-                raise InputError(f"source {operator.name!r}: a load draws on files of this machine, not on {path}")
+                raise InputError(f"source {operator.name!r}: a load needs local files, not {path}")
         case TextFiles(path):
             for file in input_files(path):
                 check_text(file)
@@ -130,26 +147,28 @@ def check_source(operator: Operator) -> None:
                 raise InputError(f"source {operator.name!r}: the list of records is empty")
         case KafkaTopic() as topic:
             check_topic(topic)
+        case StreamReader():
+            pass  # what it reads is known when it is opened
         case _:
-            raise InputError(f"source {operator.name!r} has nothing to read; it exists in simulation only")
+            raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
 
 
 def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:
-    """Records of `load` due at epoch second `now` that `offset`, one of our own source, has not taken."""
+    """Records of `load` due at `now`, epoch seconds, that are not taken at `offset`; 0 before the load begins."""
     started = float(offset["started"])
     return max(0, load.count(now - started) - int(offset["n"])) if started else 0
 
 
 class ShapedSource(DataSource):
-    """A load over stored records; options `control`, `partitions`, `batch_seconds`, `commits` (see `open_source`)."""
+    """Spark data source of a load; options `control`, `partitions`, `batch_seconds`, `commits` (see `open_source`)."""
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.readStream.format` calls it."""
+        """Name of the format for `spark.readStream.format`."""
         return FORMAT
 
     def streamReader(self, schema: StructType) -> "ShapedReader":
-        """A reader in the driver's or a worker's Python process."""
+        """Create the reader, in the driver's or a worker's Python process."""
         options = self.options
         return ShapedReader(
             Path(options["control"]),
@@ -161,7 +180,7 @@ class ShapedSource(DataSource):
 
 
 class ShapedReader(DataSourceStreamReader):
-    """Plans batches in a process of its own beside the driver, and reads slices of them in the workers."""
+    """Plans batches in a Python process on the driver, and reads their slices in the workers."""
 
     def __init__(
         self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
@@ -175,16 +194,16 @@ class ShapedReader(DataSourceStreamReader):
 
     @cached_property
     def _load(self) -> ArrivalPattern:
-        # Only ever loaded where batches are planned: a trace of months must not travel with every task.
+        # Loaded only where batches are planned: a long trace must not be sent with every task.
         found: ArrivalPattern = pickle.loads((self._control / LOAD).read_bytes())
         return found
 
     def initialOffset(self) -> dict[str, Any]:
-        """Nothing taken, and the load not begun."""
+        """The offset before the load begins."""
         return dict(self._offset(0, 0.0, 0.0))
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
-        """All that is due, as far as the governor allows; `start` itself, which means no batch, where nothing is."""
+        """The due records, up to the governor's limit; `start`, which means no batch, if there are none."""
         now = time.time()
         self._pacing.settle(now)
         if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
@@ -192,7 +211,7 @@ class ShapedReader(DataSourceStreamReader):
             return dict(start)
         if self._began is None:
             self._began = float(start["started"]) or now
-            # What the load brings in twice the time of a batch is no burst, whatever a record costs.
+            # Arrivals within two batch durations are not treated as a burst, whatever a record costs.
             self._pacing.allow(int(2 * self._pacing.batch_seconds * self._load.rate(now - self._began)))
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
@@ -205,28 +224,28 @@ class ShapedReader(DataSourceStreamReader):
         return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What is due by now, for the progress report: there, latest less end offset is the backlog."""
+        """The records due now, for Spark's progress report, where latest minus end offset is the backlog."""
         if self._planned is None or self._began is None:
             return None
         elapsed = time.time() - self._began
         return {**self._planned, "n": max(self._planned["n"], self._load.count(elapsed)), "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
-        """Contiguous shares of the batch, as even as can be, none of them empty."""
+        """Contiguous shares of the batch, as even as possible, none of them empty."""
         first, last = int(start["n"]), int(end["n"])
         width = max(1, min(int(end["partitions"]), last - first))
         return [Slice(a, b, int(end["code"])) for a, b in shares(first, last, width)]
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """Arrow batches of a slice, stamped."""
-        settle_in()
+        """Arrow batches of a slice, stamped with its code."""
+        freeze_imports()
         stamps = pa.array(np.full(min(partition.last - partition.first, 10_000), partition.code))
         for batch in slices(frozen(self._control / CORPUS), partition.first, partition.last):
             columns = [*batch.columns, stamps.slice(0, batch.num_rows)]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to forget: every range can be read again."""
+        """No effect: every range can be read again."""
 
     def _offset(self, n: int, seconds: float, started: float) -> Offset:
         wanted = read_wanted(wanted_file(self._control), self._default)
@@ -236,7 +255,7 @@ class ShapedReader(DataSourceStreamReader):
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:
-    """Spark's file source watches folders only: a single file is its folder with a filter."""
+    """A reader and folder for `path`: Spark's file source reads folders only, so a file is its folder with a filter."""
     place = Path(path).expanduser()
     if place.is_file():
         return spark.readStream.option("pathGlobFilter", place.name), str(place.parent)
@@ -250,7 +269,7 @@ def _arrow(schema: StructType | str) -> pa.Schema:
 
 
 def _as_parquet(corpus: Path, folder: Path) -> None:
-    """Stored records as a folder that Spark's file source reads once."""
+    """Write the stored records to a folder that Spark's file source reads once."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "records.parquet"
     if not target.exists():

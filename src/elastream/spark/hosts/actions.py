@@ -1,17 +1,17 @@
-"""What actions on hosts come to on Spark, whoever keeps the hosts: leased by a run, or found in a stranger's session.
+"""Applies the actions that concern hosts. Each may be repeated and has its effect once; a refusal says why in a sentence.
 
-Each may be asked for again and has its effect once; what cannot be is refused in a sentence. How a host comes and goes is
-its keeper's, where its tasks go is the caller's.
+How a host comes and goes is `Hosts`' affair; where its tasks go is the caller's.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, RenewHost, Status
-from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
+from elastream.model.cloud import ACTIVE, HostState, HostType
+from elastream.spark.hosts.hosts import Hosts
 
-__all__ = ["HostAction", "HostActions", "Keeper"]
+__all__ = ["HostAction", "HostActions"]
 
 HostAction: TypeAlias = LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
 
@@ -19,63 +19,25 @@ ANYWHERE = "local"
 """The region of an action whose policy leaves it to the host type."""
 
 
-class Keeper(Protocol):
-    """Who keeps hosts: a `LeaseBook` that can also begin and end leases."""
-
-    @property
-    def leases(self) -> Mapping[str, Lease]:
-        """Every lease by host name, ended ones too."""
-        ...
-
-    @property
-    def usable(self) -> tuple[str, ...]:
-        """Hosts that take tasks."""
-        ...
-
-    def state(self, host: str) -> HostState | None:
-        """Where a host is in its life; None where there is no such host."""
-        ...
-
-    def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
-        """The refusal of `action` where `host` is in none of `states`, None where it may go on."""
-        ...
-
-    def lease(self, host: str, type: HostType) -> None:
-        """Begin a lease."""
-        ...
-
-    def drain(self, host: str) -> None:
-        """Let it take no more tasks."""
-        ...
-
-    def cancel_drain(self, host: str) -> None:
-        """Let it take tasks again."""
-        ...
-
-    def release(self, host: str) -> None:
-        """Let it go once nothing depends on it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class HostActions:
-    """Actions on the hosts of `keeper`.
+    """Actions on `hosts`.
 
-    types: what can be leased, by name. most: how many at a time. empty: wants what a host holds elsewhere.
+    types: what can be leased, by name. most: how many at a time. empty: plans moves of what a host holds to the others.
     """
 
-    keeper: Keeper
+    hosts: Hosts
     types: Mapping[str, HostType]
     most: int
     empty: Callable[[str], object]
 
     def apply(self, action: HostAction) -> Outcome:
-        """Do `action`, or say why not; raises what the keeper raises."""
+        """Do `action`, or say why not; raises what `Hosts` raises."""
         match action:
             case LeaseHost():
                 return self._lease(action)
             case RenewHost(host):
-                return self.keeper.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
+                return self.hosts.expect(action, host, *ACTIVE) or Outcome(action, Status.DONE)
             case DrainHost(host):
                 return self._drain(action, host)
             case CancelDrain(host):
@@ -84,7 +46,7 @@ class HostActions:
                 return self._release(action, host)
 
     def _lease(self, action: LeaseHost) -> Outcome:
-        host, known = action.host, self.keeper.leases.get(action.host)
+        host, known = action.host, self.hosts.leases.get(action.host)
         if known is not None and known.active:
             return Outcome(action, Status.DONE)
         if known is not None:
@@ -95,47 +57,47 @@ class HostActions:
             return Outcome(action, Status.REFUSED, f"there is no host type {action.type!r}")
         kind = self.types[action.type]
         if action.region not in (kind.region, ANYWHERE):
-            stands = f"hosts of type {kind.name!r} stand in {kind.region!r}, not in {action.region!r}"
-            return Outcome(action, Status.REFUSED, stands)
-        if sum(lease.active for lease in self.keeper.leases.values()) >= self.most:
+            elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
+            return Outcome(action, Status.REFUSED, elsewhere)
+        if sum(lease.active for lease in self.hosts.leases.values()) >= self.most:
             return Outcome(action, Status.REFUSED, f"all {self.most} hosts are leased")
-        self.keeper.lease(host, kind)
+        self.hosts.lease(host, kind)
         return Outcome(action, Status.ACCEPTED)
 
     def _drain(self, action: DrainHost, host: str) -> Outcome:
-        if self.keeper.state(host) is HostState.DRAINING:
+        if self.hosts.state(host) is HostState.DRAINING:
             return Outcome(action, Status.DONE)
-        refusal = self.keeper.expect(action, host, HostState.RUNNING) or self._alone(action, host)
+        refusal = self.hosts.expect(action, host, HostState.RUNNING) or self._alone(action, host)
         if refusal is not None:
             return refusal
-        self.keeper.drain(host)
+        self.hosts.drain(host)
         self.empty(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _cancel_drain(self, action: CancelDrain, host: str) -> Outcome:
-        if self.keeper.state(host) is HostState.RUNNING:
+        if self.hosts.state(host) is HostState.RUNNING:
             return Outcome(action, Status.DONE)
-        if refusal := self.keeper.expect(action, host, HostState.DRAINING):
+        if refusal := self.hosts.expect(action, host, HostState.DRAINING):
             return refusal
-        self.keeper.cancel_drain(host)
+        self.hosts.cancel_drain(host)
         return Outcome(action, Status.DONE)
 
     def _release(self, action: ReleaseHost, host: str) -> Outcome:
-        state = self.keeper.state(host)
+        state = self.hosts.state(host)
         if state in (HostState.RELEASING, HostState.RELEASED):
             return Outcome(action, Status.DONE if state is HostState.RELEASED else Status.ACCEPTED)
         if state is HostState.REQUESTED:
-            self.keeper.release(host)
+            self.hosts.release(host)
             return Outcome(action, Status.DONE)
-        refusal = self.keeper.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
+        refusal = self.hosts.expect(action, host, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
         if refusal := refusal or self._alone(action, host):
             return refusal
-        self.keeper.release(host)
+        self.hosts.release(host)
         self.empty(host)
         return Outcome(action, Status.ACCEPTED)
 
     def _alone(self, action: Action, host: str) -> Outcome | None:
         """The refusal where no other host takes tasks."""
-        if any(name != host for name in self.keeper.usable):
+        if any(name != host for name in self.hosts.usable):
             return None
         return Outcome(action, Status.REFUSED, f"{host!r} is the only host that takes tasks")

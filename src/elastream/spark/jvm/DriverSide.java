@@ -90,22 +90,27 @@ public static String executors(Object context) {
     return out.toString();
 }
 
-/** Streaming queries that run: "id run name" a line, by tabs, an empty name where a query has none. */
+/**
+ * Streaming queries that run: "id run batch idle name" a line, by tabs; batch is the newest that ended, -1 before the first;
+ * idle is 1 where none is under way and no data waits; the name is empty where a query has none.
+ */
 public static String queries(Object streams) {
     org.apache.spark.sql.streaming.StreamingQuery[] active =
         ((org.apache.spark.sql.streaming.StreamingQueryManager) streams).active();
     StringBuilder out = new StringBuilder();
     for (int i = 0; i < active.length; i++) {
         org.apache.spark.sql.streaming.StreamingQuery each = active[i];
-        out.append(each.id()).append('\t').append(each.runId()).append('\t')
-            .append(each.name() == null ? "" : each.name().replace('\t', ' ').replace('\n', ' ')).append('\n');
+        org.apache.spark.sql.streaming.StreamingQueryProgress last = each.lastProgress();
+        boolean idle = !each.status().isTriggerActive() && !each.status().isDataAvailable();
+        out.append(each.id()).append('\t').append(each.runId()).append('\t').append(last == null ? -1 : last.batchId())
+            .append('\t').append(idle ? 1 : 0).append('\t').append(line(each.name())).append('\n');
     }
     return out.toString();
 }
 
 /**
- * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds behind" by tabs;
- * behind counts the records that its sources say they still hold, and is empty where none says.
+ * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds" by tabs, and three
+ * fields more a source: its offset at the start and at the end, and avgOffsetsBehindLatest, each empty where it is not there.
  */
 public static String batches(Object execution, long seen) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
@@ -113,21 +118,22 @@ public static String batches(Object execution, long seen) {
     org.apache.spark.sql.streaming.StreamingQueryProgress[] recent = query.recentProgress();
     StringBuilder out = new StringBuilder();
     for (int i = recent.length - 1; i >= 0 && recent[i].batchId() > seen; i--) {
+        // Without it this is an idle trigger, which shares the id of the next batch.
         if (!recent[i].durationMs().containsKey("addBatch")) continue;
         out.append(recent[i].batchId()).append('\t')
             .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
-            .append(recent[i].numInputRows()).append('\t')
-            .append(recent[i].durationMs().get("triggerExecution")).append('\t');
-        double behind = -1;
+            .append(recent[i].numInputRows()).append('\t').append(recent[i].durationMs().get("triggerExecution"));
         for (int k = 0; k < recent[i].sources().length; k++) {
-            Object held = recent[i].sources()[k].metrics().get("avgOffsetsBehindLatest");
-            if (held == null) continue;
-            // Kafka's is the mean over the partitions of its topics, which its offsets name: {"topic":{"0":12,"1":7}}.
-            String end = recent[i].sources()[k].endOffset();
-            int partitions = end == null ? 1 : Math.max(1, end.split("\"\\d+\":\\d").length - 1);
-            behind = Math.max(behind, 0) + partitions * Double.parseDouble((String) held);
+            org.apache.spark.sql.streaming.SourceProgress source = recent[i].sources()[k];
+            out.append('\t').append(line(source.startOffset())).append('\t').append(line(source.endOffset())).append('\t')
+                .append(line((String) source.metrics().get("avgOffsetsBehindLatest")));
         }
-        out.append(behind < 0 ? "" : String.valueOf(behind)).append('\n');
+        out.append('\n');
     }
     return out.toString();
+}
+
+/** A text as one field of a line. */
+private static String line(String text) {
+    return text == null ? "" : text.replace('\t', ' ').replace('\n', ' ');
 }

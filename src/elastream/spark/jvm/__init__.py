@@ -1,1 +1,1 @@
-"""All that reaches into Spark's internals, one module a mechanism."""
+"""All access to Spark's internals, one module per mechanism."""

@@ -1,8 +1,8 @@
-"""Asks the driver's JVM for many values in one call, instead of one value in each of many calls.
+"""Reads many values from the driver's JVM in one call.
 
-A call through the gateway costs a third of a millisecond on both sides. Where each of 2,000 state partitions is and what
-each of 2,000 tasks took would be some thousands of calls a look; `DriverSide.java` collects them beside the values and
-answers with lines of text. Spark's driver always has the compiler for it: its own generated code goes through the same.
+A call through the gateway costs a third of a millisecond on both sides; the locations of 2,000 state partitions and the
+loads of 2,000 tasks would take thousands of calls. `DriverSide.java` collects them in the JVM and returns lines of text. It
+is compiled with the compiler that Spark's driver uses for generated code.
 """
 
 import time
@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
 
-__all__ = ["HERE", "DriverSide", "first_line"]
+__all__ = ["HERE", "DriverSide", "TaskLoads", "first_line"]
 
 HERE = Path(__file__).parent
-"""Where the methods are."""
+"""Folder of the Java sources."""
 
 
 class DriverSide:
-    """The methods of `DriverSide.java` in the JVM of one session, each as lines of tab-separated fields.
+    """The methods of `DriverSide.java` in the JVM of a session; results are lines of tab-separated fields.
 
-    source: another file of methods; what each reads of Spark's insides is probed by itself. Raises EnvironmentProblem where
-    this Spark lacks what they read. context: the session's SparkContext, which most of them ask.
+    source: another file of methods; each file probes the internals of Spark that it reads. Raises EnvironmentProblem if
+    this Spark lacks them. context: the session's SparkContext, which most methods read.
     """
 
     def __init__(self, spark: SparkSession, source: Path = HERE / "DriverSide.java") -> None:
@@ -34,27 +34,34 @@ class DriverSide:
             compiler = jvm.org.codehaus.janino.ClassBodyEvaluator()
             compiler.setParentClassLoader(java_session(spark).getClass().getClassLoader())
             compiler.cook(source.read_text(encoding="utf-8"))
-            # Through an object, because the gateway finds a class by its name only where Spark's own loader knows it.
+            # Through an object, because the gateway finds a class by name only in Spark's class loader.
             self._object = compiler.getClazz().getDeclaredConstructor(None).newInstance(None)
         except (Py4JError, TypeError) as error:
-            raise EnvironmentProblem(f"this Spark does not tell what its driver knows: {first_line(error)}") from None
+            raise EnvironmentProblem(f"this Spark lacks internals that are read: {first_line(error)}") from error
 
     def ask(self, method: str, *arguments: Java) -> list[list[str]]:
-        """What `method` answers to `arguments`, a list of fields a line.
+        """Call `method` with `arguments`; returns the fields of each line.
 
-        Raises Py4JError as any call does, when the session has stopped for one.
+        Raises Py4JError, for instance if the session has stopped.
         """
         answer: str = getattr(self._object, method)(*arguments)
         return [line.split("\t") for line in answer.split("\n")[:-1]]
 
     def cpu_seconds(self) -> float:
-        """CPU time that the calling thread has taken so far, here and in the JVM; differences of it tell what calls cost.
+        """CPU seconds of the calling thread so far, in Python and in the JVM; differences measure the cost of calls.
 
         Needs the methods of `DriverSide.java`.
         """
         return time.thread_time() + max(0, int(self._object.spent())) / 1e9
 
 
+class TaskLoads(DriverSide):
+    """The methods of `TaskLoads.java`. Raises EnvironmentProblem if this Spark does not expose the costs of tasks."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, HERE / "TaskLoads.java")
+
+
 def first_line(error: Exception) -> str:
-    """What `error` says, without the stack trace that follows."""
+    """First line of the message of `error`, without the stack trace."""
     return str(error).strip().partition("\n")[0]

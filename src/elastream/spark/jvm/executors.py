@@ -1,48 +1,64 @@
-"""Which executors the running session has, and on which host: one cheap question to the driver's own status store."""
+"""Lists the session's executors with host and load, in one call to the driver."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
-
-from elastream.spark.jvm.gateway import Java, java_context
+from elastream.spark.jvm.driver_side import DriverSide
 
 __all__ = ["Executor", "Executors", "Location"]
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """One registered executor. `host` is the address it was started with, `slots` the tasks it runs at once."""
+    """One registered executor. host: the address it was started with. slots: concurrent tasks.
+
+    busy: seconds of its ended tasks so far. leaving: it gets no new tasks, because it is being decommissioned or excluded.
+    """
 
     id: str
     host: str
     slots: int
+    busy: float = 0.0
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a state partition was last: the address of its host and the id of its executor."""
+    """Last location of a state partition: the id of the executor, and the address of its host, `""` if unknown.
 
-    address: str
+    Executor ids are unique within an application: two locations with the same id are equal.
+    """
+
+    address: str = field(compare=False)
     executor: str
 
 
 class Executors:
-    """The session's executors, read through the gateway (no HTTP, works with the web interface switched off)."""
+    """The session's executors, read through the gateway (no HTTP; works without the web interface).
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._store = java_context(spark).statusStore()
+    seen: those of the last `look`, by id.
+    """
+
+    def __init__(self, driver: DriverSide) -> None:
+        self._driver = driver
+        self.seen: Mapping[str, Executor] = {}
+
+    def look(self) -> Mapping[str, Executor]:
+        """Active executors by id; in local mode the driver. Raises Py4JError."""
+        found = {}
+        for executor, host_port, slots, busy, leaving in self._driver.ask("executors", self._driver.context):
+            if int(slots) > 0:  # the driver of a session that has executors has none
+                address = host_port.rsplit(":", 1)[0]
+                found[executor] = Executor(executor, address, int(slots), int(busy) / 1e3, leaving == "1")
+        self.seen = found
+        return found
 
     def by_address(self) -> Mapping[str, Executor]:
-        """Active executors by the address of their host. Where a host has had several, the newest."""
-        found: dict[str, Executor] = {}
-        summaries: Java = self._store.executorList(True)
-        for position in range(summaries.size()):
-            each = summaries.apply(position)
-            if (executor_id := each.id()) == "driver":
-                continue
-            address = each.hostPort().rsplit(":", 1)[0]
-            known = found.get(address)
-            if known is None or int(executor_id) > int(known.id):
-                found[address] = Executor(executor_id, address, each.totalCores())
-        return found
+        """Active executors by address of their host; the newest of each host."""
+        return newest_by_address(self.look())
+
+
+def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executor]:
+    """`executors` by address of their host; the newest of each host, by the highest id."""
+    newest = sorted(executors.values(), key=lambda each: int(each.id) if each.id.isdigit() else -1)
+    return {each.host: each for each in newest}

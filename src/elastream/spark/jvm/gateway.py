@@ -1,6 +1,6 @@
-"""Where PySpark gives out what is in its JVM, typed once: py4j finds members by their names when they are used.
+"""Typed access to PySpark's JVM objects; py4j resolves their members by name at run time.
 
-All that reaches behind PySpark's own interface begins with one of these; what it then relies on, its module says.
+All code that uses internals behind PySpark's interface starts with one of these functions.
 """
 
 from typing import Any, TypeAlias
@@ -15,25 +15,25 @@ Java: TypeAlias = Any
 
 
 def jvm_of(spark: SparkSession) -> Java:
-    """The JVM's packages and classes, by their names."""
+    """The JVM's packages and classes."""
     return spark._jvm
 
 
 def gateway_of(spark: SparkSession) -> Java:
-    """Py4j's gateway: for arrays, for callbacks, and for the connections themselves."""
+    """Py4j's gateway, for arrays, callbacks and connections."""
     return spark.sparkContext._gateway
 
 
 def java_session(spark: SparkSession) -> Java:
-    """Spark's own SparkSession."""
+    """The JVM's SparkSession."""
     return spark._jsparkSession
 
 
 def java_context(spark: SparkSession) -> Java:
-    """Spark's own SparkContext, not the wrapper for Java."""
+    """The JVM's SparkContext (the Scala object, not JavaSparkContext)."""
     return spark.sparkContext._jsc.sc()
 
 
 def java_query(query: StreamingQuery) -> Java:
-    """Spark's own StreamingQuery."""
+    """The JVM's StreamingQuery."""
     return query._jsq

@@ -1,8 +1,8 @@
-"""Loads the state of a partition into an executor before the stream needs it there.
+"""Loads the state of a partition into an executor before the query needs it there.
 
-A task that opens the state store of a partition leaves it open in its executor, where the next micro-batch finds it. Spark
-has such a task, `ReadStateStoreRDD`. How to open the store exactly as the query does (schemas, encoding) is known to the
-query's own operator: it is asked for its RDD over an empty input, which runs nothing, and that RDD for what it was made of.
+A task that opens the state store of a partition leaves it open in its executor, where the next micro-batch uses it. Spark
+has such a task, `ReadStateStoreRDD`. The parameters of the store (schemas, encoding) come from the query's operator: they
+are read from its RDD over an empty input, which runs nothing.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ RDD cannot have; its state is loaded by the batch that finds it moved."""
 
 @dataclass(frozen=True)
 class StateOpener:
-    """Opens the state of one operator of one run of a query, on any executor."""
+    """Opens the state of one operator, of one run of a query, on any executor."""
 
     spark: SparkSession
     partitions: int
@@ -35,10 +35,10 @@ class StateOpener:
     made_of: Mapping[str, Java]
 
     def open(self, session: Java, version: int, places: Mapping[int, Location]) -> None:
-        """Run one task a partition, each at its place, that opens its state of `version`; blocks until all have.
+        """Run one task per partition, each at its place, that opens its state of `version`; blocks until all have ended.
 
-        Their executors report to the coordinator that they hold them now. session: the query's, of the JVM. A task whose
-        executor is busy for long is run elsewhere, and that one reports. Raises Py4JError where a task failed.
+        The executors report to the coordinator that they hold the state. session: the query's JVM session. A task whose
+        executor stays busy runs on another one, which then reports. Raises Py4JError if a task failed.
         """
         jvm = jvm_of(self.spark)
         context = self.spark.sparkContext
@@ -85,21 +85,21 @@ class StateOpener:
 
 
 def find_opener(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
-    """What opens the state of `operator` of the query whose ended batch `execution` is; None where there is no way."""
+    """The opener for the state of `operator`, from the query's ended batch `execution`; None if not possible."""
     jvm = jvm_of(spark)
     try:
         with _session_of(jvm, execution):
             return _opener_in(spark, execution, operator, partitions)
     except (Py4JError, TypeError, KeyError) as error:
         said = " ".join(str(error).split("\n")[:2])
-        log.warning("operator %d: its state is not loaded ahead of moves, because this Spark says: %s", operator, said)
+        log.warning("operator %d: its state is not loaded ahead of moves: %s", operator, said, exc_info=True)
         return None
 
 
 def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: int) -> StateOpener | None:
     jvm = jvm_of(spark)
     for node in _nodes(execution.executedPlan()):
-        # By its name: to ask any other node for what it lacks would be to run it.
+        # Found by name: querying another node for a missing member would execute it.
         if str(node.getClass().getSimpleName()) in OPENED_BY_ONE_RDD and node.getStateInfo().operatorId() == operator:
             nothing = jvm.PythonUtils.toSeq([])
             empty = jvm.org.apache.spark.sql.execution.LocalTableScanExec(
@@ -109,7 +109,7 @@ def _opener_in(spark: SparkSession, execution: Java, operator: int, partitions: 
             while str(rdd.getClass().getSimpleName()) != "StateStoreRDD":
                 rdd = rdd.dependencies().apply(0).rdd()
             made_of = {name: _field(rdd, name) for name in PARTS}
-            # Stores that take several values a key, or versions with names of their own, open in another way.
+            # Stores with several values per key, or with named versions, open in another way.
             if made_of.pop("useMultipleValuesPerKey") or made_of.pop("uniqueId").isDefined():
                 return None
             return StateOpener(spark, partitions, node.getStateInfo(), made_of)
@@ -124,15 +124,15 @@ PARTS = (
     "useMultipleValuesPerKey",
     "uniqueId",
 )
-"""Fields of a StateStoreRDD that say how its store is opened."""
+"""Fields of a StateStoreRDD with the parameters of its store."""
 
 
 @contextlib.contextmanager
 def _session_of(jvm: Java, execution: Java) -> Iterator[None]:
-    """While inside, the session of a query is the active one of this thread.
+    """Make the session of a query the active one of this thread.
 
-    A physical operator belongs to the session that is active where it is made, copies included. A thread that has none, as
-    any that we start, makes operators without a session, which fail with a NullPointerException at once.
+    A physical operator, also a copy, belongs to the session that is active in its thread. A thread without one, such as
+    those started here, creates operators without a session, which fail with a NullPointerException.
     """
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -147,7 +147,7 @@ def _session_of(jvm: Java, execution: Java) -> Iterator[None]:
 
 
 def _row(jvm: Java, *preferred: str) -> Java:
-    """A row of no content, whose task prefers these places."""
+    """An empty row whose task prefers these places."""
     return jvm.scala.Tuple2("", jvm.PythonUtils.toSeq(list(preferred)))
 
 
@@ -159,7 +159,7 @@ def _nodes(plan: Java) -> Iterator[Java]:
 
 
 def _field(instance: Java, name: str) -> Java:
-    """A private field of a Java object, of its class or one above; KeyError where there is none."""
+    """A private field of a Java object, of its class or a superclass. Raises KeyError if there is none."""
     kind = instance.getClass()
     while kind is not None:
         for field in kind.getDeclaredFields():
@@ -176,17 +176,17 @@ def _module(jvm: Java, name: str) -> Java:
 
 
 def _reads_nothing(gateway: Java) -> Java:
-    """A serializable Scala function of two arguments that answers anything with an empty iterator.
+    """A serializable Scala function of two arguments that returns an empty iterator.
 
-    Made of what Scala's own library has, because executors know no class of ours: a map that has the same answer to every
-    key is a function of one argument.
+    It is built from Scala's library, because executors have no class of ours: a map with a default value is a function of
+    one argument.
     """
     jvm: Java = gateway.jvm
     empty = jvm.PythonUtils.toSeq([]).toIndexedSeq().view().iterator()
     answer = gateway.new_array(jvm.java.lang.Object, 1)
     answer[0] = _module(jvm, "scala.collection.immutable.Map$").empty().withDefaultValue(empty)
     functions = _module(jvm, "scala.Function$")
-    # Four methods of this name differ only in what they return: called by name, any of them may answer, a JVM at a time.
+    # Four methods of this name differ only in return type: a call by name may reach any of them, depending on the JVM.
     (untupled,) = (
         each
         for each in functions.getClass().getMethods()

@@ -158,6 +158,15 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     return spark
 
 
+def session_stopped(spark: SparkSession) -> bool:
+    """Whether `spark` was stopped, or its JVM is gone."""
+    context = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError, AttributeError):  # nobody is there who could answer
+        return True
+
+
 @contextlib.contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
     """Let processes started inside write their stderr to `file`.

@@ -1,113 +1,139 @@
 """Moves state partitions of a running query between executors.
 
-Spark's state store coordinator remembers, per state partition, the executor that loaded it last, and schedules the
-partition's task there. Telling the coordinator otherwise between two batches makes the next batch run there, with the
-state loaded from the checkpoint; nothing is copied and nothing can be lost. A batch under way reports its own locations
-and may overwrite what it was told, which is why callers move right after a batch ends, look again, and repeat.
+Spark's state store coordinator stores, per state partition, the executor that loaded it last, and schedules the partition's
+task there. Reporting another executor to the coordinator between two batches makes the next batch run there, with the state
+loaded from the checkpoint; nothing is copied, and nothing can be lost. A running batch reports its own locations and may
+overwrite the report, so that callers move right after a batch ends, check, and repeat.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Location
 from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener
+from elastream.spark.jvm.stateful import StatefulOperator
 
 __all__ = ["Location", "StatePartitions"]
 
 log = logging.getLogger(__name__)
 
 LOOK = 0.01
-"""Seconds between two looks at who holds a partition being loaded: a batch that asks in between goes the wrong way."""
+"""Seconds between checks of a loading partition's location: a batch planned in between uses the wrong one."""
+
+FIRST = StatefulOperator(0)
 
 PATIENCE = 60.0
-"""Seconds that the end of a batch is waited for, to see in its plan how its operators open their state."""
+"""Most seconds to wait for the end of a batch, whose plan shows how its operators open their state."""
+
+
+class QueryRun(Protocol):
+    """One run of a query, by its ids; a StreamingQuery is one."""
+
+    @property
+    def id(self) -> str:
+        """The query's id, the same after a restart from its checkpoint."""
+        ...
+
+    @property
+    def runId(self) -> str:
+        """The run's id."""
+        ...
 
 
 class StatePartitions:
-    """The state partitions of one stateful operator of one query.
+    """The state partitions of one run of a query: reads and sets their locations.
 
-    operator: its number in Spark's physical plan (0 for the first). stores: names of its state stores, `("default",)`
-    for aggregations.
+    operators: those that run in one task per partition; by default the first of Spark's physical plan, with one store, as
+    of an aggregation. driver: reads all partitions in one call; created if not given.
     """
 
     def __init__(
         self,
         spark: SparkSession,
-        query: StreamingQuery,
+        query: QueryRun,
         partitions: int,
-        operator: int = 0,
-        stores: tuple[str, ...] = ("default",),
+        operators: Sequence[StatefulOperator] = (FIRST,),
+        driver: DriverSide | None = None,
     ) -> None:
         self.partitions = partitions
-        self._operator = operator
-        self._stores = stores
+        self._operators = tuple(operators)
+        self._driver = DriverSide(spark) if driver is None else driver
         jvm = jvm_of(spark)
         self._spark = spark
         self._jvm = jvm
+        self._state = jvm.org.apache.spark.sql.execution.streaming.state
+        self._nothing_else = jvm.PythonUtils.toSeq([])
         self._streams = java_session(spark).streams()
         self._query_id = jvm.java.util.UUID.fromString(query.id)
-        self._run_id = jvm.java.util.UUID.fromString(query.runId)
+        self._run, self._run_id = query.runId, jvm.java.util.UUID.fromString(query.runId)
         self._root: str | None = None
         self._opener: StateOpener | None = None
         self._looked_for_opener = False
-        self._providers: dict[tuple[int, str], Java] = {}
         try:
             self._coordinator = self._streams.stateStoreCoordinator()
         except (Py4JError, TypeError) as error:
-            raise EnvironmentProblem(f"this Spark does not let state partitions be moved: {error}") from None
+            raise EnvironmentProblem(f"this Spark does not support moving state partitions: {error}") from None
 
     def where(self) -> Mapping[int, Location]:
-        """Location of every partition that has been loaded anywhere; empty before the first batch."""
-        if self._state_root() is None:
+        """Location of every partition that was loaded; empty before the first batch."""
+        root = self._state_root()
+        if root is None:
             return {}
-        located = ((partition, self._location(partition)) for partition in range(self.partitions))
-        return {partition: location for partition, location in located if location is not None}
+        first = self._operators[0]
+        answers = self._driver.ask(
+            "locations", self._coordinator, root, self._run, first.id, first.stores[0], self.partitions
+        )
+        return {partition: _location(place) for partition, (place,) in enumerate(answers) if place}
 
     def move(self, partition: int, to: Location) -> None:
-        """Let the next batch run `partition` at `to`. About a millisecond; no effect before the first batch."""
+        """Run `partition` at `to` in the next batch. Takes about 1 ms per store; no effect before the first batch."""
         if self._state_root() is None:
             return
-        nothing_else = self._jvm.PythonUtils.toSeq([])
-        for store in self._stores:
-            self._coordinator.reportActiveInstance(self._provider(partition, store), to.address, to.executor, nothing_else)
+        for operator in self._operators:
+            for store in operator.stores:
+                provider = self._provider(operator, partition, store)
+                self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
 
     def planned(self) -> int:
-        """The newest batch that was planned; -1 before the first."""
+        """Number of the newest planned batch; -1 before the first."""
         execution = self._execution()
         return -1 if execution is None else int(execution.currentBatchId())
 
     def idle(self) -> bool:
-        """Whether the query waits for its next batch; one that has ended does."""
+        """Whether no batch is running; True for an ended query."""
         wrapper = self._streams.get(self._query_id)
         return wrapper is None or not wrapper.status().isTriggerActive()
 
     def resume(self, before: "StatePartitions") -> None:
-        """Take over from an earlier run of the query, so that partitions can be placed before its first batch."""
+        """Take the locations from an earlier run of the query, so that partitions can be placed before its first batch."""
         self._root = before._root
 
     def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
-        """Load the state of partitions, each at its place, so that a batch finds it there; blocks until it is done.
+        """Load the state of partitions, each at its place, for a later batch; blocks until done.
 
-        The answer is the partitions that it was done for, None where no state of this operator can be loaded so.
+        Returns the partitions that were loaded; None if the state of this operator cannot be loaded ahead.
 
-        The executor that loads one reports that it holds it now, and batches go there from then on. keep: put that right
-        each time, so that they do not. An executor that runs other stateful tasks meanwhile is told by Spark to unload
-        what it does not hold: `keep` is for those that run none yet.
+        The loading executor reports that it holds the state, and later batches run there. keep: restore the old location
+        after each such report. Spark makes an executor that runs other stateful tasks unload state that it does not hold:
+        `keep` is only for executors without tasks.
         """
+        if len(self._operators) > 1:
+            return None
         if self._version() < 1 or not (self._looked_for_opener or self._look_for_opener()):
             return ()
         if self._opener is None:
             return None
         execution = self._execution()
-        held = {partition: at for partition in places if (at := self._location(partition)) is not None}
+        held = {partition: at for partition in places if (at := self._at(partition)) is not None}
         if execution is None or not held:
             return ()
         arguments = execution.sparkSession(), self._version(), {each: places[each] for each in held}
@@ -115,85 +141,88 @@ class StatePartitions:
         opening.start()
         alive = True
         while alive:
-            # Looking costs the driver as much as a batch's own work does: often only where a report must not stand.
+            # A check costs the driver as much as a batch: frequent only if reports must be reverted.
             opening.join(LOOK if keep else None)
             alive = opening.is_alive()
             for partition in held.keys() - seen:
-                if (now := self._location(partition)) == places[partition]:
+                if (now := self._at(partition)) == places[partition]:
                     seen.add(partition)
                 if now != held[partition] and (keep or now != places[partition]):
-                    # Put right: it shall stay, or its task was run elsewhere because the executor was busy.
+                    # Restore: the location must stay, or the task ran elsewhere because the executor was busy.
                     self.move(partition, held[partition])
-        # What was overwritten by the next batch's reports before anyone looked is not known to be there.
+        if opening.fault is not None:
+            raise opening.fault
+        # A report overwritten by the next batch before a check is not counted as loaded.
         return seen if opening.done else ()
 
     def _look_for_opener(self) -> bool:
-        """Find how state is opened, once a batch has ended; whether it was looked for."""
+        """Search for the opener after a batch has ended; returns whether the search was possible."""
         execution, until = self._execution(), time.monotonic() + PATIENCE
         while execution is not None and not (ended := self._has_ended(execution)) and time.monotonic() < until:
             time.sleep(LOOK)
         if execution is None or not ended:
             return False
-        self._opener = find_opener(self._spark, execution, self._operator, self.partitions)
+        self._opener = find_opener(self._spark, execution, self._operators[0].id, self.partitions)
         self._looked_for_opener = True
         return True
 
     def _version(self) -> int:
-        """The version of state that the stateful stage of the batch under way, or else of the next one, begins with."""
+        """The state version with which the running batch, or else the next one, begins."""
         execution = self._execution()
         return 0 if execution is None else int(execution.currentBatchId()) + self._has_ended(execution)
 
     def _has_ended(self, execution: Java) -> bool:
-        """Whether the batch of `execution` has ended, which is when it has its plan for certain.
+        """Whether the batch of `execution` has ended, so that its plan exists.
 
-        A plan is made when it is first asked for. To ask for it before Spark does would be to make it in a thread that has
-        not the settings of the query.
+        Spark creates a plan on first use; reading it earlier would create it in a thread without the query's settings.
         """
         wrapper = self._streams.get(self._query_id)
         progress = None if wrapper is None else wrapper.lastProgress()
         return progress is not None and int(progress.batchId()) >= int(execution.currentBatchId())
 
-    def _provider(self, partition: int, store: str) -> Java:
-        key = (partition, store)
-        if key not in self._providers:
-            state = self._jvm.org.apache.spark.sql.execution.streaming.state
-            store_id = state.StateStoreId(self._state_root(), self._operator, partition, store)
-            self._providers[key] = state.StateStoreProviderId(store_id, self._run_id)
-        return self._providers[key]
+    def _provider(self, operator: StatefulOperator, partition: int, store: str) -> Java:
+        store_id = self._state.StateStoreId(self._state_root(), operator.id, partition, store)
+        return self._state.StateStoreProviderId(store_id, self._run_id)
 
     def _state_root(self) -> str | None:
-        """Folder of the query's state, known to Spark once its first batch was planned."""
+        """Folder of the query's state; None before its first batch is planned."""
         if self._root is None:
             execution = self._execution()
             self._root = execution.checkpointLocation() if execution is not None else None
         return self._root
 
-    def _location(self, partition: int) -> Location | None:
-        location = self._coordinator.getLocation(self._provider(partition, self._stores[0]))
-        if not location.isDefined():
-            return None
-        # The coordinator answers in the form of a task location, "executor_HOST_ID".
-        _, address, executor = location.get().split("_", 2)
-        return Location(address, executor)
+    def _at(self, partition: int) -> Location | None:
+        first = self._operators[0]
+        location = self._coordinator.getLocation(self._provider(first, partition, first.stores[0]))
+        return _location(location.get()) if location.isDefined() else None
 
     def _execution(self) -> Java:
-        """The newest execution of the query, None before its first batch and after its end."""
+        """The newest execution of the query; None before its first batch and after its end."""
         wrapper = self._streams.get(self._query_id)
         return None if wrapper is None else wrapper.streamingQuery().lastExecution()
 
 
 class _Opening(threading.Thread):
-    """Partitions on their way into executors. done: whether all of the tasks that open them have."""
+    """A thread that loads partitions into executors. done: whether all tasks succeeded; fault: an unexpected error."""
 
     def __init__(self, opener: StateOpener, arguments: tuple[Java, int, Mapping[int, Location]]) -> None:
-        super().__init__(name="load-state", daemon=True)
+        super().__init__(name="open-state", daemon=True)
         self._opener, self._arguments = opener, arguments
         self.done = False
+        self.fault: BaseException | None = None
 
     def run(self) -> None:
         try:
             self._opener.open(*self._arguments)
             self.done = True
-        except Py4JError as error:
-            # An executor that leaves meanwhile takes its tasks with it, for one; the partitions are moved all the same.
-            log.info("state was not loaded ahead: %s", " ".join(str(error).split("\n")[:2]))
+        except Py4JError:
+            # For instance, the executor was lost; the partitions are moved without loading ahead.
+            log.info("state was not loaded ahead", exc_info=True)
+        except BaseException as error:
+            self.fault = error  # raised again by `load`, in a supervised thread
+
+
+def _location(place: str) -> Location:
+    """Parse the coordinator's task location, "executor_HOST_ID"."""
+    _, address, executor = place.split("_", 2)
+    return Location(address, executor)

@@ -1,37 +1,34 @@
-"""Finds what a running query keeps state in: its stateful operators, their stores, and which of them share a task.
+"""Finds the stateful operators of a running query, their stores, and which of them share a task.
 
-Any classic query has them in the plan of its last batch, whoever wrote it: aggregations, deduplications, stream-stream
-joins, functions with state. Operators with no shuffle between them run in one task, so that their partitions can only
-move together: such a group is one `StatefulStage`, and stands to policies for one operator. Nothing here changes anything.
+Any classic query has them in the plan of its last batch: aggregations, deduplications, stream-stream joins, functions with
+state. Operators without a shuffle between them run in one task, so that their partitions can only move together: such a
+group is one `StatefulStage`, which policies see as one operator. Read-only.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from pyspark.sql import SparkSession
-
 from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.gateway import Java, java_session, jvm_of
-from elastream.spark.jvm.state_partitions import Location
+from elastream.spark.jvm.gateway import Java
 
-__all__ = ["StageState", "StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages"]
+__all__ = ["StatefulOperator", "StatefulStage", "ranked_kinds", "stateful_stages"]
 
 
 @dataclass(frozen=True, slots=True)
 class StatefulOperator:
     """One stateful operator. id: its number in Spark's plan, as in the checkpoint. kind: such as `"StateStoreSave"`.
 
-    stores: `("default",)` for most, four with `left-` and `right-` names for a stream-stream join. rank: its place among
-    the query's stateful operators by the age of their plan nodes, which the stages of every batch show too.
+    stores: `("default",)` for most, four with `left-` and `right-` names for a stream-stream join. rank: its position among
+    the query's stateful operators by age of their plan nodes, which also appears in the stages of every batch.
     """
 
     id: int
-    kind: str
-    stores: tuple[str, ...]
-    rank: int
+    kind: str = ""
+    stores: tuple[str, ...] = ("default",)
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +42,9 @@ class StatefulStage:
 
 
 def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage, ...] | None:
-    """The stages of the query behind `execution` (Spark's StreamExecution) that hold state, upstream first.
+    """The stages with state of the query of `execution` (Spark's StreamExecution), upstream first.
 
-    None where it is not known yet: no batch has its plan.
+    None if unknown: no batch has a plan yet.
     """
     answer = driver.ask("stateful", driver.context, execution)
     if not answer:
@@ -66,59 +63,12 @@ def stateful_stages(driver: DriverSide, execution: Java) -> tuple[StatefulStage,
 
 
 def ranked_kinds(stages: Sequence[StatefulStage]) -> str:
-    """Kinds of all stateful operators of a query by rank, as `DriverSide.tasks` wants them."""
+    """Kinds of all stateful operators of a query by rank, in the form of `DriverSide.tasks`."""
     return ",".join(each.kind for each in sorted((o for s in stages for o in s.operators), key=lambda o: o.rank))
 
 
-class StageState:
-    """The state partitions of one stateful stage of one run of a query: where they are, and how they are moved.
-
-    The same two questions as `StatePartitions` answers for one operator with one store, asked in bulk.
-    """
-
-    def __init__(self, spark: SparkSession, driver: DriverSide, execution: Java, run_id: str, stage: StatefulStage) -> None:
-        jvm = jvm_of(spark)
-        self.partitions = stage.partitions
-        self._stage, self._run_id, self._driver, self._execution = stage, run_id, driver, execution
-        self._uuid = jvm.java.util.UUID.fromString(run_id)
-        self._state = jvm.org.apache.spark.sql.execution.streaming.state
-        self._nothing_else = jvm.PythonUtils.toSeq([])
-        self._coordinator = java_session(spark).streams().stateStoreCoordinator()
-
-    def where(self) -> Mapping[int, Location]:
-        """Location of every partition that has been loaded anywhere."""
-        first = self._stage.operators[0]
-        answers = self._driver.ask(
-            "locations", self._coordinator, self._stage.root, self._run_id, first.id, first.stores[0], self.partitions
-        )
-        # The coordinator answers in the form of a task location, "executor_HOST_ID".
-        pairs = ((partition, place.split("_", 2)) for partition, (place,) in enumerate(answers) if place)
-        return {partition: Location(address, executor) for partition, (_, address, executor) in pairs}
-
-    def move(self, partition: int, to: Location) -> None:
-        """Let the next batch run `partition` at `to`."""
-        for operator in self._stage.operators:
-            for store in operator.stores:
-                store_id = self._state.StateStoreId(self._stage.root, operator.id, partition, store)
-                provider = self._state.StateStoreProviderId(store_id, self._uuid)
-                self._coordinator.reportActiveInstance(provider, to.address, to.executor, self._nothing_else)
-
-    def planned(self) -> int:
-        """The newest batch that was planned; -1 before the first."""
-        last = self._execution.lastExecution()
-        return -1 if last is None else int(last.currentBatchId())
-
-    def idle(self) -> bool:
-        """Whether it is known that no batch is under way: never."""
-        return False
-
-    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
-        """State is not loaded ahead here: the batch behind a move loads it."""
-        return None
-
-
 def _word(kind: str) -> str:
-    """`"StreamingSymmetricHashJoin"` as `"join"`: the word that people know an operator by."""
+    """A common word for an operator: `"join"` for `"StreamingSymmetricHashJoin"`."""
     known = {
         "StateStoreSave": "aggregate",
         "StreamingSymmetricHashJoin": "join",

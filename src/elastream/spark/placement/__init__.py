@@ -1,1 +1,1 @@
-"""Where state partitions are, where a plan wants them, and how they get there."""
+"""Placement of state partitions: the plan, their locations, and their migration."""

@@ -1,8 +1,8 @@
-"""The allocation plan: which host each task shall be on, in a file that is only ever added to.
+"""The allocation plan: the planned host of each task, in an append-only file.
 
-Tasks and resources are decoupled as in N-Storm (section 3.1): whoever plans writes a new version here, whoever runs tasks
-reads the newest one each period, and neither waits for the other. A version is on disk before it counts, so that a driver
-that starts again finds what the last one wanted.
+Tasks and resources are decoupled as in N-Storm (section 3.1): the planner writes new versions, the mover reads the newest
+one each period, and neither waits for the other. A version is on disk before it takes effect, so that a restarted driver
+finds it.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ NOTHING: Mapping[TaskId, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One version of the plan: the host of each task that it places, when it was written (epoch seconds), and why.
+    """One version of the plan: host of each placed task, time of writing (epoch seconds), and reason.
 
-    Version 0 is the empty plan that everything begins with.
+    Version 0 is the empty initial plan.
     """
 
     version: int
@@ -40,11 +40,11 @@ EMPTY = Allocation(0, NOTHING)
 
 
 class AllocationStore:
-    """The versions of a plan in the file `path`, one JSON line a version: what it changes, not all that it says.
+    """The versions of a plan in the file `path`, one JSON line per version with its changes.
 
-    Thread-safe. A torn last line, which a crash leaves, is cut off. Other processes may read and write the same plan:
-    `refresh` takes over what they have added. Raises EnvironmentProblem where the file cannot be written, and InputError,
-    naming the line, where it is damaged elsewhere.
+    Thread-safe. A torn last line, left by a crash, is cut off. Other processes may read and write the same plan; `refresh`
+    reads their versions. Raises EnvironmentProblem if the file cannot be written, and InputError with the line number if it
+    is damaged elsewhere.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -65,11 +65,11 @@ class AllocationStore:
 
     @property
     def latest(self) -> Allocation:
-        """The newest version that was written or read here."""
+        """The newest version written or read by this object."""
         return self._latest
 
     def refresh(self) -> Allocation:
-        """The newest version in the file, whoever wrote it; asks for the file's size where nothing is new."""
+        """Read the newest version from the file, also of other processes; costs one stat call if there is none."""
         try:
             with self._lock:
                 self._take_over()
@@ -78,9 +78,9 @@ class AllocationStore:
             raise self._problem(error) from error
 
     def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
-        """A new version that places the tasks of `hosts` there, None for nowhere in particular; others stay as they were.
+        """Write a new version with the hosts of some tasks (None: no planned host); other tasks are unchanged.
 
-        On disk when this returns. Where nothing changes, nothing is written and the newest version is returned.
+        The version is on disk when this returns. Without a change, nothing is written and the newest version is returned.
         """
         with self._lock, self._alone():
             self._take_over()
@@ -101,7 +101,7 @@ class AllocationStore:
                 os.fsync(self._file.fileno())
             except OSError:
                 with contextlib.suppress(OSError):
-                    self._file.truncate(self._read)  # what was written of the line would spoil the next one
+                    self._file.truncate(self._read)  # a partial line would corrupt the next one
                 raise
             self.bytes_written += len(line)
             self._read += len(line)
@@ -114,7 +114,7 @@ class AllocationStore:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """While inside, no other process writes; raises EnvironmentProblem for what the file system refuses."""
+        """Hold the file's lock against other writers. Raises EnvironmentProblem for errors of the file system."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
@@ -125,7 +125,7 @@ class AllocationStore:
             raise self._problem(error) from error
 
     def _take_over(self) -> None:
-        """Read the whole lines that were added since the last time."""
+        """Read the complete lines appended since the last call."""
         if os.fstat(self._file.fileno()).st_size <= self._read:
             return
         self._file.seek(self._read)
@@ -145,7 +145,7 @@ class AllocationStore:
         if version != self._latest.version + 1:
             raise ValueError(f"version {version} follows version {self._latest.version}")
         if not isinstance(changes, list):
-            raise TypeError("hosts is no list")
+            raise TypeError("hosts is not a list")
         hosts = dict(self._latest.hosts)
         for operator, index, host in changes:
             if host is None:
@@ -159,7 +159,7 @@ class AllocationStore:
 
 
 class VolatilePlan:
-    """A plan that lives as long as this process: for hosts whose names mean nothing to the next one."""
+    """A plan in memory, for hosts whose names are not valid in another process."""
 
     def __init__(self) -> None:
         self.latest = EMPTY

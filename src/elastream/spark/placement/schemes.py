@@ -1,11 +1,11 @@
-"""Four ways to bring a running query to a new placement, so that they can be compared on the same load.
+"""Four schemes to bring a running query to a new placement, for comparison on the same load.
 
-`RESTART` is Storm's rebalance, `EXECUTORS` what T-Storm and TS-Storm do, `ONLINE` N-Storm and `LAZY` N-Storm+ (N-Storm,
-section 5.2). All read the plan from a store in a cycle of their own; what differs is what they do about a new version. Only
-`LAZY` is what Elastream does by itself; the others are here to be measured against.
+`RESTART` is Storm's rebalance, `EXECUTORS` that of T-Storm and TS-Storm, `ONLINE` N-Storm and `LAZY` N-Storm+ (N-Storm,
+section 5.2). All read the plan periodically from a store, and differ in how they apply a new version. Elastream itself uses
+`LAZY`; the others are baselines.
 """
 
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.action import TaskId
+from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import java_context, java_query
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
@@ -26,23 +27,25 @@ from elastream.spark.placement.placing import Limits, Placing
 
 __all__ = ["CYCLES", "Cycles", "Follower", "Scheme"]
 
+log = logging.getLogger(__name__)
+
 
 class Scheme(StrEnum):
-    """What is done about a new version of the plan."""
+    """How a new version of the plan is applied."""
 
     RESTART = "stop and restart"
     """The query stops and starts again with the new placement."""
     EXECUTORS = "restart of executors"
-    """The executors that give or get a task are killed and replaced; the query goes on with what is left meanwhile."""
+    """The executors that lose or gain a task are killed and replaced; meanwhile the query continues on the others."""
     ONLINE = "online"
     """All tasks move with the next batch, and load their state in it."""
     LAZY = "online, lazy"
-    """One task a host and batch, once the new executor has loaded its state; looked after as soon as a batch has ended."""
+    """One task per host and batch, after the new executor has loaded its state; processed right after each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """plan: seconds between two looks into the plan (N-Storm's T_S). batches: between two looks at the query (its T_W)."""
+    """plan: seconds between reads of the plan (N-Storm's T_S). batches: seconds between checks of the query (T_W)."""
 
     plan: float
     batches: float
@@ -54,7 +57,7 @@ CYCLES: Mapping[Scheme, Cycles] = {
     Scheme.ONLINE: Cycles(10.0, 3.0),
     Scheme.LAZY: Cycles(1.0, 0.05),
 }
-"""The paper's default cycles (section 5.2) for all but N-Storm+, and the ones that Elastream runs with for that."""
+"""The paper's default cycles (section 5.2); for N-Storm+ those of Elastream."""
 
 LIMITS: Mapping[Scheme, Limits] = {
     scheme: Limits() if scheme is Scheme.LAZY else Limits(per_host=None, lazy=False) for scheme in Scheme
@@ -62,11 +65,11 @@ LIMITS: Mapping[Scheme, Limits] = {
 
 
 class Follower:
-    """A query that follows a plan under a scheme; the plan names hosts by their addresses. Start and close it.
+    """A query that follows a plan under a scheme; the plan names hosts by address. Must be started and closed.
 
-    start: begins the query, and begins it again from its checkpoint after a stop. operator: the name that the plan's tasks
-    have. partitions: state partitions of the query's only stateful operator. `leaving`, for its caller to fill: addresses
-    that take no tasks any more. `failure`: why it follows no longer, None while it does.
+    start: starts the query, also again from its checkpoint. operator: operator name of the plan's tasks. partitions: state
+    partitions of the query's only stateful operator. leaving: addresses that accept no more tasks, set by the caller.
+    failure: error that ended the thread, else None.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Follower:
     ) -> None:
         self._spark, self._start, self.plan = spark, start, plan
         self._operator, self._partitions = operator, partitions
-        self._executors = Executors(spark)
+        self._executors = Executors(DriverSide(spark))
         self.ended = -1
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
@@ -97,19 +100,19 @@ class Follower:
         self._thread.start()
 
     def switch(self, scheme: Scheme, cycles: Cycles | None = None) -> None:
-        """Go on under another scheme."""
+        """Continue with another scheme."""
         self.scheme, self.cycles = scheme, cycles or CYCLES[scheme]
         self.placing.limits = LIMITS[scheme]
 
     def close(self) -> None:
-        """Follow no longer, and stop the query; a batch under way is broken off, as if it had never begun."""
+        """Stop the thread and the query; a running batch is aborted without effect."""
         self._stopping.set()
         self._thread.join()
         self.placing.close()
         self.query.stop()
 
     def target(self, address: str) -> Location | None:
-        """The executor of a host that has one and is not about to leave."""
+        """The executor of a host; None if it has none, or is in `leaving`."""
         return self._there().get(address)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -124,11 +127,12 @@ class Follower:
                         self._enact()
                         self.acted = self.plan.latest.version
                 self._look()
-            except (Py4JError, PySparkException) as error:
-                # While executors come and go, what is asked of them may fail; a query that has ended is another matter.
-                if not self.query.isActive:
+            except Exception as error:
+                # Calls may fail while executors start and stop; any other error, and the end of the query, is a failure.
+                if not isinstance(error, Py4JError | PySparkException) or not self.query.isActive:
                     self.failure = error
                     return
+                log.debug("the plan was not followed for a moment", exc_info=True)
 
     def _look(self) -> None:
         progress = java_query(self.query).lastProgress()
@@ -140,7 +144,7 @@ class Follower:
             raise error
 
     def _there(self) -> dict[str, Location]:
-        """Executors that take tasks, by address."""
+        """Executors that accept tasks, by address."""
         found = self._executors.by_address().items()
         return {address: Location(address, each.id) for address, each in found if address not in self.leaving}
 
@@ -174,8 +178,10 @@ class Follower:
         found = self._executors.by_address()
         for address in addresses:
             if (executor := found.get(address)) is not None:
-                with contextlib.suppress(Py4JError):
+                try:
                     context.killAndReplaceExecutor(executor.id)
+                except Py4JError:
+                    log.info("executor %s was gone before it was replaced", executor.id, exc_info=True)
 
     def _at(self, task: TaskId) -> str | None:
         at = self.placing.where().get(task)

@@ -6,7 +6,7 @@ record is the commit of its batch less the moment it was due: computed here from
 """
 
 import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -17,8 +17,8 @@ from elastream.model.graph import Edge, Kind
 from elastream.model.observation import Floats, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edges import EdgeLog, edge_name
-from elastream.spark.queries.compiled import RunningSegment
-from elastream.spark.telemetry.batches import WINDOW, Batch, planned_offsets, read_batch, unseen
+from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.telemetry.batches import WINDOW, Batch, planned_offsets, rate_of, span_of
 from elastream.spark.worker.meter import MeterRow
 
 __all__ = ["Telemetry", "weighted_quantile"]
@@ -29,11 +29,22 @@ NAN = float("nan")
 
 
 class Telemetry:
-    """What the running queries have reported so far. `poll` fetches what is new; the rest is arithmetic on it."""
+    """What the running queries have reported so far, as frames.
 
-    def __init__(self, layout: Layout, running: Sequence[RunningSegment], target_latency: float | None) -> None:
+    batches: the last ones of each segment, oldest first, by its name; they grow as they are read. `took` and `metered` tell
+    of what is new; the rest is arithmetic on it.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        running: Sequence[RunningSegment],
+        batches: Mapping[str, Sequence[Batch]],
+        target_latency: float | None,
+    ) -> None:
         self._layout = layout
         self._running = tuple(running)
+        self._batches_of = batches
         self._target = target_latency
         self._patterns = layout.graph.loads
         self._source_of = {
@@ -43,54 +54,42 @@ class Telemetry:
             if layout.graph.operator(name).kind is Kind.SOURCE
         }
         self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
-        self._seen: dict[str, int] = defaultdict(lambda: -1)
-        self._recent: dict[str, deque[Batch]] = defaultdict(lambda: deque(maxlen=200))
         self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         self.batches = 0
         self.rows = 0
         self.longest = 0.0
 
-    def poll(self) -> tuple[Batch, ...]:
-        """Batches committed since the last call, in order of each segment."""
-        fresh: list[Batch] = []
-        for each in self._running:
-            name = each.segment.name
-            for progress in unseen(each.query, self._seen[name]):
-                self._seen[name] = progress["batchId"]
-                batch = read_batch(name, progress, self.last(name))
-                self._recent[name].append(batch)
-                fresh.append(batch)
-                if name in self._source_of:
-                    self.rows += batch.rows
-                self.batches += 1
-                self.longest = max(self.longest, batch.seconds)
-        return tuple(fresh)
+    def took(self, fresh: Sequence[Batch]) -> None:
+        """Count batches that have just been read."""
+        self.batches += len(fresh)
+        self.rows += sum(batch.rows for batch in fresh if batch.query in self._source_of)
+        self.longest = max((batch.seconds for batch in fresh), default=self.longest)
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
         """Take what the meter has drained."""
         for row in rows:
             self._meter[row.segment, row.batch].append(row)
         for segment, batch in list(self._meter):
-            if (recent := self._recent[segment]) and batch < recent[0].id:
+            if (recent := self.recent(segment)) and batch < recent[0].id:
                 del self._meter[segment, batch]
 
     def last(self, segment: str) -> Batch | None:
         """The newest committed batch of a segment."""
-        recent = self._recent[segment]
+        recent = self._batches_of.get(segment)
         return recent[-1] if recent else None
 
-    def recent(self, segment: str) -> tuple[Batch, ...]:
-        """The last batches of a segment, up to 200, oldest first."""
-        return tuple(self._recent[segment])
+    def recent(self, segment: str) -> Sequence[Batch]:
+        """The last batches of a segment, oldest first."""
+        return self._batches_of.get(segment, ())
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:
         """A batch as an observation tells of it, on a clock that began at `epoch`."""
-        pattern = self._patterns.get(self._source_of.get(batch.segment, ""))
+        pattern = self._patterns.get(self._source_of.get(batch.query, ""))
         waited = [NAN, NAN]
         if pattern is not None and batch.last > batch.first:
             numbers = (int(batch.first), int(batch.last) - 1)
             waited = [batch.end - (batch.load_started + pattern.due(number)) for number in numbers]
-        return MicroBatch(batch.segment, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
+        return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:
         """Records of a shaped source due by epoch second `at`; NaN where the load is not known or has not begun."""
@@ -110,7 +109,7 @@ class Telemetry:
             return NAN if math.isnan(waiting) else max(0.0, waiting)
         running = self._of_source(source)
         last = self.last(running.segment.name) if running else None
-        return last.parts.get("behind", NAN) if last else NAN
+        return last.behind if last else NAN
 
     def exhausted(self, source: str, at: float) -> bool:
         """Whether the load of a source has ended and a committed batch has taken the last of it."""
@@ -184,7 +183,7 @@ class Telemetry:
             batches = self._window(now).get(segment, ())
             columns[Metric.ARRIVAL_RATE][source] = self._arrivals(source, now)
             columns[Metric.BACKLOG][source] = self.backlog(source, now)
-            columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = _rate(batches)
+            columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = rate_of(batches)
             # What a record waits at the source is the time until a batch takes it.
             waits, weights = self._spread(source, batches, lambda batch: batch.start)
             _describe_durations(columns, source, waits, weights)
@@ -192,13 +191,13 @@ class Telemetry:
     def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
         window = self._window(now)
-        batches = {(batch.segment, batch.id): batch for each in window.values() for batch in each}
+        batches = {(batch.query, batch.id): batch for each in window.values() for batch in each}
         for key in batches:
             for row in self._meter.get(key, ()):
                 rows_of[row.operator].append(row)
         for name, rows in rows_of.items():
             covered = {(row.segment, row.batch) for row in rows}
-            wall = _span([batches[key] for key in covered])
+            wall = span_of([batches[key] for key in covered])
             taken, emitted = sum(row.rows_in for row in rows), sum(row.rows_out for row in rows)
             busy = sum(row.busy for row in rows)
             columns[Metric.PROCESSED_RATE][name] = taken / wall
@@ -227,7 +226,7 @@ class Telemetry:
                 spans = [
                     (batch.end - max(row.last for row in metered), float(batch.rows))
                     for batch in batches
-                    if batch.rows and (metered := self._meter.get((batch.segment, batch.id)))
+                    if batch.rows and (metered := self._meter.get((batch.query, batch.id)))
                 ]
                 if spans:
                     seconds, weights = (np.array(each) for each in zip(*spans, strict=True))
@@ -267,7 +266,7 @@ class Telemetry:
         return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
-        return planned_offsets(running.checkpoint, self._seen[running.segment.name])
+        return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rest = used - sum(columns[Metric.BUSY_CORES].values())
@@ -286,14 +285,14 @@ class Telemetry:
     def _arrivals(self, source: str, now: float) -> float:
         if source not in self._patterns:
             batches = self._window(now).get(self._segment_of(source), ())
-            return _rate(batches)
+            return rate_of(batches)
         started = self.load_started(source)
         if started is None:
             return NAN
         return self._patterns[source].rate(max(0.0, now - started))
 
     def _throughput(self, now: float) -> float:
-        return sum((_rate(self._window(now).get(segment, ())) for segment in self._source_of), 0.0)
+        return sum((rate_of(self._window(now).get(segment, ())) for segment in self._source_of), 0.0)
 
     def _latencies(self, now: float) -> tuple[Floats, Floats]:
         parts = [
@@ -325,13 +324,13 @@ class Telemetry:
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""
         found = {}
-        for segment, recent in self._recent.items():
+        for segment, recent in self._batches_of.items():
             lately = [batch for batch in recent if batch.end >= now - WINDOW and batch.rows]
             found[segment] = lately or list(recent)[-1:]
         return found
 
     def _age(self, now: float) -> float:
-        newest = [recent[-1].end for recent in self._recent.values() if recent]
+        newest = [recent[-1].end for recent in self._batches_of.values() if recent]
         return max(0.0, now - max(newest)) if newest else 0.0
 
     def _of_source(self, source: str) -> RunningSegment | None:
@@ -360,14 +359,3 @@ def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])
-
-
-def _rate(batches: Sequence[Batch]) -> float:
-    return sum(batch.rows for batch in batches) / _span(batches) if batches else NAN
-
-
-def _span(batches: Sequence[Batch]) -> float:
-    """Wall-clock seconds that a run of batches covers, from the end of the batch before it, gaps included."""
-    if not batches:
-        return NAN
-    return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))

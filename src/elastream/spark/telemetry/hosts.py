@@ -1,9 +1,9 @@
 """What hosts do and what they hold, as a frame of an observation."""
 
-from collections import deque
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 
-from elastream.clouds.provider import Provider
+from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Frame, Metric
@@ -13,41 +13,54 @@ __all__ = ["HostWatch"]
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
 NAN = float("nan")
+UNMEASURED = Measured()
 
 
 class HostWatch:
     """Remembers the CPU time of hosts, so that its use can be told."""
 
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
+    def __init__(self) -> None:
         self._cpu: dict[str, deque[tuple[float, float]]] = {}
 
-    def hosts(self, leases: Mapping[str, Lease], held: Mapping[TaskId, str], links: Frame, now: float) -> Frame:
-        """A row per lease. `held`: host of each task. A host that is not up yet has no use of CPU that says anything.
+    def frame(
+        self,
+        leases: Mapping[str, Lease],
+        held: Mapping[TaskId, str],
+        links: Frame,
+        use: Callable[[str], float],
+        measured: Mapping[str, Measured],
+        now: float,
+    ) -> Frame:
+        """A row per lease. A host that is not up yet has no use of CPU that says anything.
 
-        links: a row per ordered pair of hosts; what a host has to do with others is the sum over those that it is in.
+        held: host of each task. measured: what providers know; use: fraction of a host's slots that its tasks took, for
+        hosts whose provider does not know their CPU time. links: a row per ordered pair of hosts; what a host has to do
+        with others is the sum over those that it is in.
         """
-        cpu, memory, tasks = [], [], []
-        for name, lease in leases.items():
-            coming = lease.state in (HostState.REQUESTED, HostState.STARTING)
-            cpu.append(NAN if coming else self._busy(name, now) / lease.type.cores)
-            used = self._provider.memory(name) if lease.there else None
-            memory.append(NAN if used is None else used)
-            tasks.append(float(sum(host == name for host in held.values())))
-        columns = {Metric.CPU: cpu, Metric.MEMORY: memory, Metric.TASKS: tasks}
-        return Frame(tuple(leases), {**columns, Metric.BANDWIDTH: [_exchanged(name, links) for name in leases]})
+        count = Counter(held.values())
+        known = {name: measured.get(name, UNMEASURED) for name in leases}
+        return Frame(
+            tuple(leases),
+            {
+                Metric.CPU: [self._cpu_of(lease, known[name], use, now) for name, lease in leases.items()],
+                Metric.MEMORY: [NAN if (used := known[name].memory) is None else used for name in leases],
+                Metric.TASKS: [float(count[name]) for name in leases],
+                Metric.BANDWIDTH: [_exchanged(name, links) for name in leases],
+            },
+        )
 
-    def _busy(self, host: str, now: float) -> float:
-        """Cores that a host has used, mean over CPU_WINDOW; unknown until it was looked at twice."""
-        used = self._provider.cpu_seconds(host)
-        if used is None:
+    def _cpu_of(self, lease: Lease, known: Measured, use: Callable[[str], float], now: float) -> float:
+        """Utilisation of a host: of its cores, mean over CPU_WINDOW, or of its slots."""
+        if lease.state in (HostState.REQUESTED, HostState.STARTING):
             return NAN
-        samples = self._cpu.setdefault(host, deque())
-        samples.append((now, used))
+        if known.cpu_seconds is None:
+            return use(lease.host)
+        samples = self._cpu.setdefault(lease.host, deque())
+        samples.append((now, known.cpu_seconds))
         while len(samples) > 2 and samples[1][0] <= now - CPU_WINDOW:
             samples.popleft()
         then, before = samples[0]
-        return (used - before) / (now - then) if now > then else NAN
+        return (known.cpu_seconds - before) / (now - then) / lease.type.cores if now > then else NAN
 
 
 def _exchanged(host: str, links: Frame) -> float:

@@ -12,10 +12,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
+from elastream.clouds.provider import HostStatus
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Frame, Metric
 
@@ -30,23 +30,11 @@ ECHO_REQUEST, ECHO_REPLY = 8, 0
 MARK = b"elastream"
 
 
-class Networked(Protocol):
-    """A provider whose hosts may have networks of their own."""
-
-    def namespace(self, host: str) -> Path | None:
-        """The file of the host's network namespace, if it has one."""
-        ...
-
-    def address(self, host: str) -> str:
-        """Its address there."""
-        ...
-
-
 class LinkWatch:
-    """Remembers when which host last answered which, and how long that took."""
+    """Remembers when which host last answered which, and how long that took. status: a host as its provider sees it."""
 
-    def __init__(self, provider: Networked) -> None:
-        self._provider = provider
+    def __init__(self, status: Callable[[str], HostStatus | None]) -> None:
+        self._status = status
         self._sockets: dict[str, socket.socket] = {}
         self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
         self._last = -PERIOD
@@ -72,7 +60,7 @@ class LinkWatch:
         running = [
             name
             for name, lease in leases.items()
-            if lease.state in (HostState.RUNNING, HostState.DRAINING) and self._provider.namespace(name) is not None
+            if lease.state in (HostState.RUNNING, HostState.DRAINING) and self._namespace(name) is not None
         ]
         self._offset = time.time() - now
         for gone in set(self._sockets).difference(running):
@@ -91,15 +79,19 @@ class LinkWatch:
             sock.close()
         self._sockets.clear()
 
+    def _namespace(self, host: str) -> Path | None:
+        status = self._status(host)
+        return None if status is None else status.namespace
+
     def _ask(self, hosts: list[str]) -> None:
         for source in hosts:
             with contextlib.suppress(OSError):  # the host is on its way out, or may not be pinged: nothing is known then
-                if source not in self._sockets and (namespace := self._provider.namespace(source)):
+                if source not in self._sockets and (namespace := self._namespace(source)):
                     self._sockets[source] = opened_in(namespace, socket.SOCK_RAW, socket.IPPROTO_ICMP)
                     self._sockets[source].setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
                 for number, target in enumerate(hosts):
-                    if target != source:
-                        self._sockets[source].sendto(_request(number, target), (self._provider.address(target), 0))
+                    if target != source and (status := self._status(target)) is not None:
+                        self._sockets[source].sendto(_request(number, target), (status.address, 0))
 
     def _read(self, host: str, sock: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):

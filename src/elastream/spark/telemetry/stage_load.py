@@ -4,6 +4,7 @@ Pure arithmetic, so that it can be tested on what a Spark once said. How the tex
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,7 +13,12 @@ import numpy as np
 
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["LoadWindow", "Mean", "StageLoad", "read_loads"]
+__all__ = ["LoadWindow", "PartitionLoads", "StageLoad", "read_loads"]
+
+SAMPLES, LEAST_SAMPLES = 7, 3
+"""Batches whose tasks tell what a partition takes, and the fewest that tell anything."""
+MEDIAN_ERROR = 1.25
+"""Standard error of a median over that of a mean, of normal samples: the root of pi / 2."""
 
 MILLI, NANO = 1e-3, 1e-9
 FIGURES = {
@@ -142,14 +148,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
 
 
-class Mean(NamedTuple):
-    """Means a second over the last batches, a row per state partition; NaN where unknown.
+class PartitionLoads(NamedTuple):
+    """What the state partitions of a stage take a second, a row each; NaN where unknown.
 
-    busy: core-seconds. occupied: share of the time that the partition's task kept a slot. records: read from shuffles.
-    traffic: bytes read from shuffles, from its own executor and from others. age: seconds since the newest batch ended.
+    busy: cores. error: standard error of that. occupied: share of the time that the partition's task kept a slot. records:
+    read from shuffles. traffic: bytes read from shuffles, from its own executor and from others. age: seconds since the
+    newest batch ended.
     """
 
     busy: Floats
+    error: Floats
     occupied: Floats
     records: Floats
     traffic: Floats
@@ -157,29 +165,34 @@ class Mean(NamedTuple):
 
 
 class LoadWindow:
-    """The last `length` batches of one stateful stage, and what its partitions cost a second over them."""
+    """The last `length` batches of one stateful stage that were seen, and what its partitions take a second by them."""
 
-    def __init__(self, length: int = 5) -> None:
-        self._length = length
-        self._loads: list[StageLoad] = []
-
-    @property
-    def newest(self) -> StageLoad | None:
-        """The last batch known."""
-        return self._loads[-1] if self._loads else None
+    def __init__(self, length: int = SAMPLES) -> None:
+        self._loads: deque[StageLoad] = deque(maxlen=length)
 
     def add(self, load: StageLoad) -> None:
         """Take a batch."""
-        self._loads = [*self._loads, load][-self._length :]
+        self._loads.append(load)
 
-    def mean(self, partitions: int, now: float) -> Mean:
-        """Means over the batches whose time is known; `now` in epoch seconds."""
-        timed = [load for load in self._loads if load.seconds > 0 and load.partitions == partitions]
-        if not timed:
+    def loads(self, partitions: int, now: float) -> PartitionLoads:
+        """What `partitions` take at epoch second `now`; all unknown until LEAST_SAMPLES batches were seen.
+
+        Busy cores are medians, since a task that has just moved, or that a garbage collection met, is one of the samples;
+        their error is what the samples' own disagreement makes of it. The rest are means. A second is one of those from
+        batch to batch: what has gone quiet takes less and less.
+        """
+        told = [load for load in self._loads if load.partitions == partitions]
+        periods = [load.seconds for load in told if load.seconds > 0]
+        if len(told) < LEAST_SAMPLES or not periods:
             unknown = np.full(partitions, math.nan)
-            return Mean(unknown, unknown, unknown, unknown, 0.0)
-        seconds = math.fsum(load.seconds for load in timed)
-        traffic = [load.local_bytes + load.remote_bytes for load in timed]
-        totals = ([getattr(load, name) for load in timed] for name in ("busy", "run_time", "records"))
-        busy, occupied, records, exchanged = (np.sum(columns, axis=0) / seconds for columns in (*totals, traffic))
-        return Mean(busy, occupied, records, exchanged, max(0.0, now - timed[-1].ended))
+            return PartitionLoads(unknown, unknown, unknown, unknown, unknown, 0.0)
+        age = max(0.0, now - told[-1].ended)
+        seconds = max(math.fsum(periods) / len(periods), age)
+        busy = np.stack([load.busy for load in told]) / seconds
+        error = MEDIAN_ERROR * busy.std(axis=0, ddof=1) / math.sqrt(len(told))
+        traffic = [load.local_bytes + load.remote_bytes for load in told]
+        occupied, records, exchanged = (
+            np.mean(columns, axis=0) / seconds
+            for columns in ([load.run_time for load in told], [load.records for load in told], traffic)
+        )
+        return PartitionLoads(np.median(busy, axis=0), error, occupied, records, exchanged, age)

@@ -8,20 +8,11 @@ is how Spark schedules stateful stages.
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from elastream.spark.jvm.driver_side import HERE, DriverSide
+from elastream.spark.jvm.driver_side import TaskLoads
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds
 from elastream.spark.telemetry.stage_load import StageLoad, read_loads
 
-__all__ = ["TaskLoads", "TaskWatch"]
-
-
-class TaskLoads(DriverSide):
-    """The methods of `TaskLoads.java`. Raises EnvironmentProblem where this Spark does not tell what single tasks cost."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        super().__init__(spark, HERE / "TaskLoads.java")
+__all__ = ["TaskWatch"]
 
 
 class TaskWatch:

@@ -166,9 +166,9 @@ def _rates(
     total: dict[tuple[str, str], Floats] = {}
     for operators, flows in batches:
         for flow in flows:
-            sender = operators[flow.sender.ranks[0]] if flow.sender.ranks else ""
+            sender = operators.get(flow.sender.ranks[0], "") if flow.sender.ranks else ""
             sent = flow.bytes if sender else flow.bytes.sum(axis=0, keepdims=True)
-            key = (sender, operators[flow.receiver.ranks[0]])
+            key = (sender, operators.get(flow.receiver.ranks[0], ""))
             total[key] = sent if (known := total.get(key)) is None or known.shape != sent.shape else known + sent
     for (sender, receiver), sent in total.items():
         out = _rows(rows.get(sender, {}), sent.shape[0])

@@ -1,1 +1,1 @@
-"""What runs in Python workers: the fused walk over a little graph of operators, its records, its meter."""
+"""Code that runs in Spark's Python workers: fused operator graphs, their records, and their meter."""

@@ -1,8 +1,8 @@
-"""How the composition of a batch reaches the workers, such that no batch mixes two and a replay meets the same one again.
+"""Passes compositions to the workers, such that each batch runs under one composition, also when it is replayed.
 
-A composition travels as one integer, its code. For our own sources the code is part of the source's offset, and so of
-Spark's offset log, and is stamped on the records; `wanted.json` is what the source copies it from. For foreign sources a
-composition log, keyed by batch id, stands beside the checkpoint. Who chooses compositions is left to the control plane.
+A composition is encoded as one integer, its code. Elastream's sources copy the code from `wanted.json` to their offset,
+hence to Spark's offset log, and stamp it on the records. For foreign sources, a composition log next to the checkpoint maps
+batch ids to codes. The control plane chooses compositions.
 """
 
 import json
@@ -31,34 +31,34 @@ __all__ = [
 ]
 
 COLUMN = "_composition"
-"""The column that carries the code from our own sources to the first stage."""
+"""The column that carries the code from Elastream's sources to the first stage."""
 
 WIDEST_POOL = 64
-"""Most threads that an operator that waits may have in one task: a digit of this many values in the code."""
+"""Most threads of a waiting operator in one task: the radix of its digit in the code."""
 
 LARGEST_CODE = 2**63 - 1
 
 MARGIN = 2
-"""A switch of a foreign source begins this many batches after the newest one planned: the next may be planned meanwhile."""
+"""Batches between the newest planned one and the first after a switch of a foreign source: one may be planned meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """One place of the mixed-radix code: it counts from 0 to `radix` - 1 and is worth `weight` each."""
+    """One digit of the mixed-radix code: a value from 0 to `radix` - 1, multiplied by `weight`."""
 
     weight: int
     radix: int
 
     def of(self, code: int) -> int:
-        """This digit of `code`."""
+        """Value of this digit in `code`."""
         return code // self.weight % self.radix
 
 
 class CompositionCodec:
-    """Writes what can be switched in `graph` as one integer in [0, `size`), `size` <= 2^63 - 1, and reads it back.
+    """Encodes the switchable settings of `graph` as one integer in [0, `size`), `size` <= 2^63 - 1, and decodes it.
 
-    One digit for each operator with several alternates, for each choice with several targets, and for the pool width (1 to
-    64) of each operator that waits; what cannot be switched takes no room. Raises DataflowError where it does not fit.
+    There is one digit per operator with several alternates, per choice with several targets, and for the pool width (1 to
+    64) of each waiting operator. Raises DataflowError if the combinations exceed 2^63 - 1.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -82,9 +82,9 @@ class CompositionCodec:
             )
 
     def encode(self, composition: Composition) -> int:
-        """The code of `composition`; what it leaves out is the first alternate, the first target, a pool of one.
+        """The code of `composition`; missing settings are the first alternate, the first target, and a pool of 1.
 
-        Raises DataflowError for an alternate or target that does not exist and for a pool outside 1 to 64.
+        Raises DataflowError for an unknown alternate or target, and for a pool width outside 1 to 64.
         """
         code = 0
         for name, digit in self.alternates.items():
@@ -100,12 +100,12 @@ class CompositionCodec:
         for name, digit in self.widths.items():
             width = composition.parallelism.get(name, 1)
             if not 1 <= width <= WIDEST_POOL:
-                raise DataflowError(f"operator {name!r} waits on a pool of {width}; it can be 1 to {WIDEST_POOL} wide")
+                raise DataflowError(f"operator {name!r} has a pool of {width} threads; it must have 1 to {WIDEST_POOL}")
             code += (width - 1) * digit.weight
         return code
 
     def decode(self, code: int, version: int = 0, parallelism: Mapping[str, int] | None = None) -> Composition:
-        """The composition of `code`; `parallelism` adds what the code does not carry (the widths of stages)."""
+        """The composition of `code`; parallelism: widths of stages, which the code does not contain."""
         alternates = {o.name: o.alternates[0].name for o in self.graph.operators if o.alternates}
         for name, digit in self.alternates.items():
             alternates[name] = self.graph.operator(name).alternates[digit.of(code)].name
@@ -123,7 +123,7 @@ class CompositionCodec:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the control plane wants of the batches to come: a composition by version and code, and source partitions."""
+    """Settings requested for the next batches: a composition by version and code, and source partitions."""
 
     version: int
     code: int
@@ -131,17 +131,17 @@ class Wanted:
 
 
 def wanted_file(control: Path) -> Path:
-    """The file in a segment's control folder that its own sources read before each batch."""
+    """The file in a segment's control folder that Elastream's sources read before each batch."""
     return control / "wanted.json"
 
 
 def write_wanted(path: Path, version: int, code: int, partitions: int) -> None:
-    """Replace the file at `path` in one step: a reader finds the old content or the new, never a part."""
+    """Replace the file at `path` atomically."""
     write_atomically(path, json.dumps({"version": version, "code": code, "partitions": partitions}))
 
 
 def read_wanted(path: Path, default: Wanted) -> Wanted:
-    """What `write_wanted` wrote last; `default` where it has written nothing yet."""
+    """Read what `write_wanted` wrote last; `default` if the file does not exist."""
     try:
         return Wanted(**json.loads(path.read_text()))
     except FileNotFoundError:
@@ -149,41 +149,41 @@ def read_wanted(path: Path, default: Wanted) -> Wanted:
 
 
 class CompositionLog:
-    """From which batch on which composition: a folder with one small file an entry, only ever added to.
+    """Append-only log of the first batch of each composition: a folder with one small file per entry.
 
-    An entry is written before the batch it begins with is planned, so every task of a batch, first time or replayed,
-    on whichever host, looks up the same one.
+    An entry is written before its first batch is planned, so that all tasks of a batch read the same entry, on every host
+    and also when the batch is replayed.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def append(self, batch: int, version: int, code: int) -> None:
-        """Batches from `batch` on run under `code`, until a later entry. `batch` must not be planned yet."""
+        """Set the code of batches from `batch` on, up to a later entry. `batch` must not be planned yet."""
         self.directory.mkdir(parents=True, exist_ok=True)
         entry = {"batch": batch, "version": version, "code": code}
-        # Versions grow: of two entries for one batch, both written before it began, the newer one counts.
+        # Versions increase: of two entries for one batch, both written before it began, the newer one applies.
         write_atomically(self.directory / f"{batch:012d}-{version:012d}.json", json.dumps(entry))
 
     def code(self, batch: int) -> int:
-        """The code that `batch` runs under; 0, the default composition, where no entry reaches it."""
+        """The code of `batch`; 0, the default composition, without an entry."""
         reached = [name for name in self._names() if int(name[:12]) <= batch]
         if not reached:
             return 0
         return int(json.loads((self.directory / max(reached)).read_text())["code"])
 
     def switch(self, checkpoint: Path, version: int, code: int) -> int:
-        """Let a running query change to `code`; gives the first batch under it, two after the newest one planned.
+        """Switch a running query to `code`; returns the first batch under it, MARGIN after the newest planned one.
 
-        Raises EnvironmentProblem where the query overtook the entry while it was being written (this process was
-        stopped for the length of two batches): the tasks of one batch may then have met two compositions.
+        Raises EnvironmentProblem if the query planned that batch while the entry was being written (this process was
+        suspended for two batches): tasks of one batch may then have run under two compositions.
         """
         first = latest_batch(checkpoint) + MARGIN
         self.append(first, version, code)
         if (planned := latest_batch(checkpoint)) >= first:
             raise EnvironmentProblem(
                 f"batch {planned} of {checkpoint} was planned while its composition was being written: this process was "
-                "held up for more than a batch, and batches since then may have run under two compositions"
+                "suspended for more than a batch, and batches since then may have run under two compositions"
             )
         return first
 
@@ -203,10 +203,10 @@ def latest_batch(checkpoint: Path) -> int:
 
 
 def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
-    """The code that one of our own sources put into the offset of `batch`; None where none of its sources is ours.
+    """The code that Elastream's sources put into the offset of `batch`; None if the query has no such source.
 
-    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several such sources the one with
-    the newest version decides, for all of them: one that has nothing new keeps its old offset.
+    Spark writes the offset log before it runs a batch, and replays a batch from it. Of several sources, the one with the
+    newest version determines the code: a source without new records keeps its old offset.
     """
     newest: tuple[int, int] | None = None
     for line in (checkpoint / "offsets" / str(batch)).read_text().splitlines():
@@ -218,7 +218,7 @@ def code_in_offsets(checkpoint: Path, batch: int) -> int | None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a small file such that a reader finds it whole or not at all; parent folders are made."""
+    """Write a small file atomically: readers see all of it or none. Creates parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)

@@ -1,8 +1,8 @@
-"""The stateless part of a stage, run inside one `mapInArrow`: a walk over a little graph of operators, batch by batch.
+"""Executes the stateless operators of a stage inside one `mapInArrow`: a walk over their graph, batch by batch.
 
-Chaining an Arrow stage per operator, or a union per branch, costs several times as much as the operators do (DESIGN.md);
-here operators, alternates, fan-out, fan-in and choices share one crossing into Python. It runs on workers and knows only
-what `regions` wired for it; which composition holds is read from the records or from the logs beside the checkpoint.
+A chain of Arrow stages per operator, or a union per branch, costs several times as much as the operators themselves; here
+operators, alternates, fan-out, fan-in and choices share one transfer into Python. `spark.dataflow.fusing` builds the walk;
+the composition is read from the records or from the logs next to the checkpoint.
 """
 
 import resource
@@ -20,30 +20,30 @@ from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, co
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import Implementation, Runner
-from elastream.spark.worker.setup import settle_in
+from elastream.spark.worker.setup import freeze_imports
 
 __all__ = [
     "ENTRY",
     "EXIT",
     "Carrier",
-    "Entry",
     "Exit",
     "Route",
     "Step",
     "Walk",
+    "WalkEntry",
     "batch_number",
     "stage_function",
 ]
 
 ENTRY = "_entry"
-"""Column that tells by which entry a record came in, where a region has several."""
+"""Column with the number of the entry of a record, in a region with several entries."""
 EXIT = "_exit"
-"""Column that tells by which exit a record leaves, where a region has several."""
+"""Column with the number of the exit of a record, in a region with several exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An edge inside the walk, to node number `to`; with `choice`, live only while that digit equals `position`."""
+    """An edge inside the walk, to node number `to`; with `choice`, active only while that digit equals `position`."""
 
     to: int
     dealt: bool = False
@@ -52,8 +52,8 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Where records come in: a source, a durable edge, or the keyed operator before the region."""
+class WalkEntry:
+    """Where records enter: a source, a durable edge, or the keyed operator before the region."""
 
     name: str
     columns: tuple[str, ...]
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator: its alternates, the digit that picks one, the digit of its pool's width if it waits, what it emits."""
+    """An operator. pick: digit that selects an alternate. width: digit of its pool's width, if it waits. schema: output."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -76,7 +76,7 @@ class Step:
         return self.alternates[self.pick.of(code) if self.pick else 0]
 
     def wide(self, code: int) -> int | None:
-        """Threads of its pool under `code`; None where it does not wait."""
+        """Threads of its pool under `code`; None if it has no pool."""
         return self.width.of(code) + 1 if self.width else None
 
 
@@ -90,24 +90,24 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A region as one walk. Nodes are numbered through `entries`, then `steps` in topological order, then `exits`.
+    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`.
 
-    lead: the operator that the transport of the stage is booked on.
+    lead: the operator to which the stage's transport is attributed.
     """
 
     segment: str
     lead: str
-    entries: tuple[Entry, ...]
+    entries: tuple[WalkEntry, ...]
     steps: tuple[Step, ...]
     exits: tuple[Exit, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """How the code of the composition reaches the region.
+    """Where the region reads the code of the composition.
 
-    stamped: records carry it in a column. Else `offsets` (our own sources put it into the offset log of this checkpoint)
-    or `log` (the composition log of foreign sources), looked up by batch; none of them where nothing can be switched.
+    stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
+    the composition log (foreign sources). All unset: the region has nothing to switch.
     """
 
     stamped: bool = False
@@ -115,14 +115,14 @@ class Carrier:
     log: Path | None = None
 
     def code(self, batch: int) -> int:
-        """The code of `batch`, where records do not carry it."""
+        """The code of `batch`, if the records do not carry it."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
         return CompositionLog(self.log).code(batch) if self.log is not None else 0
 
 
 class Tally:
-    """What one operator did in one task under one composition."""
+    """Counters of one operator in one task under one composition."""
 
     __slots__ = ("busy", "first", "last", "rows_in", "rows_out")
 
@@ -151,7 +151,7 @@ class Walker:
         self.lead = Tally()
 
     def _needs_arrow(self, number: int, schema: pa.Schema) -> bool:
-        """Whether what node `number` emits must be Arrow at once: a target wants it, or branches may not share values."""
+        """Whether node `number` must emit Arrow: a target needs it, or branches must not share mutable values."""
         routes = self.routes[number]
         return (len(routes) > 1 and not shareable(schema)) or any(
             route.to >= self.exits_from
@@ -160,7 +160,7 @@ class Walker:
         )
 
     def through(self, entry: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-        """What leaves, by number of the exit, when `batch` enters at entry number `entry`."""
+        """Process `batch` from entry number `entry`; returns (exit number, records) pairs."""
         waiting: list[list[Chunk]] = [[] for _ in self.routes]
         self._send(entry, Chunk(batch.schema, batch), waiting)
         for number, runner in enumerate(self.runners, self.steps_from):
@@ -200,13 +200,13 @@ class Walker:
             self.turns[number] = (turn + chunk.rows) % hands
 
     def report(self, segment: str, batch: int) -> list[TaskRow]:
-        """The tallies, as the meter takes them; operators that saw no record are left out."""
+        """Rows of the meter, for operators that processed records."""
         for runner in self.runners:
             if runner.pool is not None:
                 self.tallies[runner.name].busy = runner.waited
         lead = self.walk.lead
         if (first := self.tallies.get(lead)) is not None:
-            # Behind a durable edge an operator leads, and pays for the way in and out beside its own work.
+            # After a durable edge the lead is a step of the walk: its row includes the transport.
             first.busy += self.lead.busy
             first.first, first.last = min(first.first, self.lead.first), max(first.last, self.lead.last)
         return [
@@ -216,14 +216,14 @@ class Walker:
         ]
 
     def close(self) -> None:
-        """End the pools."""
+        """Shut down the thread pools."""
         for runner in self.runners:
             if runner.pool is not None:
                 runner.pool.shutdown(wait=False, cancel_futures=True)
 
 
 def cpu_seconds() -> float:
-    """CPU time of this thread and of processes that it started and that have ended: their work is the operator's too."""
+    """CPU seconds of this thread and of ended child processes, whose work counts as the operator's."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
 
@@ -233,7 +233,7 @@ def _live(routes: Sequence[Route], code: int) -> tuple[Route, ...]:
 
 
 def batch_number() -> int:
-    """The micro-batch that this task belongs to; -1 outside a streaming query."""
+    """Number of the micro-batch of this task; -1 outside a streaming query."""
     context = TaskContext.get()
     found = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
     return int(found) if found is not None else -1
@@ -241,7 +241,7 @@ def batch_number() -> int:
 
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Walk:
-    # A worker process serves many tasks: users' functions, and what their modules hold, are loaded once.
+    # A worker process executes many tasks: user functions and their modules are loaded once.
     walk: Walk = cloudpickle.loads(pickled)
     return walk
 
@@ -249,7 +249,7 @@ def _loaded(pickled: bytes) -> Walk:
 def stage_function(
     pickled: bytes, carrier: Carrier, sink: Accumulator[list[TaskRow]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: `pickled` is a Walk; `sink` takes what the meter counted."""
+    """Build the function for `mapInArrow`. pickled: a Walk; sink: accumulator of the meter."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add)
@@ -264,8 +264,8 @@ def walked(
     batches: Iterable[pa.RecordBatch],
     report: Callable[[list[TaskRow]], object],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one task of batch `number` through `walk`. With several exits, rows are tagged (`tagged`)."""
-    settle_in()
+    """Process the records of one task of batch `number`; with several exits, rows are `tagged`."""
+    freeze_imports()
     started, begun = cpu_seconds(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)
@@ -295,8 +295,8 @@ def walked(
             walker.close()
 
 
-def entered(entries: Sequence[Entry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    """The entry that `batch` came by, and its records in that entry's columns."""
+def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    """WalkEntry number of `batch`, and its records in that entry's columns."""
     if len(entries) == 1:
         return 0, batch.select(list(entries[0].columns))
     entry = batch.column(ENTRY)[0].as_py()
@@ -304,7 +304,7 @@ def entered(entries: Sequence[Entry], batch: pa.RecordBatch) -> tuple[int, pa.Re
 
 
 def tagged_schema(exits: Sequence[Exit]) -> pa.Schema:
-    """Rows of several exits in one stream: the number of the exit, and a struct per exit of which one is filled."""
+    """Schema for rows of several exits in one stream: the exit number, and a struct per exit, one of them filled."""
     return pa.schema(
         [pa.field(EXIT, pa.int32()), *(pa.field(f"_{n}", pa.struct(list(exit.schema))) for n, exit in enumerate(exits))]
     )

@@ -1,7 +1,7 @@
-"""Records between operators of one walk, as an Arrow batch or as Python values, whichever the next operator takes.
+"""Holds the records between operators of a walk, as an Arrow batch or Python values, converted on demand.
 
-Converting is what a cheap operator spends most of its time on: between two functions of single records the values stay
-Python's, and a batch is converted once however many branches read it.
+Conversion dominates the cost of cheap operators: between two functions of single records the values stay Python objects,
+and a batch is converted once for all branches.
 """
 
 from itertools import compress
@@ -13,9 +13,9 @@ __all__ = ["Chunk", "conformed", "shareable"]
 
 
 class Chunk:
-    """Some records on their way, as an Arrow batch, as Python values, or both; made from the other when asked for.
+    """Records between operators, as an Arrow batch, Python values, or both; each form is computed on demand.
 
-    A value is that of the one column, or a dict by column where there are several.
+    A Python value is that of the only column, or a dict by column.
     """
 
     __slots__ = ("_batch", "_values", "rows", "schema")
@@ -27,7 +27,7 @@ class Chunk:
         self.rows = batch.num_rows if batch is not None else len(values or ())
 
     def batch(self) -> pa.RecordBatch:
-        """As Arrow, in exactly the declared schema; raises what Arrow raises where values do not fit it."""
+        """As Arrow, in the declared schema. Raises Arrow's exceptions for values that do not fit it."""
         if self._batch is None:
             values, names = self._values, self.schema.names
             if len(names) == 1:
@@ -55,18 +55,18 @@ class Chunk:
         return Chunk(self.schema, batch, values)
 
     def dealt(self, first: int, hands: int) -> "Chunk":
-        """Every `hands`-th record from number `first` on."""
+        """Every `hands`-th record, starting with number `first`."""
         if self._batch is None:
             return Chunk(self.schema, values=self._values[first::hands])
         return Chunk(self.schema, self._batch.take(pa.array(range(first, self.rows, hands), pa.int64())))
 
     def apart(self) -> "Chunk":
-        """The same records with Python values of its own, so that a function that changes a dict changes no other's."""
+        """A copy without the Python values, so that a function that modifies a dict does not affect other branches."""
         return Chunk(self.schema, self._batch)
 
 
 def _column_values(column: pa.Array) -> list[Any]:
-    # to_pylist makes a Scalar of each value, five times slower than numpy's loop where that gives the same values.
+    # to_pylist creates a Scalar per value: five times slower than numpy, which yields the same values here.
     kind = column.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if pa.types.is_string(kind) or (plain and column.null_count == 0):
@@ -75,12 +75,12 @@ def _column_values(column: pa.Array) -> list[Any]:
 
 
 def shareable(schema: pa.Schema) -> bool:
-    """Whether branches may share Python values: one column, of values that no function can change in place."""
+    """Whether branches may share Python values: a single column of immutable values."""
     return len(schema) == 1 and not pa.types.is_nested(schema.field(0).type)
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` in `schema`: columns picked by name and cast; raises KeyError for a missing column, ArrowException."""
+    """`batch` in `schema`: columns selected by name and cast. Raises KeyError for a missing column, ArrowException."""
     if batch.schema.equals(schema):
         return batch
     columns = []

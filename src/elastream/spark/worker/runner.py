@@ -1,6 +1,6 @@
-"""Runs one operator of a walk: its chosen alternate, whatever form its function has, on a pool where it waits.
+"""Executes one operator of a walk: its selected alternate, in any form, on a thread pool if it waits.
 
-A function that raises, or returns what its schema does not allow, is told by operator, alternate and record.
+An error names operator, alternate and record if a function raises or returns values outside its schema.
 """
 
 import json
@@ -20,14 +20,14 @@ from elastream.spark.worker.records import Chunk, conformed
 __all__ = ["FAILED", "Implementation", "OperatorFailed", "Runner"]
 
 FAILED = "ELASTREAM-OPERATOR-FAILED "
-"""What stands before the JSON description of an operator's failure, for `explain_failure` to find."""
+"""Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
 SHOWN = 200
-"""Characters of a record that an error message shows."""
+"""Most characters of a record in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """An alternate as workers see it."""
+    """An alternate, as sent to the workers."""
 
     name: str
     form: Form
@@ -35,28 +35,28 @@ class Implementation:
 
 
 class OperatorFailed(RuntimeError):
-    """A user's function raised, or returned what its schema does not allow. The text is made for `explain_failure`."""
+    """A user function raised, or returned values outside its schema. `explain_failure` parses the message."""
 
     def __init__(
         self, operator: str, alternate: str, error: BaseException | str, record: object, batch_of: int = 0
     ) -> None:
         what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         shown = repr(record)
-        story = {
+        description = {
             "operator": operator,
             "alternate": alternate,
             "error": what.splitlines()[0] if what else "",
             "record": shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "...",
             "batch_of": batch_of,
         }
-        super().__init__(FAILED + json.dumps(story))
+        super().__init__(FAILED + json.dumps(description))
 
 
 class Runner:
-    """The operator called `name` as its alternate `chosen`, in one task; emits `schema`.
+    """The operator `name` in one task, with alternate `chosen` and output `schema`.
 
-    width: threads of its pool where it waits, else None. as_arrow: whether what it emits must be Arrow at once.
-    `waited` counts the seconds that threads of the pool were taken.
+    width: threads of its pool if it waits, else None. as_arrow: whether its output must be Arrow. waited: seconds that
+    threads of the pool were occupied.
     """
 
     def __init__(self, name: str, chosen: Implementation, schema: pa.Schema, width: int | None, as_arrow: bool) -> None:
@@ -69,7 +69,7 @@ class Runner:
         self.waited = 0.0
 
     def __call__(self, chunk: Chunk) -> Chunk:
-        """What the operator makes of `chunk`; raises OperatorFailed."""
+        """Apply the operator to `chunk`. Raises OperatorFailed."""
         form = self.chosen.form
         if form in (Form.ARROW, Form.PANDAS):
             result = self._whole(chunk)
@@ -86,15 +86,15 @@ class Runner:
 
     def _each(self, chunk: Chunk) -> Chunk:
         form = self.chosen.form
-        answers = self._answers(chunk.values(), form is Form.FLAT_MAP)
-        return chunk.kept(answers) if form is Form.FILTER else Chunk(self.schema, values=answers)
+        results = self._results(chunk.values(), form is Form.FLAT_MAP)
+        return chunk.kept(results) if form is Form.FILTER else Chunk(self.schema, values=results)
 
-    def _answers(self, values: list[Any], flat: bool) -> list[Any]:
-        """The function over all values; the length of what is left tells the record at fault without slowing the rest."""
+    def _results(self, values: list[Any], flat: bool) -> list[Any]:
+        """Apply the function to all values; after an error, the iterator's remaining length identifies the record."""
         function = self.chosen.function
         if self.pool is not None:
-            answers = self._pooled([(value,) for value in values], (lambda v: list(function(v))) if flat else function)
-            return list(chain.from_iterable(answers)) if flat else answers
+            results = self._pooled([(value,) for value in values], (lambda v: list(function(v))) if flat else function)
+            return list(chain.from_iterable(results)) if flat else results
         left = iter(values)
         try:
             return list(chain.from_iterable(map(function, left))) if flat else list(map(function, left))
@@ -125,7 +125,7 @@ class Runner:
         return pa.RecordBatch.from_pandas(frame, schema=self.schema, preserve_index=False)
 
     def _pooled(self, arguments: Sequence[tuple[Any, ...]], function: Callable[..., Any]) -> list[Any]:
-        """Results in order; `waited` grows by the seconds that threads were taken."""
+        """Results in order; adds the seconds that threads were occupied to `waited`."""
 
         def timed(given: tuple[Any, ...]) -> tuple[Any, float]:
             start = time.perf_counter()
@@ -134,8 +134,8 @@ class Runner:
         assert self.pool is not None
         done: list[Any] = []
         try:
-            for answer, seconds in self.pool.map(timed, arguments):
-                done.append(answer)
+            for result, seconds in self.pool.map(timed, arguments):
+                done.append(result)
                 self.waited += seconds
         except Exception as error:
             at_fault = arguments[len(done)][0]

@@ -1,0 +1,245 @@
+"""Writes docs/figures.md and the README's figures from docs/figures/*.json, which `--json` of measuring commands wrote.
+
+    python scripts/figures.py           # what `make figures` does
+    python scripts/figures.py --check   # ends with status 1 where a page is not what the files give
+    python scripts/figures.py --commands [NAME ...]   # what measures them, a line each: `make measure` runs these
+
+Nothing is measured here. A file whose environment has `earlier` was taken down from a page older than these files;
+measuring anew replaces it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "figures.md"
+README = DOCS.parent / "README.md"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of figures: what it is about, where they come from, the command that writes it, and where to read on."""
+
+    file: str
+    title: str
+    plant: str
+    command: str
+    read: str = ""
+
+
+SPARK, SIMULATED, PLANNING = "measured on Spark", "simulated", "planning alone, in one process"
+
+SOURCES = (
+    Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
+    Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
+    Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
+    Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
+    Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
+    Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
+    Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
+           "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),
+    Source("autopilot-live-skew", "Autopilot: skewed keys", SPARK,
+           "python benchmarks/autopilot.py --part live-skew", "how-to/autopilot.md"),
+    Source("autopilot-cost", "Autopilot: its own use of CPU", SPARK,
+           "python benchmarks/autopilot.py --part cost", "how-to/autopilot.md"),
+    Source("e2df-spark", "E2DF on Spark", SPARK, "elastream experiment e2df --plant spark", "explanation/e2df.md"),
+    Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
+    Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,
+           "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
+    Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
+    Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
+    Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
+    Source("elastic-allocator", "Elastic Allocator", SIMULATED, "elastream experiment elastic-allocator",
+           "explanation/elastic-allocator.md"),
+    Source("autopilot-skew", "Autopilot: skewed keys, 64 partitions", SIMULATED,
+           "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
+    Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
+           "explanation/simulator.md"),
+    Source("simulator", "Speed of the simulator", PLANNING, "python benchmarks/simulator.py", "explanation/simulator.md"),
+    Source("hierarchy", "Planning rounds of E2DF's managers", PLANNING, "python benchmarks/hierarchy.py",
+           "explanation/e2df.md"),
+    Source("placement", "Planning rounds of placement", PLANNING, "python benchmarks/placement.py",
+           "explanation/otd.md"),
+)  # fmt: skip
+"""In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A row of the README: what it says, and the bar that it is, as the file names it."""
+
+    says: str
+    file: str
+    bar: str
+
+
+HEADLINES = (
+    Headline("throughput of a word count under Elastream, over the same in plain PySpark", "overhead", "throughput"),
+    Headline("longest batch while a host is given back under load, over the median before", "release", "longest batch"),
+    Headline(
+        "batch time after one executor grew to four, with Autopilot over open-source Spark alone",
+        "autopilot-growth",
+        "batch time",
+    ),
+    Headline("counts wrong after 2,000 random moves, kills and decommissions under load", "churn", "counts that differ"),
+    Headline(
+        "records in all while 1 to 16 of 16 state partitions move, over stop and restart: the worst of these",
+        "nstorm",
+        "total over stop and restart's",
+    ),
+    Headline(
+        "VISP: share of the baseline's total cost that is saved, billed by 60 min", "visp", "near-real-time total cost"
+    ),
+    Headline(
+        "E2DF: share of a static provision's host time that is saved, operators and hosts elastic",
+        "e2df",
+        "host time below static",
+    ),
+    Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
+)
+"""Most of these are bars that are reached; bars that are missed are among them."""
+
+BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures -->"
+
+INTRODUCTION = """# Figures
+
+<!-- Written by `make figures` from docs/figures/*.json: edit neither this page nor the files by hand. -->
+
+Every figure is printed anew by the command above it; [how long each takes](how-to/benchmarks.md). A bar is *held*,
+*missed*, or *undecided* where runs scatter and too few were made: of the runs of a ratio at least five must agree. What
+follows a heading is of one origin: measured on Spark, simulated, or the time that planning alone takes. A figure marked
+*earlier measurement* was taken down from a page before files were kept, and is replaced when its command is run with
+`--json docs/figures/NAME.json`.
+"""
+
+
+def page() -> str:
+    """The page that the files give."""
+    parts, origin = [INTRODUCTION], ""
+    unknown = {file.stem for file in (DOCS / "figures").glob("*.json")} - {source.file for source in SOURCES}
+    if unknown:
+        raise SystemExit(f"figures: SOURCES says nothing about {', '.join(sorted(unknown))}")
+    for source in SOURCES:
+        file = DOCS / "figures" / f"{source.file}.json"
+        if not file.exists():
+            continue
+        if source.plant != origin:
+            parts.append(f"## {source.plant[0].upper()}{source.plant[1:]}\n")
+            origin = source.plant
+        parts.append("\n".join(section(source, json.loads(file.read_text(encoding="utf-8")))))
+    return "\n".join(parts)
+
+
+def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
+    """A heading, what was measured on, bars, and figures without one."""
+    about = found["environment"]
+    yield f"### {source.title}\n"
+    yield f"    {about.get('command', source.command)}\n"
+    marked = "*Earlier measurement*, " if about.get("earlier") else ""
+    yield f"{marked}{about['date']}; {conditions(found)}." + (f" [What it means]({source.read})." if source.read else "")
+    if summary := found.get("summary"):
+        yield f"\n{capital(summary)}"
+    if found["checks"]:
+        yield "\n| bar | figure | bound | verdict | bound from |\n| --- | --- | --- | --- | --- |"
+        for check in found["checks"]:
+            verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
+            yield row(check["name"], shown(check["value"]), check["bound"], verdict, check["source"])
+    if plain := {name: text for name, value in found["figures"].items() if (text := shown(value))}:
+        yield "\n| figure | |\n| --- | --- |"
+        for name, text in plain.items():
+            yield row(name.replace("_", " "), text)
+    yield ""
+
+
+def headlines() -> str:
+    """The README's figures: a table for each origin."""
+    by_file = {source.file: source for source in SOURCES}
+    lines: list[str] = []
+    origin = ""
+    for headline in HEADLINES:
+        source = by_file[headline.file]
+        found = json.loads((DOCS / "figures" / f"{source.file}.json").read_text(encoding="utf-8"))
+        checks = [check for check in found["checks"] if headline.bar in check["name"]]
+        check = min(checks, key=lambda check: ("missed", "undecided", "held").index(check["verdict"]))
+        if source.plant != origin:
+            lines += ["", f"| {source.plant} | figure | bar | conditions |", "| --- | --- | --- | --- |"]
+            origin = source.plant
+        verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
+        lines.append(row(headline.says, shown(check["value"]), f"{check['bound']}: {verdict}", conditions(found)))
+    return "\n".join([BEGIN, *lines, "", END])
+
+
+def conditions(found: Mapping[str, Any]) -> str:
+    """What a figure was taken on, in a line."""
+    about = found["environment"]
+    return ", ".join(text for text in (f"{about['cores']} cores", load(about), about.get("conditions", "")) if text)
+
+
+def readme() -> str:
+    """The README with the figures that the files give."""
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    return before + headlines() + rest.split(END)[1]
+
+
+def load(about: Mapping[str, Any]) -> str:
+    """How busy the machine was when measuring began, where that was written down."""
+    return f"load {about['load']:g} at the start" if "load" in about else ""
+
+
+def row(*cells: str) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def capital(text: str) -> str:
+    """A sentence of it."""
+    return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def shown(value: Any) -> str:
+    """A figure as people read it; nothing for what is no single figure."""
+    match value:
+        case bool() | None:
+            return ""
+        case float():
+            return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        case int():
+            return f"{value:,}"
+        case str():
+            return value
+        case {"median": median, "runs": [_, _, *_] as runs}:
+            return f"{shown(median)} ({len(runs)} runs, {shown(min(runs))} to {shown(max(runs))})"
+    return ""
+
+
+def commands(names: Sequence[str]) -> list[str]:
+    """What measures the figures of these files, or of all; those of recorded runs need a recording and are left out."""
+    if unknown := set(names) - {source.file for source in SOURCES}:
+        raise SystemExit(f"figures: there is no {', '.join(sorted(unknown))} in SOURCES")
+    wanted = [source for source in SOURCES if source.file in names or not names]
+    return [f"{each.command} --json docs/figures/{each.file}.json" for each in wanted if "RUN" not in each.command]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or check it; the exit status."""
+    if arguments[:1] == ["--commands"]:
+        print("\n".join(commands(arguments[1:])))
+        return 0
+    written = {PAGE: page(), README: readme()}
+    if arguments == ["--check"]:
+        stale = [file.name for file, text in written.items() if not file.exists() or file.read_text("utf-8") != text]
+        for name in stale:
+            print(f"{name} is not what docs/figures/*.json give: run make figures", file=sys.stderr)
+        return int(bool(stale))
+    for file, text in written.items():
+        file.write_text(text, encoding="utf-8")
+        print(file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+"""The provider over the processes of one machine: which host may start now, and what became of each.
+
+A host starts at once where there is room: below `max_hosts`, hosts that end included, and so few at a time that those at
+work keep their share of the machine. The others wait in the order of their requests; each `hosts()` starts what may start.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.provider import HostStatus, Measured, Phase, Reach, RunState, Terms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError, ElastreamError
+
+__all__ = ["LocalHosts"]
+
+CORES_TO_START = 2
+"""Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
+ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
+STARTING_FOR = 90.0
+"""Seconds after which a host no longer counts as one that starts, though nobody reported that it takes tasks."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """What is known of a host beside its processes. started: when it was spawned, None while it waits for room."""
+
+    type: HostType
+    started: float | None = None
+    ready: bool = False
+    confined: bool = False
+    released: bool = False
+    reason: str = ""
+
+
+class LocalHosts:
+    """The hosts of `cluster`, which runs and is closed with it. clock: monotonic seconds."""
+
+    def __init__(
+        self, cluster: LocalCluster, min_hosts: int, max_hosts: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.cluster = cluster
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._hosts: dict[str, _Host] = {}
+        types = cluster.local.types
+        slots = {kind.slots for kind in types}
+        self._terms = Terms(
+            types,
+            max_hosts,
+            min_hosts,
+            reach=Reach(
+                cluster.url,
+                cluster.driver_address,
+                cluster.executor_memory_mb,
+                slots.pop() if len(slots) == 1 else None,
+            ),
+            confinement=cluster.confinement,
+            link_rate=cluster.link_rate,
+        )
+
+    @property
+    def terms(self) -> Terms:
+        """What this machine has to offer."""
+        return self._terms
+
+    def check(self, hosts: Mapping[str, HostType]) -> None:
+        """Raise CloudError for a name or a type that hosts of this machine cannot have."""
+        for name, kind in hosts.items():
+            if refused := self.cluster.refusal(name):
+                raise CloudError(refused)
+            if kind.region not in self.cluster.local.regions:
+                known = ", ".join(self.cluster.local.regions)
+                raise CloudError(f"no host of this machine is in the region {kind.region!r}; regions: {known}")
+
+    def lease(self, hosts: Mapping[str, HostType]) -> None:
+        """Start `hosts`, at once where there is room, else as soon as there is."""
+        self.check(hosts)
+        with self._lock:
+            for name, kind in hosts.items():
+                self._hosts.setdefault(name, _Host(kind))
+            self._start_where_there_is_room(self.cluster.status())
+
+    def release(self, hosts: Collection[str]) -> None:
+        """SIGTERM to the workers of `hosts`, after 3 s SIGKILL to all that is left of them."""
+        with self._lock:
+            for name in hosts:
+                host = self._hosts.get(name)
+                if host is None:
+                    continue
+                host.released = True
+                if host.started is not None and not host.reason:
+                    self.cluster.terminate(name)
+            self._forget(self.cluster.status())
+
+    def hosts(self) -> Mapping[str, HostStatus]:
+        """Every host; starts those that wait where there is room."""
+        with self._lock:
+            states = self.cluster.status()
+            self._forget(states)
+            self._start_where_there_is_room(states)
+            return {name: self._status(name, host, states) for name, host in self._hosts.items()}
+
+    def measure(self) -> Mapping[str, Measured]:
+        """CPU time and memory of each host."""
+        with self._lock:
+            return {name: used for name, used in self.cluster.measure().items() if name in self._hosts}
+
+    def report(self, state: RunState) -> None:
+        """Hold settled hosts to the cores of their type; let the next one start where one is ready."""
+        with self._lock:
+            for name, host in self._hosts.items():
+                host.ready = host.ready or name in state.ready
+                if name in state.settled and not host.confined and host.started is not None:
+                    self.cluster.confine(name, host.type.cores)
+                    host.confined = True
+
+    def occupied(self) -> Collection[str]:
+        """Hosts that wait for room, run, or of which processes are left."""
+        with self._lock:
+            left = {name for name, state in self.cluster.status().items() if not state["gone"]}
+            return left | {name for name, host in self._hosts.items() if host.started is None}
+
+    def owed(self) -> float | None:
+        """None: who pays for this machine pays for nothing else."""
+        return None
+
+    def close(self) -> None:
+        """End everything and return when nothing is left; may be called twice."""
+        self.cluster.close()
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _start_where_there_is_room(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        waiting = [name for name, host in self._hosts.items() if host.started is None and not host.reason]
+        if not waiting:
+            return
+        running = sum(not state["gone"] for state in states.values())
+        starting = sum(
+            not host.ready and self._clock() - host.started < STARTING_FOR
+            for name, host in self._hosts.items()
+            if host.started is not None and not host.released and name in states and states[name]["alive"]
+        )
+        at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
+        free = max(0, min(at_once, self._terms.max_hosts - running))
+        for name in waiting[:free]:
+            host = self._hosts[name]
+            try:
+                self.cluster.spawn(name, host.type)
+            except (ElastreamError, OSError) as error:
+                host.reason = f"it could not be started: {error}"
+            host.started = self._clock()
+
+    def _status(self, name: str, host: _Host, states: Mapping[str, Mapping[str, Any]]) -> HostStatus:
+        kind = host.type.name
+        if host.reason:
+            return HostStatus(kind, Phase.GONE, host.reason)
+        if host.started is None:
+            return HostStatus(kind, Phase.REQUESTED, "it waits until this machine has room for another host")
+        address, namespace = self.cluster.address(name), self.cluster.namespace(name)
+        if host.released:
+            return HostStatus(kind, Phase.ENDING, address=address, namespace=namespace)
+        if name not in states or states[name]["alive"]:
+            return HostStatus(kind, Phase.UP, address=address, namespace=namespace)
+        host.reason = self.cluster.failure(name) or "it ended by itself"
+        return HostStatus(kind, Phase.GONE, host.reason)
+
+    def _forget(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Drop hosts that were released and of which nothing is left."""
+        for name, host in list(self._hosts.items()):
+            if host.released and (name not in states or states[name]["gone"]):
+                if name in states:
+                    self.cluster.forget(name)
+                del self._hosts[name]

@@ -1,0 +1,310 @@
+"""An application's membership of a pool: it claims machines over HTTP, and locks each that it uses.
+
+The kernel gives a machine's lock to one process at a time: so no machine has two users, even where the pool counts one of
+them as gone. While the pool does not answer, what was granted stays granted.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from elastream.model.alarms import AlarmedThread, Alarms
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
+from elastream.planning.sharing import holder
+from elastream.planning.sharing.holder import Holder
+from elastream.planning.sharing.messages import Claim, Offer, View
+
+__all__ = ["Membership", "MembershipLost", "PoolClient"]
+
+log = logging.getLogger(__name__)
+
+OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+VIEW: TypeAdapter[View] = TypeAdapter(View)
+
+THREAD = "pool membership"
+"""The thread that claims, and what its alarms are called."""
+
+BEAT = 0.5
+"""Seconds from one claim to the next; the pool counts an application as gone after many times that."""
+ANSWER_WITHIN = 5.0
+"""Seconds after which a claim counts as lost."""
+TOKEN = "ELASTREAM_POOL_TOKEN"
+"""Environment variable that holds the token where none is given: a program may be shown to others, a token may not."""
+
+
+class MembershipLost(CloudError):
+    """The pool no longer counts this application as a member: it was silent for too long, or the pool lost its journal."""
+
+
+class PoolClient:
+    """What an application says to its pool. transport: another than the network, for tests.
+
+    Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
+    MembershipLost where this application is no member any more.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        application: str,
+        *,
+        priority: float = 1.0,
+        minimum: int = 1,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url, self.application = url, application
+        self._wanted = {"priority": priority, "minimum": minimum}
+        token = token or os.environ.get(TOKEN, "")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            # A proxy set in the environment must not get the token, nor delay a claim.
+            self._client = httpx.Client(
+                base_url=url, headers=headers, timeout=ANSWER_WITHIN, transport=transport, trust_env=False
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CloudError(f"{url!r} is not the address of a pool: {error}") from None
+        self._place = f"/applications/{quote(application, safe='')}"
+        self._key = ""
+
+    def offer(self) -> Offer:
+        """What the pool has."""
+        return self._offer(self._ask("GET", "/"))
+
+    def join(self) -> Offer:
+        """Become a member; what the pool has."""
+        answer = self._ask("POST", self._place, self._wanted)
+        self._key = str(answer.get("key", ""))
+        return self._offer(answer)
+
+    def claim(self, claim: Claim) -> View:
+        """Send what is held and wanted; what may be used, and what is owed so far."""
+        try:
+            return VIEW.validate_python(self._ask("PUT", self._place, asdict(claim)))
+        except ValidationError:
+            raise self._no_pool() from None
+
+    def leave(self) -> None:
+        """End the membership."""
+        self._ask("DELETE", self._place)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> "PoolClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        try:
+            response = self._client.request(method, path, json=body, headers={"key": self._key})
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            said = str(error) or type(error).__name__
+            raise EnvironmentProblem(f"no pool answers at {self.url}: {said}") from None
+        try:
+            answer = response.json()
+            refusal = "" if response.status_code == 200 else str(answer["error"])
+        except (ValueError, KeyError, TypeError):
+            raise self._no_pool(response.status_code) from None
+        if response.status_code == 410:
+            raise MembershipLost(f"the pool at {self.url}: {refusal}")
+        if response.status_code >= 500:
+            raise EnvironmentProblem(f"the pool at {self.url} fails: {refusal}")
+        if refusal:
+            raise CloudError(f"the pool at {self.url} refuses application {self.application!r}: {refusal}")
+        return dict(answer)
+
+    def _offer(self, answer: Mapping[str, Any]) -> Offer:
+        try:
+            return OFFER.validate_python(answer["offer"])
+        except (ValidationError, KeyError):
+            raise self._no_pool() from None
+
+    def _no_pool(self, status: int = 200) -> EnvironmentProblem:
+        return EnvironmentProblem(f"the service at {self.url} is no pool (HTTP {status})")
+
+
+class Membership:
+    """What this application holds of its pool and requests from it. Thread-safe.
+
+    Raises ElastreamError where the pool does not take the application. alarms: where a pool that does not answer shows.
+    """
+
+    def __init__(self, client: PoolClient, alarms: Alarms | None = None) -> None:
+        self._client = client
+        self._alarms = alarms or Alarms(time.monotonic)
+        self.offer = client.join()
+        # A name of any length makes one of a socket, which the kernel keeps short.
+        self._place = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
+        self._lock = threading.RLock()
+        self._held = Holder(client.application)
+        self._owed = 0.0
+        self._refusal = ""
+        self._bound: dict[str, str] = {}  # machine by host
+        self._locks: dict[str, socket.socket] = {}
+        self._waiting: dict[str, HostType] = {}
+        self._refused: set[str] = set()
+        self._critical = False
+        self._stopping = threading.Event()
+        self._occupied: Callable[[], Collection[str]] = lambda: ()
+        self._use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
+        self._evict: Callable[[str], None] = lambda host: None
+        self._thread = AlarmedThread(self._alarms, THREAD, self._beat)
+
+    def start(
+        self,
+        occupied: Callable[[], Collection[str]],
+        evict: Callable[[str], None],
+        use: Callable[[], Mapping[str, tuple[int, float | None]]] = dict,
+    ) -> None:
+        """Begin to send claims.
+
+        occupied: hosts whose machines are in use. evict: ends one whose machine is another's. use: by host, replicas on it
+        and its CPU utilisation, None where unknown.
+        """
+        self._occupied, self._evict, self._use = occupied, evict, use
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no further claim."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * ANSWER_WITHIN)
+
+    def close(self) -> None:
+        """Give everything back and leave; the pool notices by itself where it cannot be reached."""
+        self.stop()
+        for lock in self._locks.values():
+            lock.close()
+        try:
+            self._client.leave()
+        except ElastreamError as error:
+            log.warning("%s did not leave its pool, which will count it as gone: %s", self._held.name, error)
+        self._client.close()
+
+    def recalled(self) -> Mapping[str, str]:
+        """Hosts on machines that are recalled, with the reason."""
+        with self._lock:
+            leave = self._held.leave
+            return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
+
+    def refusal(self) -> str:
+        """Why not all that it requests is granted; empty where nothing is refused."""
+        return self._refusal
+
+    def report(self, kept: Collection[str], critical: bool) -> None:
+        """Note for the next claim which recalled hosts will not be left, and whether the service level is missed."""
+        with self._lock:
+            self._refused = {self._bound[host] for host in kept if host in self._bound}
+            self._critical = critical
+
+    def owed(self) -> float:
+        """Money owed to the pool, as it said last."""
+        return self._owed
+
+    def place(self, waiting: Mapping[str, HostType], start: Callable[[str, HostType], None]) -> list[str]:
+        """Start those of `waiting`, by `start`, for which there is a machine; the next claim asks for the others only."""
+        with self._lock:
+            free, placed = self._free(), []
+            for host, kind in waiting.items():
+                machine = next((each for each in free if self._held.hosts[each] == kind.name and self._locked(each)), None)
+                if machine is not None:
+                    start(host, kind)
+                    free.remove(machine)
+                    self._bound[host] = machine
+                    placed.append(host)
+            self._waiting = {host: kind for host, kind in waiting.items() if host not in placed}
+            return placed
+
+    def _free(self) -> list[str]:
+        """Machines that may be used, and are not."""
+        taken = set(self._bound.values())
+        return [machine for machine in self._held.open if machine not in taken]
+
+    def _locked(self, machine: str) -> bool:
+        """Whether this process has the machine's lock; tries to get it."""
+        if machine not in self._locks:
+            lock = socket.socket(socket.AF_UNIX)
+            try:
+                # An abstract name: the kernel takes it back when its holder is gone, however that came about.
+                lock.bind(f"\0elastream-pool-{self._place}-{machine}")
+            except OSError as error:
+                lock.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise EnvironmentProblem(f"machine {machine!r} cannot be locked: {error.strerror or error}") from error
+                return False
+            self._locks[machine] = lock
+        return True
+
+    def _beat(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.beat()
+                self._alarms.clear(THREAD)
+            except ElastreamError as error:
+                self._alarms.sound(THREAD, f"no claim was answered; machines granted so far are kept: {error}")
+            except Exception as error:
+                self._alarms.sound(THREAD, f"a claim failed: {in_one_line(error)}", error)
+            self._stopping.wait(BEAT)
+
+    def beat(self) -> None:
+        """Send one claim and take in its answer; raises ElastreamError where there is none."""
+        try:
+            view = self._client.claim(self._claim())
+        except MembershipLost:
+            # As a new member it has back what nobody took meanwhile, and learns what it has lost.
+            self._client.join()
+            with self._lock:
+                self._held = Holder(self._held.name, hosts=self._held.hosts)
+            view = self._client.claim(self._claim())
+        with self._lock:
+            self._held, self._owed, self._refusal = holder.hear(self._held, view), view.owed, view.refused
+            lost = [host for host, machine in self._bound.items() if machine not in self._held.hosts]
+        for host in lost:
+            self._evict(host)
+
+    def _claim(self) -> Claim:
+        use = self._use()  # has locks of its own
+        with self._lock:
+            occupied = self._occupied()
+            for host in [host for host in self._bound if host not in occupied]:
+                self._locks.pop(self._bound.pop(host)).close()
+            used = set(self._bound.values())
+            asks = [type.name for type in self._waiting.values()]
+            gone = []
+            for machine in [machine for machine in self._held.hosts if machine not in used]:
+                # One that was granted and is not used yet: kept for a host that waits, else given back.
+                if machine not in self._held.leave and self._held.hosts[machine] in asks:
+                    asks.remove(self._held.hosts[machine])
+                    continue
+                gone.append(machine)
+                if lock := self._locks.pop(machine, None):
+                    lock.close()
+            refused = tuple(sorted(self._refused & self._held.leave.keys()))
+            # A machine whose host is on its way is as good as used: nobody is to think it empty.
+            on = {machine: host for host, machine in self._bound.items()}
+            # What is given back is not used any more, whenever that is heard.
+            self._held, said = holder.claim(
+                self._held,
+                gone,
+                refused=refused,
+                asks=tuple(asks),
+                critical=self._critical,
+                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._held.hosts),
+            )
+            return said

@@ -1,0 +1,160 @@
+"""Policies, clouds, sources and sinks by name: the short names that we give, and classes of the user's own.
+
+A name is a short one, `module:Class`, or `file.py:Class`. The tables hold our own as `module:Class`, so that nothing is
+imported before it is used. Documents and the command line find and make them here.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_type_hints
+
+from elastream.documents.user_code import References, near
+from elastream.model.errors import ElastreamError, InputError
+from elastream.model.units import duration
+
+__all__ = ["CLOUD", "PARTS", "POLICY", "SINK", "SOURCE", "Registry", "imported", "made", "named_in"]
+
+Refusal = Callable[[tuple[str, ...], str], ElastreamError]
+"""Makes the error to raise, from the keys down to what is wrong and a sentence about it."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """What can be named: what people call it, the attributes that it must have, and our own by short name."""
+
+    what: str
+    needs: tuple[str, ...]
+    known: Mapping[str, str] = field(default_factory=dict)
+
+
+POLICY = Registry(
+    "policy",
+    ("name", "plan"),
+    {
+        "threshold": "elastream.planning.policies.threshold:Threshold",
+        "static": "elastream.planning.policies.static:Static",
+        "queue_threshold": "elastream.planning.policies.queue_threshold:QueueThreshold",
+        "btu": "elastream.planning.policies.btu:Btu",
+        "e2df": "elastream.planning.policies.e2df:E2df",
+        "otd": "elastream.planning.policies.otd:Otd",
+        "elastic_allocator": "elastream.planning.policies.elastic_allocator:ElasticAllocator",
+        "even": "elastream.planning.policies.baselines:Even",
+        "random": "elastream.planning.policies.baselines:Random",
+    },
+)
+CLOUD = Registry(
+    "cloud",
+    ("types", "max_hosts", "open"),
+    {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"},
+)
+SOURCE = Registry("source", ("read", "schema"))
+SINK = Registry("sink", ("write",))
+
+PARTS: Mapping[str, str] = {
+    "network": "elastream.clouds.local.network:Link",
+    "weights": "elastream.planning.policies.btu:DownscalingWeights",
+}
+"""Parameters that are a mapping in a document and an object of their own in Python."""
+
+
+def imported(target: str) -> Callable[..., Any]:
+    """What `"module:name"`, as in these tables, names."""
+    module, _, attribute = target.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def named_in(text: str, registry: Registry) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of `NAME[:key=value,...]`, as a command takes it; raises InputError where it is not that."""
+    name, _, given = text.partition(":")
+    if name not in registry.known and given and "=" not in given.partition(":")[0]:
+        attribute, _, given = given.partition(":")
+        name = f"{name}:{attribute}"
+    parameters: dict[str, Any] = {}
+    for part in filter(None, given.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"{part!r} in {text!r} is not key=value")
+        parameters[key.strip()] = _number(value.strip())
+    return name, parameters
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _plainly(path: tuple[str, ...], sentence: str) -> ElastreamError:
+    return InputError(f"{'.'.join(path)}: {sentence}" if path else sentence)
+
+
+def made(
+    registry: Registry, name: str, parameters: Mapping[str, Any], references: References, refusal: Refusal = _plainly
+) -> Any:
+    """The object that `name` and `parameters` make.
+
+    Raises what `refusal` makes of a name that there is not, a parameter that it does not take or refuses, and an object
+    that is none of the kind; ProgramError where the user's own code is missing or fails.
+    """
+    own = name not in registry.known
+    if own and ":" not in name:
+        raise refusal((), f"there is no {registry.what} {name!r}{near(name, registry.known)}")
+    factory = references.find(name, registry.what) if own else imported(registry.known[name])
+    with references.user_code():
+        found = _built(factory, parameters, (), refusal)
+    if lacking := [each for each in registry.needs if inspect.getattr_static(found, each, None) is None]:
+        raise refusal((), f"{name} is no {registry.what}: it has no {lacking[0]!r}")
+    return found
+
+
+def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tuple[str, ...], refusal: Refusal) -> Any:
+    known, hints = inspect.signature(factory).parameters, _hints(factory)
+    anything = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    arguments = {}
+    for name, value in parameters.items():
+        if name not in known and not anything:
+            raise refusal((*path, name), f"there is no such parameter{near(name, known)}")
+        if name in PARTS and isinstance(value, Mapping):
+            arguments[name] = _built(imported(PARTS[name]), value, (*path, name), refusal)
+        else:
+            arguments[name] = _fitting(value, hints.get(name), (*path, name), refusal)
+    needed = [each.name for each in known.values() if each.default is each.empty and each.kind not in _VARIADIC]
+    if missing := [name for name in needed if name not in arguments]:
+        raise refusal(path, f"the parameter {missing[0]!r} is missing, which has no default")
+    try:
+        return factory(**arguments)
+    except (ElastreamError, TypeError, ValueError) as error:
+        # The parameter that the sentence names or quotes, if any, has the better line.
+        named = next((name for name, value in parameters.items() if name in str(error) or repr(value) in str(error)), None)
+        raise refusal((*path, named) if named else path, str(error)) from error
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _hints(factory: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(factory)
+    except (NameError, TypeError):  # a user's annotations may name what is imported for type checkers only
+        return {}
+
+
+def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> Any:
+    """`value` as a parameter annotated `hint` takes it: numbers may be written as durations."""
+    wanted = set(get_args(hint)) or {hint}
+    if str in wanted or not wanted & {int, float}:
+        return value
+    if isinstance(value, str) and float in wanted:
+        try:
+            return duration(value)
+        except ElastreamError as error:
+            raise refusal(path, str(error)) from None
+    if isinstance(value, bool) or not isinstance(value, int | (float if float in wanted else int)):
+        raise refusal(path, f"{value!r} is not a {'number' if float in wanted else 'whole number'}")
+    return value

@@ -1,0 +1,48 @@
+"""What the leases of shared hosts cost, and which application owes how much of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elastream.model.cloud import Lease
+
+__all__ = ["Paid", "bill"]
+
+
+@dataclass(frozen=True)
+class Paid:
+    """One lease of a host, and who held it when: (application, from, until or None), oldest first."""
+
+    lease: Lease
+    spells: tuple[tuple[str, float, float | None], ...] = ()
+
+    def held_by(self, application: str, now: float) -> "Paid":
+        """The same with another holder from `now` on; empty: nobody."""
+        spells = tuple((who, start, now if end is None else end) for who, start, end in self.spells)
+        return Paid(self.lease, (*spells, (application, now, None)) if application else spells)
+
+
+def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
+    """Money that each application owes by `now` for `paid`; together the cost of the leases that somebody has held.
+
+    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit in which nobody
+    did is owed by whoever held it last, or first where nobody had yet.
+    """
+    owed: dict[str, float] = {}
+    for each in paid:
+        if not each.spells:
+            continue
+        lease = each.lease
+        start, unit = lease.since, lease.type.billing.unit
+        last = each.spells[0][0]
+        for number in range(lease.units(now)):
+            begin, end = start + number * unit, start + (number + 1) * unit
+            held: dict[str, float] = {}
+            for who, since, until in each.spells:
+                seconds = min(end, now if until is None else until) - max(begin, since)
+                if seconds > 0:
+                    held[who] = held.get(who, 0.0) + seconds
+            total = sum(held.values())
+            for who, seconds in (held or {last: 1.0}).items():
+                owed[who] = owed.get(who, 0.0) + lease.type.price * seconds / (total or 1.0)
+            last = next((who for who, since, _ in reversed(each.spells) if since < end), last)
+    return owed

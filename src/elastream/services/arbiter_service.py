@@ -1,0 +1,195 @@
+"""The arbiter of shared hosts over HTTP: applications claim, regions report, and each gets what is in force for it.
+
+Transport and nothing else: what is decided, and what is kept on disk, is `elastream.services.arbiter_node`'s. Bodies are
+checked at this edge; who calls is known by a token that all share, and an application by the key that it got when it
+joined. Both travel in headers: on a network that others can listen to, put TLS in front.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Header, Request, Response
+from fastapi.exceptions import RequestValidationError
+
+from elastream.model.errors import CloudError, ElastreamError, InputError
+from elastream.planning.sharing.messages import Claim, RegionReport
+from elastream.recording.lines import JournalProblem
+from elastream.services.arbiter_node import ArbiterNode, Standing, UnknownMember
+from elastream.services.serving import opens, refused
+
+if TYPE_CHECKING:
+    from starlette.types import Lifespan
+
+__all__ = ["arbiter_service", "serve"]
+
+LOG = logging.getLogger("elastream.managers")
+LARGEST = 16 * 2**20
+"""Bytes of a message beyond which it is not read: a hundred thousand hosts are some two million."""
+
+
+def arbiter_service(
+    node: ArbiterNode,
+    token: str | None = None,
+    *,
+    period: float = 0.0,
+    failed: Callable[[ElastreamError], None] = lambda error: None,
+) -> FastAPI:
+    """The arbiter as an application for a web server, with a round every `period` seconds; 0: only as messages come.
+
+    POST, PUT and DELETE of /applications/NAME join, claim and leave; PUT of /regions/NAME reports; GET of / shows who holds
+    what. All ask for `token`, where one is given. failed: called, once, when the journal cannot be written any more.
+    """
+    service = FastAPI(
+        title=f"arbiter {node.offer.name}",
+        lifespan=_rounds(node, period, failed),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+
+    @service.middleware("http")
+    async def door(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Who may not come in is refused before anything of a message is read."""
+        if token is not None and not opens(request.headers.get("authorization"), token):
+            return refused(401, "the token is wrong")
+        length = request.headers.get("content-length", "")
+        if request.method in ("POST", "PUT") and not (length.isdigit() and int(length) <= LARGEST):
+            return refused(413, f"a message says how long it is, and has at most {LARGEST} bytes")
+        return await proceed(request)
+
+    @service.exception_handler(UnknownMember)
+    async def unknown(_: Request, error: UnknownMember) -> Response:
+        return refused(410, str(error))
+
+    @service.exception_handler(CloudError)
+    @service.exception_handler(InputError)
+    async def denied(_: Request, error: ElastreamError) -> Response:
+        return refused(409, str(error))
+
+    @service.exception_handler(JournalProblem)
+    async def unwritten(_: Request, error: JournalProblem) -> Response:
+        failed(error)
+        return refused(503, str(error))
+
+    @service.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        return refused(422, f"malformed request: {_first_problem(error)}")
+
+    @service.get("/")
+    def show() -> dict[str, Any]:
+        return {"offer": asdict(node.offer), **_status(node)}
+
+    @service.post("/applications/{name}")
+    def join(name: str, body: Standing) -> dict[str, Any]:
+        return {"key": node.join(name, body), "offer": asdict(node.offer)}
+
+    @service.put("/applications/{name}")
+    def claim(name: str, body: Claim, key: Annotated[str, Header()] = "") -> dict[str, Any]:
+        if body.application != name:
+            raise InputError(f"a claim of {body.application!r} came for {name!r}")
+        return asdict(node.claim(body, key))
+
+    @service.delete("/applications/{name}")
+    def leave(name: str, key: Annotated[str, Header()] = "") -> dict[str, Any]:
+        node.leave(name, key)
+        return {}
+
+    @service.put("/regions/{name}")
+    def report(name: str, body: RegionReport) -> dict[str, Any]:
+        if body.region != name:
+            raise InputError(f"a report of {body.region!r} came for {name!r}")
+        return asdict(node.report(body))
+
+    return service
+
+
+def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, period: float = 0.5) -> None:
+    """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
+
+    Raises JournalProblem where the journal cannot be written any more: what is not on disk is not said.
+    """
+    import uvicorn
+
+    problems: list[ElastreamError] = []
+
+    def failed(error: ElastreamError) -> None:
+        problems.append(error)
+        server.should_exit = True
+
+    # The server ends in order, and then sends itself the signal again, to which the rest is to be deaf.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    service = arbiter_service(node, token, period=period, failed=failed)
+    server = uvicorn.Server(uvicorn.Config(service, log_level="error", access_log=False, timeout_graceful_shutdown=3))
+    server.run(sockets=[at])
+    if problems:
+        raise problems[0]
+
+
+def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError], None]) -> "Lifespan[FastAPI]":
+    """What the server does while it runs: a round every so often, as time passes though nobody speaks."""
+
+    async def rounds() -> None:
+        while True:
+            await asyncio.sleep(period)
+            try:
+                await asyncio.to_thread(node.round)
+            except ElastreamError as error:
+                LOG.exception("the arbiter cannot decide any more")
+                return failed(error)
+
+    @asynccontextmanager
+    async def deciding(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(rounds()) if period else None
+        yield
+        if task is not None:
+            task.cancel()
+
+    return deciding
+
+
+def _first_problem(error: RequestValidationError) -> str:
+    """What is wrong with a body, by its first field."""
+    first = error.errors()[0]
+    field = ".".join(str(step) for step in first["loc"] if step != "body")
+    if first["type"] == "json_invalid":
+        return "its body is no JSON"
+    if first["type"] == "missing":
+        return f"field {field!r} is missing" if field else "it has no body"
+    said = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"field {field!r}: {said}" if field else said
+
+
+def _status(node: ArbiterNode) -> dict[str, Any]:
+    """Who holds what, and who owes what."""
+    state = node.state
+    return {
+        "hosts": {
+            name: {
+                "kind": record.kind,
+                "region": record.region,
+                "tenure": record.tenure.value,
+                "owner": record.owner,
+                "why": record.why,
+            }
+            for name, record in state.hosts.items()
+        },
+        "applications": {
+            name: {
+                "priority": member.priority,
+                "minimum": member.minimum,
+                "holds": len(member.hosts),
+                "asks": len(member.asks),
+                "critical": member.critical,
+                "refused": member.refused,
+            }
+            for name, member in state.applications.items()
+        },
+        "regions": {name: {"hosts": len(party.hosts), "heard": party.heard} for name, party in state.regions.items()},
+        "bill": node.bill(),
+    }

@@ -1,0 +1,117 @@
+"""A region's end of the conversation with its arbiter, over HTTP: it reports, and gets the order that is in force.
+
+So nobody needs a server but the arbiter, and a message that is lost, late or doubled is made good by the next one.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter
+
+from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.planning.sharing.messages import RegionOrder, RegionReport
+from elastream.recording.lines import JournalProblem
+from elastream.services.region_node import RegionNode
+
+__all__ = ["RegionLink", "follow"]
+
+LOG = logging.getLogger("elastream.managers")
+FORM: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
+ANSWER_WITHIN = 5.0
+"""Seconds after which a message counts as lost."""
+
+
+class RegionLink:
+    """What a region has of its arbiter. May be closed and is a context manager.
+
+    url: where it serves. transport: another than the network, for tests.
+    """
+
+    def __init__(
+        self, url: str, token: str | None, *, timeout: float = ANSWER_WITHIN, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # A proxy of the surroundings must not get the token, nor hold a message back.
+        self._client = httpx.Client(headers=headers, timeout=timeout, transport=transport, trust_env=False)
+
+    def report(self, report: RegionReport) -> RegionOrder:
+        """Send a report; the order in force.
+
+        Raises EnvironmentProblem where no answer comes in time, and InputError where the arbiter refuses, with its reason.
+        """
+        try:
+            response = self._client.put(f"{self.url}/regions/{quote(report.region, safe='')}", json=asdict(report))
+        except httpx.HTTPError as error:
+            said = str(error) or type(error).__name__
+            raise EnvironmentProblem(f"the arbiter at {self.url} does not answer: {said}") from None
+        if response.status_code >= 500:
+            raise EnvironmentProblem(f"the arbiter at {self.url} fails: HTTP {response.status_code}")
+        try:
+            if response.status_code != 200:
+                raise InputError(f"the arbiter at {self.url} refuses: {response.json()['error']}")
+            return FORM.validate_json(response.content)
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"what answers at {self.url} is no arbiter (HTTP {response.status_code})") from None
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def __enter__(self) -> "RegionLink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def follow(
+    node: RegionNode,
+    link: RegionLink,
+    period: float,
+    *,
+    stopped: Callable[[float], bool],
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """Run a region manager: report, take the order, do it, wait, until `stopped(seconds to wait)` says so.
+
+    As long as the arbiter cannot be heard, the region goes on with its last grants, and logs that once. One that refuses
+    the very first report ends it (InputError): something is set up wrongly. Later it is a warning each time. A journal that
+    cannot be written ends it (JournalProblem).
+    """
+    silent, met, name = "", False, node.state.region.name
+    while True:
+        try:
+            order = link.report(node.report(clock()))
+            node.hear(order, clock())
+            for sentence in _refusals(order):
+                LOG.info("%s", sentence)
+            if order.term and (strays := node.strays()):
+                LOG.warning("leased, and on no order: %s", ", ".join(strays))
+            if silent:
+                LOG.warning("the arbiter at %s is heard again", link.url)
+            silent, met = "", True
+        except JournalProblem:
+            raise
+        except EnvironmentProblem as problem:
+            if not silent:
+                LOG.warning("%s; region %s goes on with its last grants", problem, name)
+            silent = str(problem)
+        except InputError as problem:
+            if not met:
+                raise
+            LOG.warning("%s; region %s goes on with its last grants", problem, name)
+        for sentence in node.act():
+            LOG.warning("%s; it is tried again", sentence)
+        if stopped(period):
+            return
+
+
+def _refusals(order: RegionOrder) -> list[str]:
+    """What its region requested in vain, and who refused it."""
+    said = [f"no more hosts in {order.region}: infrastructure manager: {order.refused}"] if order.refused else []
+    return said + [f"{host} stays: {manager}: {why}" for host, manager, why in order.kept]

@@ -1,0 +1,167 @@
+"""What is known of a plant's hosts: their leases, their executors, how busy they are. Reading only, from any thread.
+
+How they come and go is `hosts.py`'s, which is the only one that changes any of it.
+"""
+
+import math
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from elastream.clouds.provider import HostStatus, Provider
+from elastream.model.action import Action, Outcome, Status
+from elastream.model.cloud import TRANSITIONS, HostState, Lease, total_cost
+from elastream.spark.jvm.executors import Executor, Location
+
+__all__ = ["HostBook", "Known"]
+
+NAN = math.nan
+
+
+@dataclass
+class Known:
+    """What is known of a host beside its lease. provider: whose it is."""
+
+    provider: Provider
+    status: HostStatus | None = None
+    executor: Executor | None = None
+    reason: str = ""
+    leaving: bool = False
+    warming: str | None = None
+    warm: set[str] = field(default_factory=set)
+    settles_after: int | None = None
+    settled: bool = False
+    fenced: str | None = None
+    fenced_batch: int = 0
+    waiting_since: float = 0.0
+    busy: deque[tuple[float, float]] = field(default_factory=deque)
+    milestones: dict[str, float] = field(default_factory=dict)
+
+
+class HostBook:
+    """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run."""
+
+    def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
+        self._provider, self._clock = provider, clock
+        self._lock = threading.RLock()
+        self._leases: dict[str, Lease] = {}
+        self._known: dict[str, Known] = {}
+
+    @property
+    def provider(self) -> Provider:
+        """Where hosts are leased."""
+        return self._provider
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """Every lease by host name, ended ones too."""
+        with self._lock:
+            return dict(self._leases)
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """Hosts that take tasks."""
+        return tuple(name for name, lease in self.leases.items() if lease.state is HostState.RUNNING)
+
+    @property
+    def leased(self) -> tuple[str, ...]:
+        """Active hosts that were leased here, not found in the session."""
+        with self._lock:
+            return tuple(name for name, lease in self._leases.items() if lease.active and self._is_leased(name))
+
+    @property
+    def settled(self) -> bool:
+        """Whether no host is on its way in or out."""
+        resting = (HostState.RUNNING, HostState.RELEASED, HostState.LOST)
+        return all(lease.state in resting for lease in self.leases.values())
+
+    @property
+    def next_number(self) -> int:
+        """A number such that no host is called `h` and that, or more."""
+        with self._lock:
+            return 1 + max((int(name[1:]) for name in self._leases if re.fullmatch(r"h\d+", name)), default=0)
+
+    def state(self, host: str) -> HostState | None:
+        """Where a host is in its life; None where there is no such host."""
+        lease = self.leases.get(host)
+        return None if lease is None else lease.state
+
+    def expect(self, action: Action, host: str, *states: HostState) -> Outcome | None:
+        """The refusal of `action` where `host` is in none of `states`, or is not there at all; None where it may go on."""
+        state = self.state(host)
+        if state is None:
+            return Outcome(action, Status.REFUSED, f"there is no host {host!r}")
+        return None if state in states else Outcome(action, Status.REFUSED, f"host {host!r} is {state}")
+
+    def reason(self, host: str) -> str:
+        """Why a host waits or is lost, in a sentence; empty where there is nothing to say."""
+        with self._lock:
+            known = self._known[host]
+            return known.reason or (known.status.reason if known.status is not None else "")
+
+    def milestones(self, host: str) -> Mapping[str, float]:
+        """When (seconds of the run) it was leased, spawned, its executor registered and warm, as far as it came."""
+        return dict(self._known[host].milestones)
+
+    def cost(self, now: float) -> float:
+        """Money owed by `now`: as the provider says where it does the sums, else what the leases cost."""
+        owed = self._provider.owed()
+        return total_cost(self.leases.values(), now) if owed is None else owed
+
+    def executor(self, host: str) -> Executor | None:
+        """The executor of a host that is leased, where one has registered."""
+        with self._lock:
+            lease = self._leases.get(host)
+            return self._known[host].executor if lease is not None and lease.active else None
+
+    def host_of(self) -> Mapping[str, str]:
+        """Host by executor, of those that are there."""
+        with self._lock:
+            found = ((self._known[name].executor, name) for name, lease in self._leases.items() if lease.active)
+            return {executor.id: name for executor, name in found if executor is not None}
+
+    def target(self, host: str) -> Location | None:
+        """The executor of a host that takes tasks."""
+        executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
+        return None if executor is None else Location(executor.host, executor.id)
+
+    def address(self, host: str) -> str:
+        """Address of a host's executors; empty where that is not known."""
+        with self._lock:
+            known = self._known[host]
+            if known.status is not None and known.status.address:
+                return known.status.address
+            return known.executor.host if known.executor is not None else ""
+
+    def status(self, host: str) -> HostStatus | None:
+        """What its provider said of a host last."""
+        return self._known[host].status
+
+    def describe(self, host: str) -> str:
+        """A host as people know it."""
+        known = self._known.get(host)
+        executor = known.executor if known is not None else None
+        return host if executor is None else f"executor {executor.id} ({executor.host})"
+
+    def use(self, host: str) -> float:
+        """Fraction of a host's slots that its tasks took, mean over BUSY_WINDOW; unknown until it was seen twice."""
+        with self._lock:
+            busy, slots = self._known[host].busy, self._leases[host].type.slots
+            if len(busy) < 2:
+                return NAN
+            (since, before), (now, after) = busy[0], busy[-1]
+            return min(1.0, (after - before) / (now - since) / slots) if now > since else NAN
+
+    def leaving(self, host: str) -> bool:
+        """Whether Spark gives `host` nothing new, so that no cancelled drain brings it back."""
+        return host in self._known and self._known[host].leaving
+
+    def _is_leased(self, name: str) -> bool:
+        return self._known[name].provider is self._provider and "lease" in self._known[name].milestones
+
+    def _to(self, host: str, state: HostState) -> None:
+        # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.
+        if state in TRANSITIONS[self._leases[host].state]:
+            self._leases[host] = self._leases[host].to(state, self._clock())

@@ -1,0 +1,307 @@
+"""The hosts of a plant on Spark, leased or found in the session: how each comes, works and goes.
+
+A host is what a `Provider` leases, with the executor that Spark runs there. In a session that somebody else opened,
+executors that nobody leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`:
+
+    REQUESTED -> STARTING   its provider has begun to start it
+    REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
+    STARTING  -> RUNNING    its executor has registered and is warm; an executor that was found is both
+    STARTING  -> LOST       no executor registered within START_LIMIT
+    RUNNING   -> DRAINING   a drain, or Spark gives its executor nothing new: it is being decommissioned, or is excluded
+    DRAINING  -> RUNNING    the drain was cancelled, or Spark uses its executor again
+    STARTING, RUNNING, DRAINING -> RELEASING   a release
+    RELEASING -> RELEASED   it is gone, as its provider says
+    any       -> LOST       its provider says that it is gone, or refused it
+
+There is one way out for every host: once it holds nothing, or patience ends, its executor is fenced, so that it gets no
+further task; GRACE_BATCHES later, when nothing that it wrote is needed any more, or when patience ends again, its provider
+is asked to end it. Patience is GRACE_LIMIT, and IDLE_LIMIT while no batch is under way.
+
+One thread calls `look` and `step`, in turn. `look` only sees (and warms new executors up); `step` acts. All other methods
+are cheap and may be called from any thread.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from elastream.clouds.provider import HostStatus, Phase, Provider, RunState
+from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.errors import in_one_line
+from elastream.spark.hosts.book import HostBook, Known
+from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.jvm.executors import Executor, Executors, newest_by_address
+
+__all__ = ["GRACE_BATCHES", "GRACE_LIMIT", "SETTLING_BATCHES", "START_LIMIT", "Hosts"]
+
+log = logging.getLogger(__name__)
+
+START_LIMIT = 90.0
+"""Seconds a host may take to register an executor before it is given up as lost, or three times what its type says; a cold
+laptop needs about 15."""
+SETTLING_BATCHES = 3
+"""Batches after which a host that takes tasks is reported as settled: in its first ones it still compiles what it runs."""
+GRACE_BATCHES = 2
+"""Batches that must end between a host's last task and its end: the one under way, and one that surely began after."""
+GRACE_LIMIT = 20.0
+"""Seconds that a releasing host waits for batches to end: one may be far longer than usual, or its query be at fault."""
+IDLE_LIMIT = 3.0
+"""The same where no batch is under way."""
+BUSY_WINDOW = 15.0
+"""Seconds that an executor's use is averaged over: tasks count when they end."""
+
+
+class Hosts(HostBook):
+    """All hosts so far, ended ones too.
+
+    provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
+    new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
+    nobody leased, and gives them back; None in a session that has only those leased here.
+    """
+
+    def __init__(
+        self,
+        executors: Executors,
+        provider: Provider,
+        clock: Callable[[], float],
+        *,
+        fence: Callable[[str], None],
+        warm: Callable[[Executor], None] | None = None,
+        session: SessionExecutors | None = None,
+    ) -> None:
+        super().__init__(provider, clock)
+        self._executors, self._session = executors, session
+        self._fence, self._warm = fence, warm
+        self._listed: dict[Provider, Mapping[str, HostStatus]] = {}
+        self._ever: set[str] = set()  # executors that have been some host's
+        self._kept: set[str] = set()
+        self._critical = False
+        self._reported = RunState()
+        self._last_start = 0.0
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def lease(self, host: str, type: HostType) -> None:
+        """Request a host; raises what the provider raises, the host then is LOST."""
+        with self._lock:
+            self.adopt(host, type, self._clock())
+            try:
+                self._provider.lease({host: type})
+            except Exception as error:
+                self._lose(host, in_one_line(error))
+                raise
+            self._see_start(host, self._provider.hosts().get(host))
+
+    def adopt(self, host: str, type: HostType, since: float) -> None:
+        """Take over a host that was requested from the provider at `since`, before there was a session."""
+        with self._lock:
+            self._leases[host] = Lease(host, type, since)
+            self._known[host] = Known(self._provider, milestones={"lease": since})
+
+    def drain(self, host: str) -> None:
+        """RUNNING to DRAINING."""
+        with self._lock:
+            self._to(host, HostState.DRAINING)
+
+    def cancel_drain(self, host: str) -> None:
+        """DRAINING to RUNNING."""
+        with self._lock:
+            self._to(host, HostState.RUNNING)
+
+    def release(self, host: str) -> None:
+        """To RELEASING: it ends as soon as nothing depends on it; at once where it never began to start."""
+        with self._lock:
+            if self._leases[host].state is HostState.REQUESTED:
+                self._withdraw(host)
+            else:
+                self._to(host, HostState.RELEASING)
+            self._known[host].waiting_since = self._clock()
+
+    def keep(self, host: str) -> None:
+        """Tell the provider that a recalled host is not left, as nothing else could do its work."""
+        with self._lock:
+            self._kept.add(host)
+
+    @property
+    def recalled(self) -> tuple[str, ...]:
+        """Hosts that their owner wants back, that are not on their way yet, and that are not kept."""
+        staying = (HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING)
+        with self._lock:
+            return tuple(
+                name
+                for name, known in self._known.items()
+                if known.status is not None and known.status.recalled
+                if self._leases[name].state in staying and name not in self._kept
+            )
+
+    def critical(self, now: bool) -> None:
+        """Note for the provider whether the service level is missed."""
+        with self._lock:
+            self._critical = now
+
+    def close(self) -> None:
+        """Every lease ends now; the hosts are their provider's to end."""
+        with self._lock:
+            for name, lease in self._leases.items():
+                if lease.active:
+                    # A host that never started goes straight to its end: `_to` skips what the table does not know.
+                    for state in (HostState.RELEASING, HostState.RELEASED):
+                        self._to(name, state)
+
+    # -- the one thread ------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See what became of every host. Raises what the provider and the session raise, with nothing changed."""
+        seen = self._executors.look()
+        with self._lock:
+            providers: list[Provider] = [self._provider]
+            if self._session is not None and self._session is not self._provider:
+                self._session.beside(sum(self._is_leased(n) for n, lease in self._leases.items() if lease.there))
+                providers.append(self._session)
+            self._listed = {provider: provider.hosts() for provider in providers}
+            addresses = newest_by_address(seen)
+            for name, lease in list(self._leases.items()):
+                if lease.active:
+                    self._see(name, seen, addresses)
+            if self._session is not None:
+                for executor in seen.values():
+                    if executor.id not in self._ever:
+                        self._find(self._session, executor)
+
+    def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+        """Do what is due. batch: rounds of batches that ended; idle: none is under way; holds: whether one has state."""
+        with self._lock:
+            for name, lease in list(self._leases.items()):
+                known = self._known[name]
+                match lease.state:
+                    case HostState.REQUESTED:
+                        waited = self._clock() - max(lease.since, self._last_start)
+                        if self.usable and waited > known.provider.terms.patience:
+                            known.reason = f"withdrawn: nothing started for {waited:.0f} s"
+                            self._withdraw(name)
+                    case HostState.STARTING:
+                        self._last_start = self._clock()
+                        limit = max(START_LIMIT, 3 * lease.type.start)
+                        if self._clock() - lease.history[-1][0] > limit:
+                            self._lose(name, f"no executor registered within {limit:.0f} s")
+                    case HostState.RUNNING | HostState.DRAINING:
+                        self._settle(known, batch)
+                    case HostState.RELEASING:
+                        self._give_back(name, known, batch, idle, holds)
+            self._release_ended()
+            self._report(holds)
+
+    # -- under the lock: seeing ----------------------------------------------------------------------------------------
+
+    def _see(self, name: str, seen: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
+        known = self._known[name]
+        status = known.status = self._listed[known.provider].get(name)
+        if status is None or status.phase is Phase.GONE:
+            reason = "its provider does not know it" if status is None else status.reason
+            known.executor = None
+            if self._leases[name].state is HostState.RELEASING:
+                self._to(name, HostState.RELEASED)
+            else:
+                self._lose(name, reason)
+            return
+        if not status.recalled:
+            self._kept.discard(name)
+        self._see_start(name, status)
+        waits = self._leases[name].state is HostState.REQUESTED
+        self._leases[name] = replace(self._leases[name], note=status.reason if waits or status.recalled else "")
+        executor = known.executor = seen.get(status.executor) if status.executor else addresses.get(status.address)
+        if executor is not None:
+            self._follow(name, known, executor)
+
+    def _see_start(self, name: str, status: HostStatus | None) -> None:
+        if status is not None and status.there and self._leases[name].state is HostState.REQUESTED:
+            self._known[name].milestones["spawned"] = self._clock()
+            self._to(name, HostState.STARTING)
+
+    def _follow(self, name: str, known: Known, executor: Executor) -> None:
+        """Take in how the executor of a host does."""
+        now = self._clock()
+        self._ever.add(executor.id)
+        known.milestones.setdefault("registered", now)
+        if self._leases[name].state is HostState.STARTING and self._is_warm(known, executor):
+            known.milestones["warm"] = now
+            self._to(name, HostState.RUNNING)
+        known.busy.append((now, executor.busy))
+        while len(known.busy) > 2 and known.busy[1][0] <= now - BUSY_WINDOW:
+            known.busy.popleft()
+        if executor.leaving != known.leaving and self._leases[name].state is not HostState.RELEASING:
+            known.leaving = executor.leaving
+            self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
+
+    def _find(self, session: SessionExecutors, executor: Executor) -> None:
+        """Take in an executor that nobody leased."""
+        name, now = f"h{self.next_number}", self._clock()
+        slots = executor.slots
+        kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))
+        session.adopt(name, executor.id, kind)
+        self._leases[name] = Lease(name, kind, now).to(HostState.STARTING, now).to(HostState.RUNNING, now)
+        self._known[name] = known = Known(session, executor=executor)
+        self._follow(name, known, executor)
+
+    def _is_warm(self, known: Known, executor: Executor) -> bool:
+        """Whether an executor is warm; begins to warm it up where it is not."""
+        if self._warm is None or executor.id in known.warm:
+            return True
+        if known.warming != executor.id:
+            known.warming = executor.id
+            threading.Thread(target=self._warm_up, args=(self._warm, known, executor), name="warm-up", daemon=True).start()
+        return False
+
+    @staticmethod
+    def _warm_up(warm: Callable[[Executor], None], known: Known, executor: Executor) -> None:
+        try:
+            warm(executor)
+        except Exception:
+            # A cold executor is slow, not wrong; a dead one shows at the next look.
+            log.warning("executor %s at %s could not be warmed up", executor.id, executor.host, exc_info=True)
+        finally:
+            known.warm.add(executor.id)
+
+    # -- under the lock: acting ----------------------------------------------------------------------------------------
+
+    def _settle(self, known: Known, batch: int) -> None:
+        if known.settles_after is None:
+            known.settles_after = batch + SETTLING_BATCHES
+        known.settled = known.settled or batch > known.settles_after
+
+    def _give_back(self, name: str, known: Known, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
+        executor = known.executor
+        tired = self._clock() - known.waiting_since > (IDLE_LIMIT if idle else GRACE_LIMIT)
+        if executor is not None and known.fenced != executor.id:
+            if tired or not holds(name):
+                self._fence(executor.id)
+                known.fenced, known.fenced_batch, known.waiting_since = executor.id, batch, self._clock()
+        elif executor is None or tired or batch - known.fenced_batch >= GRACE_BATCHES:
+            known.provider.release([name])
+
+    def _release_ended(self) -> None:
+        """Release what providers still list although its lease has ended: hosts that are lost, or were refused."""
+        for provider, listed in self._listed.items():
+            ended = [name for name in listed if name in self._leases and not self._leases[name].active]
+            if ended:
+                provider.release(ended)
+
+    def _report(self, holds: Callable[[str], bool]) -> None:
+        works = (HostState.RUNNING, HostState.DRAINING, HostState.RELEASING)
+        ready = {name for name, lease in self._leases.items() if lease.state in works and self._is_leased(name)}
+        settled = {name for name in ready if self._known[name].settled}
+        holding = {name for name in ready if holds(name)}
+        state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._kept), self._critical)
+        if state != self._reported:
+            self._provider.report(state)
+            self._reported = state
+
+    def _withdraw(self, name: str) -> None:
+        self._to(name, HostState.RELEASED)
+        self._known[name].provider.release([name])
+
+    def _lose(self, name: str, reason: str) -> None:
+        self._known[name].reason = reason
+        self._to(name, HostState.LOST)
+        log.warning("host %s is lost: %s", name, reason)

@@ -1,0 +1,99 @@
+"""Probes what Autopilot can do in an existing session, and describes each missing capability in a sentence.
+
+The probe leaves no trace in the session. A missing capability disables only the parts that need it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from elastream.clouds.provider import lacks_as_provider
+from elastream.model.errors import EnvironmentProblem, in_one_line
+from elastream.model.units import duration
+from elastream.spark.jvm.allocation import UNLIMITED
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.gateway import jvm_of
+
+__all__ = ["Capabilities", "probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Available capabilities, with a sentence in `lacking` for each missing one.
+
+    driver: access to the driver; None: nothing can be observed, hence nothing done. task_loads: access to the loads of
+    tasks; None: no partition is moved. asks: whether executors can be requested and released. leases: whether the provider
+    can be used. slots: concurrent tasks of an executor, 0 if unknown. allowed: executors that Spark may have now.
+    """
+
+    driver: DriverSide | None
+    task_loads: TaskLoads | None = None
+    asks: bool = False
+    leases: bool = False
+    slots: int = 0
+    allowed: int = UNLIMITED
+    lacking: tuple[str, ...] = ()
+
+
+def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
+    """Probe `spark`, and whether `provider` can lease hosts."""
+    lacking: list[str] = []
+    session: Any = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return Capabilities(
+            None, lacking=("autopilot does nothing: it needs a classic session, and this one is Spark Connect",)
+        )
+    try:
+        driver = DriverSide(spark)
+        session.streams().stateStoreCoordinator()
+    except (EnvironmentProblem, Py4JError, TypeError, OSError) as error:
+        return Capabilities(None, lacking=(f"autopilot does nothing: {in_one_line(error)}",))
+    task_loads = None
+    try:
+        task_loads = TaskLoads(spark)
+    except EnvironmentProblem as error:
+        lacking.append(f"state partitions are not moved: {error}")
+    if _setting(spark, "spark.locality.wait") in (0.0, None):
+        lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
+                       " partitions do not stay where they are put")  # fmt: skip
+    asks = _asks(spark, lacking)
+    lacks = "" if provider is None else lacks_as_provider(provider)
+    leases = provider is not None and not lacks
+    if lacks:
+        lacking.append(f"hosts cannot be leased: {lacks}")
+    slots = int(_conf(spark, "spark.executor.cores") or 0)
+    return Capabilities(driver, task_loads, asks, leases, slots, _allowed(spark), tuple(lacking))
+
+
+def _asks(spark: SparkSession, lacking: list[str]) -> bool:
+    context: Any = spark.sparkContext._jsc
+    jvm = jvm_of(spark)
+    backend = context.sc().schedulerBackend()
+    client = jvm.java.lang.Class.forName("org.apache.spark.ExecutorAllocationClient")
+    if not client.isInstance(backend):
+        lacking.append(f"{spark.sparkContext.master} has a single executor, the driver: there is nothing to balance")
+        return False
+    for setting in ("spark.dynamicAllocation.enabled", "spark.streaming.dynamicAllocation.enabled"):
+        if (_conf(spark, setting) or "").lower() == "true":
+            lacking.append(f"{setting} is on: Spark requests and releases executors itself, autopilot does not")
+            return False
+    return True
+
+
+def _allowed(spark: SparkSession) -> int:
+    """Executors that Spark may have: unlimited on a Standalone cluster; elsewhere the number requested at its start."""
+    if str(spark.sparkContext.master).startswith(("spark://", "local-cluster")):
+        return UNLIMITED
+    return int(_conf(spark, "spark.executor.instances") or 2)  # Spark's default
+
+
+def _conf(spark: SparkSession, name: str) -> str | None:
+    found: str | None = spark.sparkContext.getConf().get(name)
+    return found
+
+
+def _setting(spark: SparkSession, name: str) -> float | None:
+    text = _conf(spark, name) or "3s"  # Spark's default
+    return duration(float(text) / 1e3 if text.isdigit() else text)

@@ -1,0 +1,227 @@
+"""The one thread that acts by itself: it moves state partitions, steps hosts, and lets go what leaves.
+
+An action takes time - a move lands with a batch, a host comes and goes in seconds - and `apply` returns at once: it notes
+what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it. What the mover does, and when:
+
+    a batch ended of a query with migrations under way    their life goes on (`Placing.batch_ended`), right after the end
+    tasks report that they ran elsewhere than planned, or
+    another process wrote the plan                        a migration begins (`Placing.follow`)
+    a host drains or is released and holds tasks          they are wanted on the others, the heaviest first
+    its owner recalls a host                              it is released; kept where nothing else could do its work
+    a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
+    a pass failed                                         its traceback is logged; FAULTS in a row sound an alarm
+    the thread dies                                       an alarm sounds, which stands in every observation
+
+Who may call what: `held`, `ran`, `empty`, `wake`, `weigh` and `close` are called from any thread. `Query.look` and all else
+that `observe` does runs in the thread of the loop, and changes nothing but what is known. Once a plant has begun, only the
+mover calls `Hosts.look`, `Hosts.step`, `Placing.batch_ended` and `Placing.follow`.
+
+While nothing moves and no host comes or goes it looks once a second at most, and less often where looking is dear: it
+takes SHARE of a core. While something moves it waits for the ends of batches with one call to the driver a look.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from elastream.model.action import Outcome, ReleaseHost, TaskId
+from elastream.model.alarms import AlarmedThread, Alarms
+from elastream.model.cloud import HostState
+from elastream.model.errors import ElastreamError
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.running import RunningQuery, running_queries
+from elastream.spark.jvm.session import session_stopped
+from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.query import Query
+from elastream.spark.telemetry.rounds import Rounds
+
+__all__ = ["STEP", "Mover"]
+
+STEP, LONG_STEP, RECENTLY = 0.05, 1.0, 10.0
+"""Seconds between two looks for the end of a batch, while tasks wait to be moved: what such an end may go unnoticed for
+(the T_W of N-Storm). The longer ones where no batch has ended for the last RECENTLY seconds."""
+HOST_STEP, CALM = 0.25, 1.0
+"""Seconds between two looks at the hosts, which cost a few calls each: while one comes or goes, and otherwise. The latter
+is also the time from one look into the plan to the next, for what other processes wrote there (N-Storm's T_S)."""
+SHARE = 0.01
+"""Cores that looking may take while nothing moves: one fifth of what all of Autopilot may."""
+NEXT_TO_NOTHING = 1e-9
+"""Stands for the load of a task of which none is known: such tasks are spread by their number."""
+FAULTS = 5
+"""Passes in a row that fail before an alarm sounds: a query that stops, or a host that goes, makes one or two fail."""
+ENDING = 10.0
+"""Seconds that `close` waits for the thread."""
+
+log = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """The queries whose partitions are moved."""
+
+    @property
+    def live(self) -> Sequence[Query]:
+        """Those that run."""
+        ...
+
+
+class Mover:
+    """Moves the state partitions of `queries` between `hosts`, by way of `placing`; `start` it and `close` it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        driver: DriverSide,
+        queries: Running,
+        hosts: Hosts,
+        placing: Placing,
+        clock: Callable[[], float],
+        alarms: Alarms,
+    ) -> None:
+        self._spark, self._driver = spark, driver
+        self._queries, self._hosts, self._placing = queries, hosts, placing
+        self._clock, self._alarms = clock, alarms
+        self._release: Callable[[ReleaseHost], Outcome]
+        self._acts = False
+        self._weights: Mapping[TaskId, float] = {}
+        placing.benefit = self._load_of
+        self._ended: dict[str, int] = {}
+        self._rounds = Rounds()
+        self._last_end = -RECENTLY
+        self._next_look = 0.0
+        self._faults = 0
+        self._closing, self._woken = threading.Event(), threading.Event()
+        self._thread = AlarmedThread(alarms, "elastream-mover", self._run)
+
+    def start(self, release: Callable[[ReleaseHost], Outcome], *, acts: bool = True) -> None:
+        """Begin. release: does that action. acts: whether anything is moved or stepped; hosts are looked at in any case."""
+        self._release, self._acts = release, acts
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at once: something is wanted."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Move and step nothing any more; returns when the thread has ended, or after ENDING seconds."""
+        self._closing.set()
+        self._woken.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(ENDING)
+        self._placing.close()
+
+    def weigh(self, weights: Mapping[TaskId, float]) -> None:
+        """Take the cores that tasks keep busy: of moves that wait for their turn the heaviest task's goes first."""
+        self._weights = weights
+
+    def ran(self) -> dict[TaskId, str]:
+        """Host that each task ran on last, where both are known."""
+        host_of = self._hosts.host_of()
+        return {task: host_of[at.executor] for task, at in self._placing.where().items() if at.executor in host_of}
+
+    def held(self) -> dict[TaskId, str]:
+        """The same, with migrations under way counted as done."""
+        return self.ran() | dict(self._placing.wanted())
+
+    def empty(self, host: str) -> None:
+        """Want everything on `host` elsewhere, the heaviest first, always where it leaves the least load a core."""
+        held, leases = self.held(), self._hosts.leases
+        others = [name for name in self._hosts.usable if name != host]
+        leaving = sorted((t for t, where in held.items() if where == host), key=lambda t: (-self._load_of(t), t))
+        if not others or not leaving:
+            return
+        power = {name: leases[name].type.cores * leases[name].type.speed for name in others}
+        load = dict.fromkeys(others, 0.0)
+        for task, where in held.items():
+            if where in load:
+                load[where] += self._load_of(task) or NEXT_TO_NOTHING
+        wishes: dict[TaskId, str] = {}
+        for task in leaving:
+            weight = self._load_of(task) or NEXT_TO_NOTHING
+            target = min(others, key=lambda name: ((load[name] + weight) / power[name], name))
+            load[target] += weight
+            wishes[task] = target
+        self._placing.want_all(wishes, f"{self._hosts.describe(host)} is leaving")
+        self.wake()
+
+    def _load_of(self, task: TaskId) -> float:
+        return self._weights.get(task, 0.0)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.0
+        while True:
+            self._woken.wait(pause)
+            self._woken.clear()
+            if self._closing.is_set():
+                return
+            try:
+                pause = self.step()
+            except Exception as error:
+                if self._closing.is_set() or session_stopped(self._spark):
+                    return  # there is nothing left to move
+                # A query that has just stopped, or a host that has just gone, answers with an error: the next pass tells.
+                if not isinstance(error, Py4JError | PySparkException | ElastreamError | OSError):
+                    raise
+                self._failed(error)
+                pause = CALM
+            else:
+                self._faults = 0
+                self._alarms.clear("moves")
+
+    def _failed(self, error: Exception) -> None:
+        self._faults += 1
+        log.log(logging.WARNING if self._faults == 1 else logging.DEBUG, "a pass of the mover failed", exc_info=error)
+        if self._faults == FAULTS:
+            said = f"state partitions and hosts are stuck: {FAULTS} passes of the mover failed in a row"
+            self._alarms.sound("moves", said, error)
+
+    def step(self) -> float:
+        """Do what there is to do; seconds until the next pass is due. Called by the thread, and by tests instead of it."""
+        now, spent = self._clock(), self._driver.cpu_seconds()
+        due = now >= self._next_look
+        waiting = {task.operator for task in self._placing.wanted()}
+        running = {each.id: each for each in running_queries(self._driver, self._spark)} if waiting or due else {}
+        if waiting:
+            self._follow_batches(running, waiting)
+        if due:
+            self._look_around(running)
+            spent = self._driver.cpu_seconds() - spent
+            self._next_look = now + (max(CALM, spent / SHARE) if self._hosts.settled else HOST_STEP)
+        until = max(STEP, self._next_look - self._clock())
+        if not self._placing.wanted():
+            return until
+        return min(until, STEP if self._clock() - self._last_end < RECENTLY else LONG_STEP)
+
+    def _follow_batches(self, running: Mapping[str, RunningQuery], waiting: set[str]) -> None:
+        for query in self._queries.live:
+            if query.id not in running or waiting.isdisjoint(query.operators):
+                continue
+            batch = running[query.id].batch
+            if batch != self._ended.get(query.id):
+                self._ended[query.id], self._last_end = batch, self._clock()
+                self._placing.batch_ended(query.operators, batch, self._hosts.target)
+
+    def _look_around(self, running: Mapping[str, RunningQuery]) -> None:
+        self._hosts.look()
+        if not self._acts:
+            return
+        self._placing.adopt()
+        self._placing.follow(self._hosts.target)
+        for host in self._hosts.recalled:
+            # Its owner has the last word on who may use it, whatever the policy makes of it.
+            if not self._release(ReleaseHost(host, why="its owner wants it back")).succeeded:
+                self._hosts.keep(host)
+        for name, lease in self._hosts.leases.items():
+            if lease.state in (HostState.DRAINING, HostState.RELEASING):
+                self.empty(name)  # again and again: a move may have been dropped, or a task have been run there since
+        mine = [running[query.id] for query in self._queries.live if query.id in running]
+        self._rounds.look({each.id: each.batch for each in mine}, {each.id for each in mine if each.idle})
+        occupied = set(self.ran().values())
+        self._hosts.step(batch=self._rounds.count, idle=all(each.idle for each in mine), holds=occupied.__contains__)

@@ -1,0 +1,189 @@
+"""One streaming query as it is seen from outside, whoever wrote it: its batches, stages with state, what partitions take.
+
+Two calls to the driver a look, whatever the query does in between; three where traffic is measured. A query is known by its
+id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.gateway import Java, java_session
+from elastream.spark.jvm.state_partitions import StatePartitions
+from elastream.spark.jvm.stateful import StatefulStage, stateful_stages
+from elastream.spark.placement.placing import Placing
+from elastream.spark.telemetry.batches import Batch, read_batch
+from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad
+from elastream.spark.telemetry.tasks import TaskWatch
+from elastream.spark.telemetry.traffic import Traffic
+
+__all__ = ["Instruments", "Query"]
+
+NAN = float("nan")
+REMEMBERED = 20
+"""Batches that rates and intervals are taken over."""
+RECENT = 7
+"""Batches that a latency is taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What queries of one session are seen through; `placing` takes where their tasks are.
+
+    task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: takes who
+    sends whom how much; None where nobody wants to know. caught_up: batches of a query whose tasks one look reads, at most.
+    """
+
+    spark: SparkSession
+    driver: DriverSide
+    placing: Placing
+    task_loads: TaskLoads | None = None
+    traffic: Traffic | None = None
+    caught_up: int = 1
+
+
+class Run(NamedTuple):
+    """One run of a query, with the names that PySpark has for its ids."""
+
+    id: str
+    runId: str
+
+
+class Query:
+    """One query through all its runs. Its stages with state are attached to the placing of `instruments`.
+
+    called: what the tasks of its stages have as their operator, upstream first, by default `"name/stage"`; of a stage
+    without such a name nothing is known and nothing is moved.
+    """
+
+    def __init__(
+        self,
+        instruments: Instruments,
+        query_id: str,
+        name: str,
+        called: Callable[[Sequence[StatefulStage]], Sequence[str]] | None = None,
+    ) -> None:
+        self.id, self.name = query_id, name
+        self._with = instruments
+        self._called = called or (lambda stages: [f"{name}/{stage.name}" for stage in stages])
+        self.run_id: str | None = None
+        self.runs = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._execution: Java = None
+        self.stages: dict[str, StatefulStage] | None = None
+        self.batches: deque[Batch] = deque(maxlen=200)
+        self._windows: dict[str, LoadWindow] = {}
+        self._names: dict[int, str] = {}
+        self._tasks: TaskWatch | None = None
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The stages with state by the names that their tasks have, upstream first."""
+        return tuple(self.stages or ())
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest batch seen, -1 before the first."""
+        return self.batches[-1].id if self.batches else -1
+
+    def run(self, run_id: str) -> None:
+        """The query runs as `run_id`: forget an earlier run."""
+        if run_id != self.run_id:
+            self.end()
+            self.run_id = run_id
+            self.runs += 1
+
+    def end(self) -> None:
+        """The run is over; the query may come back."""
+        for operator in self.operators:
+            self._with.placing.detach(operator)
+        if self._with.traffic is not None:
+            self._with.traffic.forget(self.name)
+        self.run_id = None
+        self._forget()
+
+    def look(self) -> tuple[Batch, ...]:
+        """Fetch what is new; the batches that ended since the last look."""
+        if self._execution is None:
+            wrapper = java_session(self._with.spark).streams().get(self.id)
+            if wrapper is None:
+                return ()
+            self._execution = wrapper.streamingQuery()
+        if self.stages is None:
+            self._find_stages()
+        rows = self._with.driver.ask("batches", self._execution, self.newest)
+        for row in reversed(rows):
+            self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None))
+        if self._tasks is not None:
+            loads = self._tasks.poll(self._with.caught_up)
+            for load in loads:
+                if load.ranks and load.ranks[0] in self._names:
+                    self._take(self._names[load.ranks[0]], load)
+            if self._with.traffic is not None:
+                self._with.traffic.take(self.name, self._names, loads)
+        return tuple(self.batches)[-len(rows) :] if rows else ()
+
+    def interval(self, now: float) -> float:
+        """Seconds from one batch to the next at epoch second `now`; NaN until two have been seen."""
+        recent = self._recent(REMEMBERED)
+        if len(recent) < 2:
+            return NAN
+        first, last = recent[0], recent[-1]
+        return max((last.start - first.start) / (len(recent) - 1), now - last.end, 1e-3)
+
+    def rate(self, now: float) -> float:
+        """Records/s taken, mean over the batches remembered."""
+        rows = [batch.rows for batch in self._recent(REMEMBERED)]
+        return float(np.mean(rows)) / self.interval(now) if len(rows) > 1 else NAN
+
+    def longest_latency(self, now: float) -> float:
+        """Seconds that the oldest record of a recent batch took at most, if it came when the batch before was planned.
+
+        A record that comes just then waits for the whole interval and for its own batch. Where a source holds records back
+        it is older; that shows as what the source is behind.
+        """
+        return self.interval(now) + max((batch.seconds for batch in self._recent(RECENT)), default=NAN)
+
+    def mean_latency(self, now: float) -> float:
+        """Seconds that a record of a recent batch took at most on average, whenever in the interval before it came."""
+        recent = [batch for batch in self._recent(RECENT) if batch.rows]
+        if len(self.batches) < 2 or not recent:
+            return NAN
+        seconds = np.average([batch.seconds for batch in recent], weights=[batch.rows for batch in recent])
+        return self.interval(now) + float(seconds)
+
+    def loads(self, now: float) -> dict[str, PartitionLoads]:
+        """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""
+        nothing, stages = LoadWindow(), self.stages or {}
+        return {name: self._windows.get(name, nothing).loads(each.partitions, now) for name, each in stages.items()}
+
+    def _recent(self, count: int) -> Sequence[Batch]:
+        return list(self.batches)[-count:]
+
+    def _find_stages(self) -> None:
+        stages = stateful_stages(self._with.driver, self._execution)
+        if stages is None:
+            return
+        self.stages = dict(zip(self._called(stages), stages, strict=False))
+        assert self.run_id is not None
+        run = Run(self.id, self.run_id)
+        for name, stage in self.stages.items():
+            state = StatePartitions(self._with.spark, run, stage.partitions, stage.operators, self._with.driver)
+            self._with.placing.attach(name, state)
+        self._names = {operator.rank: name for name, stage in self.stages.items() for operator in stage.operators}
+        if stages and self._with.task_loads is not None:
+            senders = self._with.traffic is not None
+            self._tasks = TaskWatch(self._with.task_loads, self._execution, stages, senders=senders)
+
+    def _take(self, name: str, load: StageLoad) -> None:
+        assert self.stages is not None
+        if load.partitions == self.stages[name].partitions:
+            self._windows.setdefault(name, LoadWindow()).add(load)
+            self._with.placing.ran(name, load.batch, load.executor)

@@ -1,0 +1,174 @@
+"""Which host of this machine starts when; the processes are a fake."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastream.clouds.local import hosts as module
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.clouds.local.hosts import LocalHosts
+from elastream.clouds.provider import Measured, Phase, RunState
+from elastream.control.clock import FakeClock
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError, EnvironmentProblem
+
+SMALL = HostType("small", cores=0.5, slots=1)
+
+
+@dataclass
+class FakeCluster:
+    """states: `alive` and `gone` by host. unable: why nothing can be spawned."""
+
+    states: dict = field(default_factory=dict)
+    spawned: list = field(default_factory=list)
+    confined: dict = field(default_factory=dict)
+    unable: str = ""
+
+    local = SimpleNamespace(types=(SMALL,), regions=("local",))
+    url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667
+    confinement, link_rate = "each host is held to its cores", float("nan")
+    refusal = staticmethod(LocalCluster.refusal)
+
+    def status(self):
+        return {name: dict(state) for name, state in self.states.items()}
+
+    def spawn(self, host, type):
+        if self.unable:
+            raise EnvironmentProblem(self.unable)
+        self.spawned.append(host)
+        self.states[host] = {"alive": True, "gone": False}
+
+    def terminate(self, host):
+        self.states[host]["alive"] = False
+
+    def end(self, host):
+        self.states[host] = {"alive": False, "gone": True}
+
+    def forget(self, host):
+        del self.states[host]
+
+    def address(self, host):
+        return f"127.0.1.{self.spawned.index(host)}"
+
+    def namespace(self, host):
+        return None
+
+    def failure(self, host):
+        return "the worker ended with status 1"
+
+    def confine(self, host, cores):
+        self.confined[host] = cores
+
+    def measure(self):
+        return {name: Measured(1.0, 100.0) for name in ["somebody else's", *self.states]}
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster()
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def hosts(cluster, clock, monkeypatch):
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: {0, 1})
+    return LocalHosts(cluster, 1, 3, clock.now)
+
+
+def phases(hosts):
+    return {name: status.phase.value for name, status in hosts.hosts().items()}
+
+
+def test_on_two_cores_hosts_start_one_by_one_in_the_order_of_their_requests(hosts, cluster):
+    hosts.lease({"h1": SMALL, "h2": SMALL, "h3": SMALL})
+    assert phases(hosts) == {"h1": "up", "h2": "requested", "h3": "requested"}
+    hosts.report(RunState(ready=frozenset({"h1"})))
+    assert phases(hosts) == {"h1": "up", "h2": "up", "h3": "requested"}
+    assert cluster.spawned == ["h1", "h2"]
+
+
+def test_a_host_that_never_reports_holds_the_next_one_up_for_a_while_only(hosts, clock):
+    hosts.lease({"h1": SMALL, "h2": SMALL})
+    clock.advance(module.STARTING_FOR - 1)
+    assert phases(hosts)["h2"] == "requested"
+    clock.advance(1)
+    assert phases(hosts)["h2"] == "up"
+
+
+def test_a_host_that_ends_takes_room_until_nothing_is_left_of_it(hosts, cluster, monkeypatch):
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: range(16))
+    hosts.lease(dict.fromkeys(["h1", "h2", "h3", "h4"], SMALL))
+    hosts.release(["h1"])
+    assert phases(hosts) == {"h1": "ending", "h2": "up", "h3": "up", "h4": "requested"}
+    cluster.end("h1")
+    assert phases(hosts) == {"h2": "up", "h3": "up", "h4": "up"}
+
+
+def test_what_could_not_be_started_is_gone_with_the_reason_and_its_name_free_once_released(hosts, cluster):
+    cluster.unable = "the disk is full"
+    hosts.lease({"h1": SMALL})
+    assert hosts.hosts()["h1"].phase is Phase.GONE
+    assert hosts.hosts()["h1"].reason == "it could not be started: the disk is full"
+    cluster.unable = ""
+    hosts.release(["h1"])
+    hosts.lease({"h1": SMALL})
+    assert phases(hosts) == {"h1": "up"}
+
+
+def test_a_settled_host_is_held_to_its_cores_once(hosts, cluster):
+    hosts.lease({"h1": SMALL})
+    hosts.report(RunState(ready=frozenset({"h1"})))
+    assert cluster.confined == {}
+    hosts.report(RunState(ready=frozenset({"h1"}), settled=frozenset({"h1"})))
+    assert cluster.confined == {"h1": 0.5}
+    cluster.confined.clear()
+    hosts.report(RunState(ready=frozenset({"h1"}), settled=frozenset({"h1"})))
+    assert cluster.confined == {}
+
+
+def test_only_hosts_that_were_leased_are_measured(hosts):
+    hosts.lease({"h1": SMALL})
+    assert dict(hosts.measure()) == {"h1": Measured(1.0, 100.0)}
+
+
+def test_a_type_of_another_region_is_refused(hosts):
+    with pytest.raises(CloudError, match="no host of this machine is in the region 'moon'; regions: local"):
+        hosts.lease({"h1": HostType("far", cores=1, region="moon")})
+    assert phases(hosts) == {}
+
+
+EVENTS = st.tuples(st.sampled_from(["lease", "release", "ready", "die", "end"]), st.integers(1, 6))
+
+
+@given(st.lists(EVENTS, max_size=60))
+def test_never_more_than_max_hosts_run_and_never_two_start_at_once(story):
+    cluster, clock = FakeCluster(), FakeClock()
+    hosts = LocalHosts(cluster, 1, 3, clock.now)
+    ready: set[str] = set()
+    for event, number in story:
+        name = f"h{number}"
+        state = cluster.states.get(name)
+        if event == "lease":
+            hosts.lease({name: SMALL})
+        elif event == "release":
+            hosts.release([name])
+        elif event == "ready" and state is not None and state["alive"]:
+            ready.add(name)
+            hosts.report(RunState(ready=frozenset(ready)))
+        elif event == "die" and state is not None:
+            state["alive"] = False
+        elif event == "end" and state is not None and not state["alive"]:
+            cluster.end(name)
+        listed = hosts.hosts()
+        ready &= set(listed)
+        assert sum(not each["gone"] for each in cluster.states.values()) <= 3
+        starting = [n for n, status in listed.items() if status.phase is Phase.UP and n not in ready]
+        assert len(starting) <= 1 or len(module.os.sched_getaffinity(0)) >= 4
+        assert set(cluster.states) <= set(listed)

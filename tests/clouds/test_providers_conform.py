@@ -1,0 +1,114 @@
+"""Every provider keeps the contract of the seam."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from conformance.fake_provider import SMALL, FakeProvider
+from conformance.fake_session import FakeSession
+from conformance.in_process import InProcess
+from conformance.provider_suite import Made, ProviderCase, provider_suite
+from elastream.clouds.host_directory import HostDirectory
+from elastream.clouds.local.local import Local
+from elastream.clouds.membership import Membership
+from elastream.clouds.pool import Pool, PoolHosts
+from elastream.clouds.provider import RunState, Terms
+from elastream.model.cloud import HostType
+from elastream.planning.sharing.messages import Offer
+from elastream.planning.sharing.rules import ArbiterRules
+from elastream.services.arbiter_node import ArbiterNode
+from elastream.services.arbiter_service import arbiter_service
+from elastream.services.state_log import StateLog
+from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.jvm.executors import Executors
+
+TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
+
+
+@contextmanager
+def fake(folder: Path) -> Iterator[Made]:
+    provider = FakeProvider()
+
+    def fill(full: bool) -> None:
+        provider.room = 0 if full else 10
+
+    yield Made(provider, SMALL, lambda: None, provider.die, fill)
+
+
+@contextmanager
+def directory(folder: Path) -> Iterator[Made]:
+    yield Made(HostDirectory(folder / "hosts"), SMALL, lambda: None)
+
+
+@contextmanager
+def session_executors(folder: Path) -> Iterator[Made]:
+    """Executors that come as they are requested; without room they do not."""
+    session = FakeSession(obliging=100)
+    executors = Executors(session)
+
+    def fill(full: bool) -> None:
+        session.obliging = 0 if full else 100
+
+    provider = SessionExecutors(session, executors, Terms((SMALL,), 10), allowed=0)
+
+    def kill(host: str) -> None:
+        del session.there[provider.hosts()[host].executor]
+
+    yield Made(provider, SMALL, executors.look, kill, fill)
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Made]:
+    provider = Local(TINY, max_hosts=2).open(folder)
+
+    def fill(full: bool) -> None:
+        for name in ("other", "another"):
+            if full:
+                provider.lease({name: TINY})
+                provider.report(RunState(ready=frozenset({name})))
+
+    try:
+        yield Made(provider, TINY, kill=provider.cluster.kill, fill=fill)
+    finally:
+        provider.close()
+
+
+@contextmanager
+def pool(folder: Path) -> Iterator[Made]:
+    """Machines of an arbiter whose service runs in this process."""
+    offer = Offer(f"conformance-{os.getpid()}-{folder.name}", (TINY,), 2)
+    log = StateLog(folder / "pool.journal", "pool")
+    node = ArbiterNode(offer, ArbiterRules(), log, time.time, machines={"m1": "tiny", "m2": "tiny"})
+    transport = InProcess(TestClient(arbiter_service(node)))
+    membership = Membership(Pool("http://pool", "a").client(transport))
+    provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
+
+    def fill(full: bool) -> None:
+        transport.cut = full
+
+    try:
+        yield Made(provider, TINY, kill=provider.local.cluster.kill, fill=fill)
+    finally:
+        transport.cut = False
+        provider.close()
+        log.close()
+
+
+TestFake = provider_suite(ProviderCase("fake", fake, wrong=("no/such",)))
+TestHostDirectory = provider_suite(ProviderCase("host directory", directory, wrong=("no/such",)))
+TestSessionExecutors = provider_suite(ProviderCase("session executors", session_executors))
+
+
+@pytest.mark.spark
+class TestLocal(provider_suite(ProviderCase("local", local, wrong=("master", "../etc", "", "a b")))):  # type: ignore[misc]
+    """With real processes."""
+
+
+@pytest.mark.spark
+class TestPool(provider_suite(ProviderCase("pool", pool, wrong=("master", "a b")))):  # type: ignore[misc]
+    """With real processes, over the arbiter's own service."""

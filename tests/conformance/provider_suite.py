@@ -1,0 +1,186 @@
+"""What `clouds/provider.py` promises, as tests that every provider takes.
+
+A provider's tests say `TestFake = provider_suite(ProviderCase("fake", make))` in a test module of their own.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pytest
+
+from elastream.clouds.provider import EDGES, HostStatus, Phase, Provider, RunState, lacks_as_provider
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError
+from waiting import Patience
+
+
+@dataclass(frozen=True)
+class Made:
+    """A provider under test. kind: a type of which it has two hosts at a time. tick: lets time pass for what is behind it.
+
+    kill: ends a host unasked, None where nothing can. fill: takes all room away (True) or gives it back (False); None where
+    there always is some.
+    """
+
+    provider: Provider
+    kind: HostType
+    tick: Callable[[], None] = lambda: time.sleep(0.05)
+    kill: Callable[[str], None] | None = None
+    fill: Callable[[bool], None] | None = None
+
+
+@dataclass(frozen=True)
+class ProviderCase:
+    """A provider to be held to the contract. make: a fresh one, with nothing leased, closed by the context's end; all tests
+    use it in turn.
+
+    patience: seconds after which what was to come about did not. wrong: names that no host of it can have.
+    """
+
+    name: str
+    make: Callable[..., AbstractContextManager[Made]]
+    patience: float = 60.0
+    wrong: tuple[str, ...] = ()
+
+
+def reachable(phase: Phase) -> set[Phase]:
+    """Phases that may be seen after `phase`, itself included."""
+    found = {phase}
+    while further := {after for each in found for after in EDGES[each]} - found:
+        found |= further
+    return found
+
+
+def await_phase(made: Made, host: str, *phases: Phase | None, patience: float) -> HostStatus | None:
+    """The status of `host` once it is in one of `phases` (None: not listed); checks every step against the table."""
+    waiting = Patience(patience)
+    before: Phase | None = None
+    while True:
+        status = made.provider.hosts().get(host)
+        phase = None if status is None else status.phase
+        assert before is None or phase is None or phase in reachable(before), (before, phase)
+        if phase in phases:
+            return status
+        assert not waiting.over(phase), f"{host} is {phase}, not one of {phases}"
+        before = phase if phase is not None else before
+        made.tick()
+
+
+def provider_suite(case: ProviderCase) -> type:
+    """A class of tests for one provider."""
+
+    class Suite:
+        @pytest.fixture(scope="class")
+        @classmethod
+        def opened(cls, tmp_path_factory) -> Iterator[Made]:
+            with case.make(tmp_path_factory.mktemp("provider")) as made:
+                yield made
+
+        @pytest.fixture
+        def made(self, opened) -> Iterator[Made]:
+            yield opened
+            if opened.fill is not None:
+                opened.fill(False)
+            hosts = tuple(opened.provider.hosts())
+            opened.provider.release(hosts)
+            for host in hosts:
+                await_phase(opened, host, None, patience=case.patience)
+
+        def up(self, made: Made, *hosts: str) -> None:
+            made.provider.lease(dict.fromkeys(hosts, made.kind))
+            for host in hosts:
+                await_phase(made, host, Phase.UP, patience=case.patience)
+                made.provider.report(RunState(ready=frozenset(made.provider.hosts())))
+
+        def test_it_has_everything_that_a_provider_has(self, made):
+            assert lacks_as_provider(made.provider) == ""
+            terms = made.provider.terms
+            assert terms.max_hosts >= terms.min_hosts >= 1
+            assert terms.patience > 0
+
+        def test_it_lists_what_was_leased_and_nothing_else(self, made):
+            assert not made.provider.hosts()
+            self.up(made, "h1", "h2")
+            assert set(made.provider.hosts()) == {"h1", "h2"}
+            assert {status.type for status in made.provider.hosts().values()} == {made.kind.name}
+
+        def test_a_lease_that_is_repeated_changes_nothing(self, made):
+            self.up(made, "h1")
+            before = made.provider.hosts()
+            made.provider.lease({"h1": made.kind})
+            assert made.provider.hosts() == before
+
+        def test_a_released_host_is_forgotten_once_it_is_gone_and_its_name_is_free(self, made):
+            self.up(made, "h1")
+            made.provider.release(["h1"])
+            made.provider.release(["h1"])
+            await_phase(made, "h1", None, patience=case.patience)
+            self.up(made, "h1")
+
+        def test_releasing_a_name_that_is_not_listed_changes_nothing(self, made):
+            self.up(made, "h1")
+            made.provider.release(["h2", "", "no/such"])
+            assert set(made.provider.hosts()) == {"h1"}
+
+        def test_a_name_that_no_host_can_have_is_refused_with_nothing_of_the_call_done(self, made):
+            for name in case.wrong:
+                with pytest.raises(CloudError, match=r".+"):
+                    made.provider.lease({"h1": made.kind, name: made.kind})
+            assert not made.provider.hosts()
+
+        def test_a_host_that_died_stays_listed_with_a_reason_until_it_is_released(self, made):
+            if made.kill is None:
+                pytest.skip("nothing ends a host of this provider unasked")
+            self.up(made, "h1", "h2")
+            made.kill("h1")
+            status = await_phase(made, "h1", Phase.GONE, patience=case.patience)
+            assert status.reason
+            made.tick()
+            made.provider.lease({"h1": made.kind})
+            assert made.provider.hosts()["h1"].phase is Phase.GONE
+            made.provider.release(["h1"])
+            await_phase(made, "h1", None, patience=case.patience)
+            assert made.provider.hosts()["h2"].phase is Phase.UP
+
+        def test_without_room_a_host_waits_with_a_reason_and_a_withdrawn_one_never_starts(self, made):
+            if made.fill is None:
+                pytest.skip("this provider always has room")
+            made.fill(True)
+            made.provider.lease({"h1": made.kind})
+            for _ in range(3):
+                status = made.provider.hosts()["h1"]
+                assert status.phase is Phase.REQUESTED
+                assert status.reason
+                made.tick()
+            made.provider.release(["h1"])
+            await_phase(made, "h1", None, patience=case.patience)
+
+        def test_what_is_measured_is_of_hosts_that_are_listed(self, made):
+            self.up(made, "h1")
+            measured = made.provider.measure()
+            assert set(measured) <= {"h1"}
+            for each in measured.values():
+                assert each.cpu_seconds is None or each.cpu_seconds >= 0
+                assert each.memory is None or each.memory >= 0
+
+        def test_reports_may_be_repeated_and_may_name_hosts_that_are_not_listed(self, made):
+            self.up(made, "h1")
+            some = frozenset({"h1", "h9"})
+            for _ in range(2):
+                made.provider.report(RunState(ready=some, settled=some, kept=some, critical=True))
+            made.provider.report(RunState())
+            assert made.provider.hosts()["h1"].phase is Phase.UP
+
+        def test_what_is_owed_is_an_amount_or_unknown(self, made):
+            owed = made.provider.owed()
+            assert owed is None or owed >= 0
+
+        def test_it_may_be_closed_twice(self, opened):
+            self.up(opened, "h1")
+            opened.provider.close()
+            opened.provider.close()
+
+    Suite.__name__ = Suite.__qualname__ = f"TestProvider{case.name.title().replace(' ', '')}"
+    return Suite

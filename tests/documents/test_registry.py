@@ -1,0 +1,297 @@
+"""Policies, clouds, sources and sinks of the user's own, named in a document or on the command line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from elastream.api.options import RunOptions, with_options
+from elastream.api.run import run
+from elastream.cli.app import app
+from elastream.clouds.provider import Cloud
+from elastream.documents.dataflow import load_document
+from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made, named_in
+from elastream.documents.user_code import References
+from elastream.model.endpoints import StreamReader, StreamWriter
+from elastream.model.errors import DataflowError, ElastreamError, InputError
+from elastream.model.plant import Policy
+
+MINE = '''
+from dataclasses import dataclass
+
+from elastream.clouds.local.local import Local
+from elastream.model.plant import Plan
+
+
+@dataclass(frozen=True)
+class Mine:
+    threshold: float = 0.5
+    every: float = 10.0
+    name = "mine"
+
+    def plan(self, observation, memory=None):
+        return Plan()
+
+    def __post_init__(self):
+        if self.threshold > 1:
+            raise ValueError(f"threshold {self.threshold} is above 1")
+
+
+class Lacking:
+    name = "lacking"
+
+
+class Broken:
+    def __init__(self):
+        {}["nothing"]
+
+
+class Cloudy(Local):
+    """A cloud of the user's own."""
+
+
+class Reader:
+    schema = "word string, n long"
+
+    def __init__(self, place="here"):
+        self.place = place
+
+    def read(self, spark):
+        ...
+
+
+class Writer:
+    def write(self, rows, batch):
+        ...
+
+
+number = 5
+'''
+DOCUMENT = """\
+dataflow: mine
+operators:
+  lines: {source: SOURCE}
+  words: {from: lines, select: {word: value}, returns: word string, cost: 1ms}
+  out: {from: words, sink: SINK}
+policy: POLICY
+cloud: CLOUD
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A document's folder, which is not the working directory."""
+    below = tmp_path / "below"
+    below.mkdir()
+    (below / "mine.py").write_text(MINE)
+    (below / "failing.py").write_text("import math\nmath.no_such_thing\n")
+    (below / "half.py").write_text("class Half(:\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    return below
+
+
+def document(folder: Path, **written: str) -> Path:
+    text = DOCUMENT
+    for key, otherwise in (("SOURCE", "{text_files: books/}"), ("SINK", "simulated"), ("POLICY", "threshold")):
+        text = text.replace(key, written.get(key.lower(), otherwise))
+    path = folder / "flow.yaml"
+    path.write_text(text.replace("CLOUD", written.get("cloud", "{local: {host_type: small}}")))
+    return path
+
+
+def test_a_policy_in_a_file_beside_the_document_is_made_with_its_parameters(folder: Path) -> None:
+    setting = load_document(document(folder, policy="{mine.py:Mine: {threshold: 0.7, every: 1min}}")).policy
+    assert setting is not None
+    policy = setting.build()
+    assert (policy.name, policy.threshold, policy.every) == ("mine", 0.7, 60.0)
+
+
+def test_a_policy_of_a_module_is_made(folder: Path) -> None:
+    setting = load_document(document(folder, policy="{elastream.planning.policies.static:Static: {hosts: 3}}")).policy
+    assert setting is not None
+    assert setting.build().hosts == 3
+
+
+def test_a_cloud_of_the_users_own_leases_the_documents_host_types(folder: Path) -> None:
+    path = document(folder, cloud="{mine.py:Cloudy: {host_type: tiny}}")
+    path.write_text(path.read_text() + "host_types: {tiny: {cores: 0.5}}\n")
+    setting = load_document(path).cloud
+    assert setting is not None
+    assert [(kind.name, kind.cores) for kind in setting.build().types] == [("tiny", 0.5)]
+
+
+def test_a_source_and_a_sink_of_the_users_own_are_what_the_operators_read_and_write(folder: Path) -> None:
+    graph = load_document(document(folder, source="{mine.py:Reader: {place: there}}", sink="mine.py:Writer")).graph
+    lines, out = graph.operator("lines"), graph.operator("out")
+    assert isinstance(lines.reads, StreamReader)
+    assert isinstance(out.writes, StreamWriter)
+    assert (lines.reads.place, lines.returns) == ("there", "word string, n long")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        ({"policy": "mine.py:Nobody"}, "below/flow.yaml:6: policy: mine.py has no policy 'Nobody'"),
+        ({"policy": "none.py:Mine"}, "below/flow.yaml:6: policy: there is no file below/none.py"),
+        ({"policy": "no.such:Mine"}, "below/flow.yaml:6: policy: there is no module 'no'"),
+        (
+            {"policy": "mine.py:Lacking"},
+            "below/flow.yaml:6: policy: mine.py:Lacking is no policy: it has no 'plan'",
+        ),
+        (
+            {"policy": "mine.py:number"},
+            "below/flow.yaml:6: policy: 'number' of mine.py is no policy but int",
+        ),
+        (
+            {"policy": "failing.py:Mine"},
+            "below/flow.yaml:6: policy: below/failing.py:2: AttributeError: ",
+        ),
+        ({"policy": "half.py:Half"}, "below/flow.yaml:6: policy: below/half.py:1: SyntaxError: "),
+        ({"policy": "mine.py:Broken"}, "below/flow.yaml:6: policy: below/mine.py:28: KeyError: 'nothing'"),
+        (
+            {"policy": "{mine.py:Mine: {treshold: 1}}"},
+            ("below/flow.yaml:6: policy.mine.py:Mine.treshold: there is no such parameter, did you mean 'threshold'?"),
+        ),
+        (
+            {"policy": "{mine.py:Mine: {threshold: 2}}"},
+            "below/flow.yaml:6: policy.mine.py:Mine.threshold: threshold 2 is above 1",
+        ),
+        (
+            {"cloud": "mine.py:Mine"},
+            "below/flow.yaml:7: cloud: mine.py:Mine is no cloud: it has no 'types'",
+        ),
+        (
+            {"source": "mine.py:Writer"},
+            ("below/flow.yaml:3: operators.lines.source: mine.py:Writer is no source: it has no 'read'"),
+        ),
+        (
+            {"sink": "mine.py:Reader"},
+            "below/flow.yaml:5: operators.out.sink: mine.py:Reader is no sink: it has no 'write'",
+        ),
+        (
+            {"source": "mine.py:Reader", "policy": "statik"},
+            "below/flow.yaml:6: policy: there is no policy 'statik', did you mean 'static'?",
+        ),
+    ],
+)
+def test_what_is_missing_is_none_or_fails_is_said_in_one_sentence_with_its_place(
+    folder: Path, written: dict[str, str], sentence: str
+) -> None:
+    path = document(folder, **written).relative_to(folder.parent)
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith(f"elastream: {sentence}")
+    assert result.output.count("\n") == 1
+
+
+LOADED = """\
+dataflow: mine
+operators:
+  lines: {source: simulated}
+  words: {from: lines, select: {word: value}, returns: word string, cost: 1ms}
+  out: {from: words, sink: simulated}
+cloud: {local: {host_type: small}}
+"""
+
+
+def simulate(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["simulate", "below/flow.yaml", "--load", "10/s", "--limit", "2min", *arguments])
+    return result.exit_code, result.output
+
+
+def test_a_policy_of_the_users_own_is_simulated_by_its_name_and_parameters(folder: Path) -> None:
+    (folder / "flow.yaml").write_text(LOADED)
+    status, output = simulate("--policy", "mine.py:Mine:threshold=0.7", "--policy", "threshold")
+    assert status == 0, output
+    assert "mine.py:Mine:threshold=0.7" in "".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mine.py:Mine:treshold=1", "treshold: there is no such parameter, did you mean 'threshold'?"),
+        ("mine.py:Mine:threshold", "'threshold' in 'mine.py:Mine:threshold' is not key=value"),
+        ("failing.py:Mine", "below/failing.py:2: AttributeError: module 'math' has no attribute 'no_such_thing'"),
+        ("statik:hosts=3", "there is no policy 'statik', did you mean 'static'?"),
+        ("static", "the parameter 'hosts' is missing, which has no default"),
+        (".:x", "'.' is no name of a module"),
+        ("static:hosts=many", "hosts: 'many' is not a whole number"),
+    ],
+)
+@pytest.mark.parametrize("command", ["simulate", "run"])
+def test_a_name_on_the_command_line_that_is_wrong_ends_with_one_sentence(
+    folder: Path, name: str, sentence: str, command: str
+) -> None:
+    (folder / "flow.yaml").write_text(LOADED)
+    result = CliRunner().invoke(app, [command, "below/flow.yaml", "--policy", name])
+    assert result.exit_code == 2
+    assert result.output.startswith("elastream: ")
+    assert sentence in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_the_working_directory_comes_before_the_documents_folder(folder: Path) -> None:
+    (folder.parent / "mine.py").write_text(MINE.replace('name = "mine"', 'name = "nearer"'))
+    assert made(POLICY, "mine.py:Mine", {}, References(Path(), folder)).name == "nearer"
+
+
+def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(folder: Path) -> None:
+    found = load_document(document(folder, source="mine.py:Reader"))
+    theirs = made(POLICY, "mine.py:Mine", {}, References(folder))
+
+    class Stop(Exception):
+        pass
+
+    given = []
+
+    def before(graph, policy, cloud, target):
+        given.append((policy, cloud))
+        raise Stop
+
+    assert found.cloud is not None
+    ours, cloud = made(POLICY, "threshold", {}, References(folder)), found.cloud.build()
+    for options, expected in (
+        (RunOptions(before=before), (ours, cloud)),
+        (RunOptions(before=before, policy=theirs), (theirs, cloud)),
+    ):
+        with with_options(options), pytest.raises(Stop):
+            run(found.flow, policy=ours, cloud=cloud)
+        assert given.pop() == expected
+
+
+def test_a_source_of_the_users_own_cannot_be_simulated_without_a_load(folder: Path) -> None:
+    document(folder, source="mine.py:Reader", policy="threshold")
+    result = CliRunner().invoke(app, ["simulate", "below/flow.yaml"])
+    assert result.exit_code == 2
+    assert result.output.strip() == "elastream: there is no load to simulate: source 'lines' declares none"
+
+
+def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Path) -> None:
+    path = document(folder, source="mine.py:Reader, load: 5/s")
+    path.write_text(
+        path.read_text().replace("{source: mine.py:Reader, load: 5/s}", "{source: mine.py:Reader, load: {constant: 5/s}}")
+    )
+    with pytest.raises(DataflowError, match="a load needs records"):
+        load_document(path)
+
+
+@pytest.mark.parametrize(
+    ("registry", "protocol"), [(POLICY, Policy), (CLOUD, Cloud), (SOURCE, StreamReader), (SINK, StreamWriter)]
+)
+def test_what_is_named_needs_what_its_protocol_has(registry: Registry, protocol: type) -> None:
+    members = {*vars(protocol), *protocol.__annotations__}
+    assert set(registry.needs) == {name for name in members if not name.startswith("_")}
+
+
+@given(st.text(st.sampled_from("abc.:=,1"), max_size=12))
+def test_any_text_is_a_name_with_parameters_or_refused(text: str) -> None:
+    try:
+        name, parameters = named_in(text, POLICY)
+    except InputError:
+        return
+    assert text.startswith(name)
+    assert all(isinstance(key, str) for key in parameters)
+    with pytest.raises(ElastreamError):
+        made(POLICY, name, parameters, References(Path("/nowhere")))

@@ -1,0 +1,381 @@
+"""The life of hosts, leased and found in a session; driver, provider and clock are fakes."""
+
+import pytest
+
+from conformance.fake_provider import SMALL, FakeProvider
+from conformance.fake_session import FakeSession
+from elastream.clouds.provider import RunState, Terms
+from elastream.control.clock import FakeClock
+from elastream.model.cloud import HostState, HostType
+from elastream.model.errors import CloudError
+from elastream.spark.hosts import hosts as module
+from elastream.spark.hosts.hosts import Hosts
+from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.jvm.allocation import UNLIMITED
+from elastream.spark.jvm.executors import Executors
+
+TYPE = HostType("executor", cores=2, slots=2, price=0.0, start=15.0)
+
+
+@pytest.fixture
+def session():
+    return FakeSession(
+        {"driver": ("10.0.0.1", 0, 0, False), "0": ("10.0.0.2", 2, 0, False), "1": ("10.0.0.3", 2, 0, False)}
+    )
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def provider():
+    return FakeProvider()
+
+
+def asked_of_spark(session, clock, allowed=UNLIMITED):
+    """Hosts that are executors of the session, more of which Spark is asked for."""
+    executors = Executors(session)
+    provider = SessionExecutors(session, executors, Terms((TYPE,), 10, patience=90.0), allowed)
+    found = Hosts(executors, provider, clock.now, fence=session.fence, session=provider)
+    found.look()
+    return found
+
+
+@pytest.fixture
+def found(session, clock):
+    return asked_of_spark(session, clock, allowed=2)
+
+
+@pytest.fixture
+def run(provider, clock):
+    """Hosts of a run: leased of a provider, in a session that has no others."""
+    session = FakeSession()
+    hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence)
+    hosts.session = session
+    return hosts
+
+
+@pytest.fixture
+def beside(session, provider, clock):
+    """Hosts of a provider beside those that the session has anyway."""
+    executors = Executors(session)
+    others = SessionExecutors(session, executors, Terms((TYPE,), 10))
+    hosts = Hosts(executors, provider, clock.now, fence=session.fence, session=others)
+    hosts.look()
+    return hosts
+
+
+def step(hosts, batch=0, *, idle=False, holds=False):
+    hosts.look()
+    hosts.step(batch=batch, idle=idle, holds=lambda host: holds)
+    return {name: lease.state.value for name, lease in hosts.leases.items()}
+
+
+def works(run, host, clock):
+    """A leased host of a run that takes tasks."""
+    run.lease(host, SMALL)
+    run.session.there[host.removeprefix("h")] = (f"at {host}", 1, 0, False)
+    step(run)
+    assert run.state(host) is HostState.RUNNING
+
+
+class TestFound:
+    def test_executors_that_are_there_are_hosts_and_the_driver_is_none(self, found):
+        assert found.usable == ("h1", "h2")
+        assert dict(found.host_of()) == {"0": "h1", "1": "h2"}
+        assert found.describe("h2") == "executor 1 (10.0.0.3)"
+        assert found.leases["h1"].type.cores == 2
+        assert found.leased == ()
+
+    def test_in_local_mode_the_driver_is_the_host(self, session, clock):
+        session.there = {"driver": ("10.0.0.1", 4, 0, False)}
+        assert dict(asked_of_spark(session, clock).host_of()) == {"driver": "h1"}
+
+    def test_an_executor_that_was_requested_takes_the_name_it_was_requested_under(self, found, session):
+        found.lease("h7", TYPE)
+        assert session.totals == [3]
+        assert found.state("h7") is HostState.REQUESTED
+        session.there["2"] = ("10.0.0.4", 2, 0, False)
+        found.look()
+        assert found.state("h7") is HostState.RUNNING
+        assert found.target("h7").executor == "2"
+        assert found.next_number == 8
+        assert found.leased == ("h7",)
+
+    def test_an_executor_nobody_requested_is_taken_in_under_a_new_name(self, found, session):
+        session.there["2"] = ("10.0.0.4", 2, 0, False)
+        found.look()
+        assert found.usable == ("h1", "h2", "h3")
+
+    def test_an_executor_that_is_being_decommissioned_takes_nothing_and_may_come_back(self, found, session):
+        session.there["0"] = ("10.0.0.2", 2, 0, True)
+        found.look()
+        assert found.state("h1") is HostState.DRAINING
+        assert found.leaving("h1")
+        assert found.target("h1") is None
+        session.there["0"] = ("10.0.0.2", 2, 0, False)
+        found.look()
+        assert found.state("h1") is HostState.RUNNING
+
+    def test_an_executor_that_is_gone_unasked_is_lost_with_a_reason(self, found, session):
+        del session.there["0"]
+        found.look()
+        assert found.state("h1") is HostState.LOST
+        assert found.reason("h1") == "executor 0 is gone"
+        assert session.totals == []
+
+    def test_a_host_is_given_back_once_it_holds_nothing_and_two_batches_have_ended(self, found, session):
+        found.release("h2")
+        step(found, 5, holds=True)
+        assert session.fenced == []
+        step(found, 6)
+        assert session.fenced == ["1"]
+        step(found, 7)
+        assert session.killed == []
+        step(found, 8)
+        assert (session.killed, session.totals) == (["1"], [1])
+        del session.there["1"]
+        found.look()
+        assert found.state("h2") is HostState.RELEASED
+        assert found.usable == ("h1",)
+
+    def test_what_the_cluster_has_no_room_for_is_withdrawn_and_no_longer_requested(self, found, session, clock):
+        found.lease("h3", TYPE)
+        clock.advance(89.0)
+        assert step(found)["h3"] == "requested"
+        clock.advance(2.0)
+        assert step(found)["h3"] == "released"
+        assert session.totals == [3, 2]
+
+    def test_spark_may_have_as_many_executors_as_before_in_the_end(self, found, session):
+        found.provider.close()
+        assert session.totals == []
+        found.lease("h3", TYPE)
+        found.provider.close()
+        found.provider.close()
+        assert session.totals == [3, 2]
+
+    def test_where_spark_takes_what_there_is_only_giving_back_sets_a_limit(self, session, clock):
+        free = asked_of_spark(session, clock)
+        free.lease("h3", TYPE)
+        assert session.totals == []
+        free.release("h2")
+        for batch in (1, 1, 3):
+            step(free, batch)
+        assert (session.totals, session.killed) == ([2], ["1"])
+        free.provider.close()
+        assert session.totals == [2, UNLIMITED]
+
+    def test_use_is_what_tasks_took_of_the_slots_and_unknown_at_first(self, found, session, clock):
+        assert found.use("h1") != found.use("h1")
+        clock.advance(10)
+        session.there["0"] = ("10.0.0.2", 2, 5_000, False)
+        found.look()
+        assert found.use("h1") == pytest.approx(0.25)
+
+    def test_letting_go_ends_every_lease_and_no_executor(self, found, session):
+        found.close()
+        assert not any(lease.active for lease in found.leases.values())
+        assert session.killed == []
+
+
+class TestBeside:
+    """A provider's hosts in a session that has executors of its own."""
+
+    def test_a_leased_host_is_the_executor_at_its_address_and_others_are_found(self, beside, session, provider):
+        beside.lease("h3", TYPE)
+        assert beside.state("h3") is HostState.STARTING
+        session.there["2"] = ("10.1.0.9", 2, 0, False)
+        session.there["3"] = ("at h3", 2, 0, False)
+        beside.look()
+        assert (beside.host_of()["3"], beside.host_of()["2"]) == ("h3", "h4")
+        beside.release("h3")
+        for batch in (1, 3):
+            step(beside, batch)
+        assert provider.released == ["h3"]
+        assert (session.killed, session.totals) == ([], [])
+
+    def test_its_executor_is_no_new_host_while_the_session_still_lists_it_after_the_end(self, beside, session):
+        beside.lease("h3", TYPE)
+        session.there["3"] = ("at h3", 2, 0, False)
+        beside.look()
+        beside.release("h3")
+        for batch in (1, 3, 5):
+            step(beside, batch)
+        assert beside.state("h3") is HostState.RELEASED
+        assert set(beside.leases) == {"h1", "h2", "h3"}
+
+    def test_a_host_leased_after_one_that_was_found_has_been_given_back_gets_an_executor_too(self, beside, session):
+        """Spark's total is limited from the moment that an executor was given back: it must grow with what is leased."""
+        beside.release("h2")
+        for batch in (1, 3):
+            step(beside, batch)
+        assert (session.killed, session.totals) == (["1"], [1])
+        del session.there["1"]
+        beside.lease("h3", TYPE)
+        step(beside, 4)
+        assert session.totals == [1, 2]
+
+
+class TestLeased:
+    def test_a_host_waits_and_starts_once_there_is_room(self, run, provider):
+        provider.room = 0
+        run.lease("h1", SMALL)
+        assert step(run) == {"h1": "requested"}
+        assert run.reason("h1") == "it waits"
+        provider.room = 1
+        assert step(run) == {"h1": "starting"}
+
+    def test_a_withdrawn_request_is_no_longer_the_providers(self, run, provider):
+        provider.room = 0
+        run.lease("h1", SMALL)
+        run.lease("h2", SMALL)
+        run.release("h1")
+        step(run)
+        run.release("h2")
+        step(run)
+        assert provider.asked[-2:] == [("h2",), ()]
+
+    def test_the_first_host_waits_as_long_as_it_takes(self, run, provider, clock):
+        provider.room = 0
+        run.lease("h1", SMALL)
+        clock.advance(100 * provider.patience)
+        assert step(run) == {"h1": "requested"}
+
+    def test_a_further_host_is_withdrawn_after_a_while_in_which_nothing_started(self, run, provider, clock):
+        works(run, "h1", clock)
+        provider.room = 1
+        run.lease("h2", SMALL)
+        clock.advance(provider.patience)
+        assert step(run)["h2"] == "requested"
+        clock.advance(1.0)
+        assert step(run)["h2"] == "released"
+        assert run.reason("h2") == "withdrawn: nothing started for 31 s"
+        assert provider.released == ["h2"]
+
+    def test_a_host_whose_turn_has_not_come_is_not_withdrawn(self, run, provider, clock):
+        works(run, "h1", clock)
+        provider.room = 2
+        run.lease("h2", SMALL)
+        run.lease("h3", SMALL)
+        for _ in range(0, 80, 10):
+            assert step(run) == {"h1": "running", "h2": "starting", "h3": "requested"}
+            clock.advance(10.0)
+
+    def test_what_the_provider_refuses_is_raised_and_the_host_is_lost(self, run, provider):
+        provider.refuses = "no more"
+        with pytest.raises(CloudError, match="no more"):
+            run.lease("h1", SMALL)
+        assert run.state("h1") is HostState.LOST
+        assert run.reason("h1") == "no more"
+
+    def test_a_host_that_its_provider_lost_is_lost_with_its_reason_and_forgotten_there(self, run, provider, clock):
+        works(run, "h1", clock)
+        provider.die("h1", "its plug was pulled")
+        assert step(run) == {"h1": "lost"}
+        assert run.reason("h1") == "its plug was pulled"
+        assert not provider.hosts()
+
+    def test_a_host_without_an_executor_for_long_is_lost_and_released(self, run, provider, clock):
+        run.lease("h1", HostType("quick", cores=1, start=8.0))
+        step(run)
+        clock.advance(module.START_LIMIT + 1)
+        assert step(run) == {"h1": "lost"}
+        assert run.reason("h1") == "no executor registered within 90 s"
+        assert not provider.hosts()
+
+    @pytest.mark.parametrize(("idle", "limit"), [(False, module.GRACE_LIMIT), (True, module.IDLE_LIMIT)])
+    def test_a_host_whose_batches_do_not_end_is_not_waited_for(self, run, provider, clock, idle, limit):
+        works(run, "h1", clock)
+        run.release("h1")
+        clock.advance(limit - 1)
+        step(run, 5, idle=idle, holds=True)
+        assert run.session.fenced == []
+        clock.advance(2)
+        step(run, 5, idle=idle, holds=True)
+        assert run.session.fenced == ["1"]
+        clock.advance(limit + 1)
+        step(run, 5, idle=idle, holds=True)
+        assert step(run) == {"h1": "released"}
+
+    def test_a_releasing_host_without_an_executor_ends_at_once(self, run, provider):
+        run.lease("h1", SMALL)
+        run.release("h1")
+        assert step(run) == {"h1": "releasing"}
+        assert step(run) == {"h1": "released"}
+
+    def test_a_host_is_reported_as_ready_and_as_settled_once_it_has_worked_off_its_first_batches(
+        self, run, provider, clock
+    ):
+        works(run, "h1", clock)
+        assert provider.reports[-1] == RunState(ready=frozenset({"h1"}))
+        for batch in range(module.SETTLING_BATCHES + 1):
+            step(run, batch)
+        assert provider.reports[-1] == RunState(ready=frozenset({"h1"}))
+        step(run, module.SETTLING_BATCHES + 1)
+        assert provider.reports[-1] == RunState(ready=frozenset({"h1"}), settled=frozenset({"h1"}))
+        assert len(provider.reports) == 2
+
+    def test_a_host_takes_tasks_once_its_executor_is_warm(self, provider, clock):
+        session, warmed = FakeSession({"7": ("at h1", 1, 0, False)}), []
+        hosts = Hosts(
+            Executors(session), provider, clock.now, fence=session.fence, warm=lambda each: warmed.append(each.id)
+        )
+        hosts.lease("h1", SMALL)
+        step(hosts)
+        while hosts.state("h1") is not HostState.RUNNING:
+            step(hosts)
+        assert warmed == ["7"]
+        assert list(hosts.milestones("h1")) == ["lease", "spawned", "registered", "warm"]
+
+    def test_a_warm_up_that_fails_is_logged_with_its_traceback_and_the_host_takes_tasks(self, provider, clock, caplog):
+        def broken(executor):
+            raise RuntimeError("no library")
+
+        session = FakeSession({"7": ("at h1", 1, 0, False)})
+        hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence, warm=broken)
+        hosts.lease("h1", SMALL)
+        while step(hosts)["h1"] != "running":
+            pass
+        assert "no library" in caplog.text
+
+
+class TestOwner:
+    """Hosts that somebody else owns."""
+
+    def test_a_recalled_host_is_named_until_it_goes_or_is_kept(self, run, provider, clock):
+        works(run, "h1", clock)
+        works(run, "h2", clock)
+        provider.recalled = {"h1", "h2"}
+        step(run)
+        assert run.recalled == ("h1", "h2")
+        run.release("h1")
+        run.keep("h2")
+        assert run.recalled == ()
+        step(run, holds=True)
+        assert provider.reports[-1].kept == {"h2"}
+
+    def test_a_kept_host_is_recalled_anew_where_its_owner_had_given_up(self, run, provider, clock):
+        works(run, "h1", clock)
+        provider.recalled = {"h1"}
+        step(run)
+        run.keep("h1")
+        provider.recalled = set()
+        step(run)
+        assert provider.reports[-1].kept == frozenset()
+        provider.recalled = {"h1"}
+        step(run)
+        assert run.recalled == ("h1",)
+
+    def test_the_owner_hears_whether_the_service_level_is_missed(self, run, provider):
+        run.critical(True)
+        step(run)
+        assert provider.reports[-1].critical
+
+    def test_cost_is_what_the_owner_says_or_else_what_the_leases_cost(self, run, provider, clock):
+        works(run, "h1", clock)
+        assert run.cost(0.0) == SMALL.price
+        provider.owes = 12.0
+        assert run.cost(0.0) == 12.0

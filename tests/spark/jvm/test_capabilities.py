@@ -1,0 +1,95 @@
+"""What a session lacks is said in a sentence each, and only what needs it is left out; the session is a few names here."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from elastream.model.errors import EnvironmentProblem
+from elastream.spark.jvm import capabilities
+from elastream.spark.jvm.allocation import UNLIMITED
+from elastream.spark.jvm.capabilities import probe
+
+
+def session(master="spark://h:7077", allocates=True, **settings):
+    conf = SimpleNamespace(get=lambda name: settings.get(name.removeprefix("spark.").replace(".", "_")))
+    java = SimpleNamespace(
+        lang=SimpleNamespace(Class=SimpleNamespace(forName=lambda name: SimpleNamespace(isInstance=lambda it: allocates)))
+    )
+    context = SimpleNamespace(
+        master=master,
+        getConf=lambda: conf,
+        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(schedulerBackend=object)),
+    )
+    streams = SimpleNamespace(stateStoreCoordinator=object)
+    return SimpleNamespace(
+        sparkContext=context, _jvm=SimpleNamespace(java=java), _jsparkSession=SimpleNamespace(streams=lambda: streams)
+    )
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch):
+    monkeypatch.setattr(capabilities, "DriverSide", lambda spark: "driver")
+    monkeypatch.setattr(capabilities, "TaskLoads", lambda spark: "tasks")
+
+
+def missing(*_):
+    raise EnvironmentProblem("this Spark does not tell")
+
+
+def test_a_cluster_of_sparks_own_lacks_nothing():
+    can = probe(session(executor_cores="2"))
+    assert (can.driver, can.task_loads, can.asks, can.slots, can.allowed, can.lacking) == (
+        "driver", "tasks", True, 2, UNLIMITED, ()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (session(dynamicAllocation_enabled="true"), "dynamicAllocation.enabled is on: Spark requests and releases"),
+        (session("local[4]", allocates=False), "local[4] has a single executor, the driver"),
+    ],
+    ids=["dynamic allocation", "local mode"],
+)
+def test_executors_are_left_to_spark_where_it_has_its_own_ways(given, said):
+    can = probe(given)
+    assert can.driver is not None
+    assert not can.asks
+    assert len(can.lacking) == 1
+    assert said in can.lacking[0]
+
+
+def test_where_executors_are_a_fixed_number_that_is_what_spark_goes_back_to():
+    assert probe(session("yarn", executor_instances="5")).allowed == 5
+
+
+@pytest.mark.parametrize("wait", ["0", "0s", "0ms"])
+def test_tasks_that_do_not_wait_for_their_state_are_warned_of(wait):
+    (sentence,) = probe(session(locality_wait=wait)).lacking
+    assert "do not stay where they are put" in sentence
+
+
+@pytest.mark.parametrize("wait", [None, "3s", "500ms", "1000", "1m"])
+def test_tasks_that_wait_are_not(wait):
+    assert probe(session(locality_wait=wait)).lacking == ()
+
+
+def test_a_provider_that_is_none_is_named_and_not_used():
+    can = probe(session(), provider="somewhere")
+    assert not can.leases
+    assert can.lacking[0].startswith("hosts cannot be leased: str is no provider of hosts: it has no terms, lease")
+
+
+def test_without_a_way_to_ask_the_driver_nothing_else_is_tried(monkeypatch):
+    monkeypatch.setattr(capabilities, "DriverSide", missing)
+    can = probe(session())
+    assert can.driver is None
+    assert can.lacking == ("autopilot does nothing: this Spark does not tell",)
+
+
+def test_without_telemetry_of_tasks_the_rest_goes_on(monkeypatch):
+    monkeypatch.setattr(capabilities, "TaskLoads", missing)
+    can = probe(session())
+    assert can.driver is not None
+    assert can.asks
+    assert can.lacking == ("state partitions are not moved: this Spark does not tell",)

@@ -1,0 +1,88 @@
+"""The frames of tasks and hosts are made of what was measured, and of nothing else; the measurements here are made up."""
+
+import math
+
+import numpy as np
+import pytest
+
+from elastream import Dataflow, constant, parquet, records
+from elastream.clouds.provider import Measured
+from elastream.model.action import TaskId
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.observation import Frame, Metric
+from elastream.spark.telemetry.hosts import HostWatch
+from elastream.spark.telemetry.stage_load import PartitionLoads
+from elastream.spark.telemetry.task_frame import task_frame, weights
+
+HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
+
+
+@pytest.fixture
+def graph(tmp_path):
+    flow = Dataflow("words")
+    lines = flow.source(records([{"word": "a"}], "word string"), load=constant("1/s"))
+    lines.key_by("word").count().sink(parquet(tmp_path / "out"))
+    return flow.graph
+
+
+@pytest.fixture
+def leases():
+    return {name: Lease(name, HostType("small", cores=1.0), 0.0) for name in ("h1", "h2")}
+
+
+def loads(busy):
+    column = np.array(busy)
+    return PartitionLoads(column, column / 10, 2 * column, 10 * column, 100 * column, 1.5)
+
+
+def host_frame(leases, held, links, measured=None, now=0.0, watch=None):
+    return (watch or HostWatch()).frame(leases, held, links, lambda host: 0.25, measured or {}, now)
+
+
+def test_a_task_has_what_its_partition_takes_and_those_on_unknown_hosts_are_left_out(graph, leases):
+    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([0.1, 0.2, 0.3])})
+    assert frame.tasks == (TaskId("count", 0), TaskId("count", 1))
+    assert frame.host.tolist() == [0, 1]
+    assert frame.column(Metric.BUSY_CORES).tolist() == [0.1, 0.2]
+    assert frame.column(Metric.BUSY_CORES_ERROR).tolist() == pytest.approx([0.01, 0.02])
+    assert frame.column(Metric.UTILISATION).tolist() == [0.2, 0.4]
+    assert frame.column(Metric.TRAFFIC).tolist() == [10, 20]
+    assert frame.age(Metric.BUSY_CORES) == 1.5
+    assert np.isnan(frame.column(Metric.MEMORY)).all()
+
+
+def test_the_weight_of_a_task_is_what_it_keeps_busy_where_that_is_known(graph, leases):
+    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([math.nan, 0.2, 0.3])})
+    assert weights(frame) == {TaskId("count", 1): 0.2}
+
+
+def test_what_was_not_measured_yet_is_unknown_and_has_no_age(graph, leases):
+    frame = task_frame(graph, tuple(leases), HELD, {"count": loads([math.nan] * 3)})
+    assert np.isnan(frame.column(Metric.BUSY_CORES)).all()
+    assert frame.age(Metric.BUSY_CORES) == 0.0
+
+
+def test_a_host_exchanges_what_goes_over_its_links_in_both_directions(leases):
+    links = Frame(("h1>h2", "h2>h1", "h2>h10"), {Metric.TRAFFIC: [1.0, 2.0, 4.0]})
+    hosts = host_frame(leases, HELD, links)
+    assert hosts.column(Metric.BANDWIDTH).tolist() == [3.0, 7.0]
+    assert hosts.column(Metric.TASKS).tolist() == [1.0, 1.0]
+
+
+def test_a_host_without_links_and_one_whose_links_were_not_measured_exchange_nobody_knows_what(leases):
+    for links in (Frame(), Frame(("h1>h2", "h2>h1"), {Metric.TRAFFIC: [math.nan, math.nan]})):
+        assert np.isnan(host_frame(leases, {}, links).column(Metric.BANDWIDTH)).all()
+
+
+def test_a_host_uses_what_its_provider_measured_and_else_what_its_tasks_took(leases):
+    running = {name: each.to(HostState.STARTING, 0.0).to(HostState.RUNNING, 0.0) for name, each in leases.items()}
+    watch = HostWatch()
+    host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=5.0)}, 0.0, watch)
+    frame = host_frame(running, {}, Frame(), {"h1": Measured(cpu_seconds=6.0, memory=70.0)}, 2.0, watch)
+    assert frame.column(Metric.CPU).tolist() == [0.5, 0.25]
+    assert frame.value("h1", Metric.MEMORY) == 70.0
+    assert math.isnan(frame.value("h2", Metric.MEMORY))
+
+
+def test_a_host_that_is_not_up_yet_has_no_use_that_says_anything(leases):
+    assert np.isnan(host_frame(leases, {}, Frame()).column(Metric.CPU)).all()

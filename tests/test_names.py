@@ -1,0 +1,18 @@
+"""One name, one thing: whoever reads a class's name knows which class it is."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import elastream
+
+PACKAGE = Path(elastream.__file__).parent
+
+
+def test_no_two_classes_of_the_package_have_the_same_name() -> None:
+    found = defaultdict(list)
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(str(file.relative_to(PACKAGE)))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
