@@ -21,6 +21,7 @@ from elastream.model.action import (
     ReleaseHost,
 )
 from elastream.model.cloud import HostState
+from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
@@ -98,6 +99,10 @@ class E2df:
     needs: ClassVar[Needs] = frozenset(
         {(Rows.APPLICATION, Metric.LATENCY), (Rows.OPERATOR, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)}
     )
+
+    def __post_init__(self) -> None:
+        if self.infrastructure not in (True, False, "shared"):
+            raise InputError(f"e2df: infrastructure is {self.infrastructure!r}: it must be true, false or 'shared'")
 
     @property
     def name(self) -> str:

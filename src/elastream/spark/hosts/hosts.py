@@ -196,7 +196,8 @@ class Hosts(HostBook):
 
     def _see(self, name: str, seen: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
         known = self._known[name]
-        status = known.status = self._listed[known.provider].get(name)
+        before, status = known.status, self._listed[known.provider].get(name)
+        known.status = status
         if status is None or status.phase is Phase.GONE:
             reason = "its provider does not know it" if status is None else status.reason
             known.executor = None
@@ -205,6 +206,8 @@ class Hosts(HostBook):
             else:
                 self._lose(name, reason)
             return
+        if status.reason and (before is None or before.reason != status.reason):
+            log.info("host %s is %s: %s", name, "recalled" if status.recalled else status.phase, status.reason)
         if not status.recalled:
             self._kept.discard(name)
         self._see_start(name, status)
