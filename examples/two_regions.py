@@ -28,8 +28,8 @@ LOADS = {
 REGIONS = {"east": 2, "west": 1}
 """Hosts that each can have."""
 TYPE = {"cores": 0.5, "memory": "1GB", "btu": "30s"}
-KILLED_AT, BACK_AFTER = 40.0, 10.0
-"""Seconds after the start at which the manager of `east` is killed, and for which it stays away."""
+KILLED_AFTER, BACK_AFTER = 45.0, 10.0
+"""Seconds after which both have a host that the manager of `east` is killed, and for which it stays away."""
 
 
 def count(application, url, folder):
@@ -96,7 +96,7 @@ def main(folder):
     write_documents(folder, url)
     client = httpx.Client(trust_env=False, timeout=10)
     started = {"arbiter": start_manager(folder, "arbiter")}
-    seen, recalled, killed, back = [], set(), None, False
+    seen, recalled, killed, gone, back = [], set(), None, False, False
     try:
         wait_for(client, url)
         started |= {region: start_manager(folder, region) for region in REGIONS}
@@ -109,12 +109,14 @@ def main(folder):
         begun = time.monotonic()
         while any(process.poll() is None for process in applications.values()):
             passed = time.monotonic() - begun
-            if killed is None and passed > KILLED_AT:
-                killed = passed
+            if killed is None and len({owner for holding in seen for owner in holding[1].values()}) == 2:
+                killed = passed + KILLED_AFTER
+            if killed is not None and not gone and passed > killed:
+                gone = True
                 started["east"].kill()
                 started["east"].wait()
                 print(f"{passed:4.0f} s  the manager of east is killed")
-            elif killed is not None and not back and passed > killed + BACK_AFTER:
+            if gone and not back and passed > killed + BACK_AFTER:
                 back = True
                 started["east"] = start_manager(folder, "east")
                 print(f"{passed:4.0f} s  the manager of east is back")

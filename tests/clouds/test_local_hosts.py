@@ -139,7 +139,7 @@ def test_only_hosts_that_were_leased_are_measured(hosts):
 
 
 def test_a_type_of_another_region_is_refused(hosts):
-    with pytest.raises(CloudError, match="no host of this machine stands in the region 'moon'; regions: local"):
+    with pytest.raises(CloudError, match="no host of this machine is in the region 'moon'; regions: local"):
         hosts.lease({"h1": HostType("far", cores=1, region="moon")})
     assert phases(hosts) == {}
 

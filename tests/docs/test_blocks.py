@@ -78,13 +78,15 @@ def test_python_and_yaml_of_a_page_work(page, folder):
 
 
 def read(block: Block, folder: Path) -> None:
-    """Have the block read by the reader of its document."""
-    key = block.text.lstrip("# \n")
+    """Have the block read by the reader of its document; what it names is made."""
     (key,) = re.findall(r"^([a-z_]+):", block.text, re.MULTILINE)[:1]
     text = block.text if key in READERS else FRAGMENT + block.text
     file = folder / (block.title or "document.yaml")
     file.write_text(text)
-    READERS.get(key, load_document)(file)
+    found = READERS.get(key, load_document)(file)
+    for setting in (getattr(found, name, None) for name in ("policy", "cloud")):
+        if setting is not None:
+            setting.build()
 
 
 def command_in(text: str) -> str:

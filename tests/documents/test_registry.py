@@ -240,6 +240,7 @@ def test_the_working_directory_comes_before_the_documents_folder(folder: Path) -
 def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(folder: Path) -> None:
     found = load_document(document(folder, source="mine.py:Reader"))
     theirs = made(POLICY, "mine.py:Mine", {}, References(folder))
+    other = made(CLOUD, "mine.py:Cloudy", {"host_type": "small", "max_hosts": 2}, References(folder))
 
     class Stop(Exception):
         pass
@@ -255,6 +256,7 @@ def test_the_policy_and_the_cloud_of_the_command_replace_those_of_the_program(fo
     for options, expected in (
         (RunOptions(before=before), (ours, cloud)),
         (RunOptions(before=before, policy=theirs), (theirs, cloud)),
+        (RunOptions(before=before, cloud=other), (ours, other)),
     ):
         with with_options(options), pytest.raises(Stop):
             run(found.flow, policy=ours, cloud=cloud)

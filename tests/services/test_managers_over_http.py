@@ -435,7 +435,7 @@ def test_a_region_that_is_cut_off_goes_on_with_its_last_grants_and_rejoins(world
     world.route.mode = "open"
     world.place("east")
     world.until(lambda: len(world.hosts("east")) == 5)
-    assert "is heard again" in world.processes["east"].told()
+    assert "answers again" in world.processes["east"].told()
     history = world.history()
     leased = [line for line in history if line.startswith("lease")]
     assert len(leased) == len(set(leased)), "nothing is leased twice"
@@ -445,3 +445,18 @@ def test_a_region_that_is_cut_off_goes_on_with_its_last_grants_and_rejoins(world
     assert len(held) == len(set(held))
     shown = httpx.get(world.url, headers={"Authorization": f"Bearer {TOKEN}"}).json()["hosts"]
     assert {host for host, about in shown.items() if about["region"] == "east"} == world.hosts("east")
+
+
+def test_sigterm_ends_a_region_manager_in_order_whenever_it_comes(tmp_path: Path) -> None:
+    """It has next to no time between two reports, so that the signal comes in the middle of something."""
+    document = {
+        "name": "east", "arbiter": f"http://127.0.0.1:{free_port()}", "period": 0.001,
+        "host_types": {"small": {"cores": 1}}, "hosts": {"directory": "hosts"},
+    }  # fmt: skip
+    (tmp_path / "east.yaml").write_text(json.dumps({"region": document}))
+    for _ in range(3):
+        process = Process(tmp_path / "east.yaml")
+        wait_until(lambda process=process: "goes on with its last grants" in process.told())
+        process.started.terminate()
+        assert process.started.wait() == 0
+        process.started.stdout.close()

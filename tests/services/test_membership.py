@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -270,6 +271,24 @@ def test_the_bill_is_shared_and_every_member_hears_its_part(world):
     a.beat()
     assert a.member.owed() == pytest.approx(2.0)
     assert world.node.bill() == pytest.approx({"a": 2.0})
+
+
+def test_machines_of_an_arbiter_with_a_long_name_can_be_locked(world):
+    """A lock is a socket, whose name the kernel keeps short."""
+    world.offer = replace(world.offer, name="p" * 100)
+    world.restart()
+    app = world.join("a")
+    app.wants("h1")
+    world.beats()
+    assert app.running == {"h1"}
+
+
+def test_machines_that_are_held_and_not_used_yet_count_as_used(world):
+    app = world.join("a")
+    app.wants("h1")
+    world.beats()
+    member = world.node.state.applications["a"]
+    assert member.used == ((member.hosts[0], 1, None),)
 
 
 class TestRefusals:

@@ -454,6 +454,21 @@ def test_a_region_would_release_empty_hosts_and_drain_hardly_used_ones():
     assert (said.up, said.release, said.drain, said.idlest) == (("h1", "h2", "h3"), ("h3",), (), "h2")
 
 
+def test_a_region_that_starts_again_takes_no_host_for_empty_before_it_has_heard_how_used_they_are(tmp_path):
+    cloud = Cloud()
+    rules = RegionRules(spare=0)
+    node = region(cloud, StateLog(tmp_path / "j", "east"), rules)
+    node.hear(order(1, "h1", used=(("h1", 1, 0.5),)), 0.0)
+    node.act()
+    cloud.leased = {"h1": True}
+    assert node.report(1.0).release == ()
+    node._log.close()
+    node = region(cloud, StateLog(tmp_path / "j", "east"), rules)
+    assert (node.report(2.0).release, node.report(2.0).empty) == ((), ())
+    node.hear(order(1, "h1", used=(("h1", 0, 0.0),)), 3.0)
+    assert node.report(4.0).release == ("h1",)
+
+
 class Failing(Cloud):
     """Fails once at each thing."""
 

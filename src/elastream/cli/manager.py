@@ -1,11 +1,12 @@
 """`elastream manager FILE`: an arbiter of shared hosts or the manager of a region as a process of its own."""
 
 import logging
+import select
 import signal
+import socket
 import sys
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -69,16 +70,15 @@ def _region(setting: "RegionSetting") -> None:
     from elastream.services.region_node import RegionNode
     from elastream.services.state_log import StateLog
 
-    over = Event()
-
-    def stop(*_: Any) -> None:
-        over.set()
-
+    # A signal only wakes the wait between two rounds: what is under way is finished and written before the process ends.
+    woken, waker = socket.socketpair()
+    waker.setblocking(False)
+    signal.set_wakeup_fd(waker.fileno())
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: None)
     log = StateLog(setting.journal, f"region manager of {setting.name}")
     node = RegionNode(setting.name, setting.rules, setting.types, HostDirectory(setting.hosts, setting.types), log)
     typer.echo(f"region manager of {setting.name}, {len(node.state.region.hosts)} hosts known")
     with RegionLink(setting.arbiter, setting.token) as link:
-        follow(node, link, setting.period, stopped=over.wait)
+        follow(node, link, setting.period, stopped=lambda seconds: bool(select.select([woken], [], [], seconds)[0]))
     log.close()

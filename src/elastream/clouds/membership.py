@@ -267,7 +267,7 @@ class Membership:
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
-            # As a new member it has back what nobody took meanwhile, and learns what it has lost.
+            # A new member regains hosts not assigned meanwhile, and learns which it has lost.
             self._client.join()
             with self._lock:
                 self._held = Holder(self._held.name, hosts=self._held.hosts)
@@ -296,13 +296,15 @@ class Membership:
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
-            # What is given back is not used any more, whenever that is heard.
+            # A machine whose host is starting counts as used.
+            on = {machine: host for host, machine in self._bound.items()}
+            # Hosts given back are unused from now on, before the pool receives it.
             self._held, said = holder.claim(
                 self._held,
                 gone,
                 refused=refused,
                 asks=tuple(asks),
                 critical=self._critical,
-                used=tuple((self._bound[host], *each) for host, each in use.items() if host in self._bound),
+                used=tuple((machine, *use.get(on.get(machine, ""), (1, None))) for machine in self._held.hosts),
             )
             return said

@@ -26,6 +26,8 @@ from elastream.planning.sharing.messages import Offer
 
 __all__ = ["Pool", "PoolHosts"]
 
+USE_EVERY = 5.0
+"""Seconds from one measurement of the hosts for the pool to the next: each reads every process of every host."""
 EMPTY_AFTER = 30.0
 """Seconds without state after which a host counts as empty: a new one gets its tasks in one of the policy's next rounds."""
 
@@ -110,6 +112,8 @@ class PoolHosts:
         self._held: dict[str, float] = {}  # when each host last held state, or was not ready yet
         self._seen: dict[str, tuple[float, float]] = {}  # (time, CPU seconds) of each host
         self._state = RunState()
+        self._used: Mapping[str, tuple[int, float | None]] = {}
+        self._next_use = 0.0
         membership.start(local.occupied, self._evict, self._use)
 
     @property
@@ -177,25 +181,27 @@ class PoolHosts:
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
         """How used each host is, by replicas and CPU. Called by the membership's thread alone."""
-        now, state, found = time.monotonic(), self._state, {}
-        cores = {
-            name: kind.cores
-            for name, host in self.local.hosts().items()
-            for kind in self.terms.types
-            if kind.name == host.type
+        now, state = time.monotonic(), self._state
+        if now < self._next_use:
+            return self._used
+        self._next_use = now + USE_EVERY
+        cores = {kind.name: kind.cores for kind in self.terms.types}
+        types, measured = {name: host.type for name, host in self.local.hosts().items()}, self.local.measure()
+        # While nothing at all is placed, the run is starting, which may take long.
+        placing = not state.holding
+        self._held = {
+            host: now if placing or host in state.holding or host not in state.ready else self._held.get(host, now)
+            for host in measured
         }
-        for host, measured in self.local.measure().items():
-            if host in state.holding or host not in state.ready:
-                self._held[host] = now
-            empty = now - self._held.setdefault(host, now) > EMPTY_AFTER
-            cpu = None
-            if measured.cpu_seconds is not None:
-                before, seconds = self._seen.get(host, (now, 0.0))
-                if now > before:
-                    cpu = max(0.0, measured.cpu_seconds - seconds) / (now - before) / cores.get(host, 1.0)
-                self._seen[host] = (now, measured.cpu_seconds)
-            found[host] = (0 if empty else 1, cpu)
-        return found
+        seen = {host: (now, used.cpu_seconds) for host, used in measured.items() if used.cpu_seconds is not None}
+        busy: dict[str, float] = {}
+        for host, (_, seconds) in seen.items():
+            before, then = self._seen.get(host, (now, 0.0))
+            if now > before and host in types:
+                busy[host] = max(0.0, seconds - then) / (now - before) / cores[types[host]]
+        self._seen = seen
+        self._used = {host: (int(now - held <= EMPTY_AFTER), busy.get(host)) for host, held in self._held.items()}
+        return self._used
 
     def _evict(self, host: str) -> None:
         """End a host at once, because its machine is another application's. Called by the membership's thread."""

@@ -144,7 +144,7 @@ class Journal:
 
     def grant(self, action: Action, by: str, at: float) -> Entry:
         """Note that `action` may be tried. Nothing is written yet: a crash before it is tried changes nothing."""
-        entry = Entry(max(self._entries, default=0) + 1, action, by, history=((at, ActionState.PLANNED),))
+        entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
         return entry

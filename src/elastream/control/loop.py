@@ -41,8 +41,8 @@ class Loop:
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
     still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
     receives no more, and an alarm stands. observe_only: everything is decided and recorded, nothing is done. limit: seconds
-    after which the run is stopped. header: what observers receive at the start. facts: called when the plant is closed, for
-    the ending's further figures.
+    after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
+    observers receive at the start. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Loop:
         observe_only: bool = False,
         clock: Clock | None = None,
         limit: float | None = None,
+        to_the_limit: bool = False,
         header: Header | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
@@ -69,6 +70,7 @@ class Loop:
         self._observe_only = observe_only
         self._clock = plant.clock if clock is None else clock
         self._limit = math.inf if limit is None else limit
+        self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._facts = facts
         self._stopped = ""
@@ -125,7 +127,7 @@ class Loop:
         end = start + self._limit
         while True:
             observation = self._observe()
-            over = self._plant.finished or bool(self._stopped) or self._clock.now() >= end
+            over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
                 if self._clock.now() >= plan_at and not over:
@@ -137,9 +139,13 @@ class Loop:
             self._clock.sleep_until(min(monitor_at, end))
         if observation is not None:
             self._complete(observation)
-        if self._plant.finished:
+        if self._finished:
             return "finished", ""
         return "stopped", self._stopped or f"its limit of {self._limit:g} s was reached"
+
+    @property
+    def _finished(self) -> bool:
+        return not self._to_the_limit and self._plant.finished
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; those missed are skipped, not queued, and noted."""

@@ -59,6 +59,9 @@ PARTS: Mapping[str, str] = {
 """Parameters that are a mapping in a document and an object of their own in Python."""
 
 
+_NOTHING = object()
+
+
 def imported(target: str) -> Callable[..., Any]:
     """What `"module:name"`, as in these tables, names."""
     module, _, attribute = target.partition(":")
@@ -108,7 +111,7 @@ def made(
     factory = references.find(name, registry.what) if own else imported(registry.known[name])
     with references.user_code():
         found = _built(factory, parameters, (), refusal)
-    if lacking := [each for each in registry.needs if inspect.getattr_static(found, each, None) is None]:
+    if lacking := [each for each in registry.needs if inspect.getattr_static(found, each, _NOTHING) is _NOTHING]:
         raise refusal((), f"{name} is no {registry.what}: it has no {lacking[0]!r}")
     return found
 

@@ -50,7 +50,8 @@ class RegionNode:
         self.types = {kind.name: kind for kind in types}
         self.provider = provider
         self.state = _region(name, log.read)
-        self._used: Mapping[str, tuple[int, float]] = {}
+        self._used: Mapping[str, tuple[int, float]] | None = None
+        """How used hosts are, by the last order; None before this process has heard one."""
         self._log = log
         log.known(_region_tables(self.state))
 
@@ -67,6 +68,8 @@ class RegionNode:
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
         )
         names = snapshot.hosts.names
+        # Who does not know yet how used its hosts are must take none for empty.
+        knows = self._used is not None
         smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price / kind.billing.unit, kind.name))
         region, said = regions.report(
             self.rules,
@@ -74,11 +77,11 @@ class RegionNode:
             now,
             {name: host.phase is Phase.UP for name, host in there.items()},
             add=(smallest.name,) * math.ceil(int(found.lacking[0]) / smallest.slots),
-            release=tuple(names[row] for row in np.flatnonzero(found.release).tolist()),
-            drain=tuple(names[row] for row in np.flatnonzero(found.drain).tolist()),
+            release=tuple(names[row] for row in np.flatnonzero(found.release & knows).tolist()),
+            drain=tuple(names[row] for row in np.flatnonzero(found.drain & knows).tolist()),
             utilisation=None if math.isnan(found.utilisation[0]) else float(found.utilisation[0]),
-            idlest=names[int(found.idlest[0])] if found.idlest[0] >= 0 else "",
-            empty=tuple(names[row] for row in np.flatnonzero(found.empty).tolist()),
+            idlest=names[int(found.idlest[0])] if found.idlest[0] >= 0 and knows else "",
+            empty=tuple(names[row] for row in np.flatnonzero(found.empty & knows).tolist()),
         )
         self._become(replace(self.state, region=region))
         return said
@@ -157,7 +160,8 @@ class RegionNode:
         slots = [self.types[host.type].slots if host.type in self.types else 0 for host in hosts]
         measured = self.provider.measure()
         seen = [measured.get(name, Measured()) for name in names]
-        reported = [self._used.get(name, (0, math.nan)) for name in names]
+        used = self._used or {}
+        reported = [used.get(name, (0, math.nan)) for name in names]
         replicas = [mine.replicas or said[0] for mine, said in zip(seen, reported, strict=True)]
         cpu = [said[1] if math.isnan(mine.cpu) else mine.cpu for mine, said in zip(seen, reported, strict=True)]
         on = np.repeat(np.arange(len(hosts)), replicas).astype(np.int64)

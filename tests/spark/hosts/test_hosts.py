@@ -1,12 +1,16 @@
 """The life of hosts, leased and found in a session; driver, provider and clock are fakes."""
 
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.clouds.provider import RunState, Terms
 from elastream.control.clock import FakeClock
-from elastream.model.cloud import HostState, HostType
+from elastream.model.cloud import TRANSITIONS, HostState, HostType
 from elastream.model.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
@@ -220,11 +224,14 @@ class TestBeside:
 
 
 class TestLeased:
-    def test_a_host_waits_and_starts_once_there_is_room(self, run, provider):
+    def test_a_host_waits_and_starts_once_there_is_room(self, run, provider, caplog):
+        caplog.set_level("INFO")
         provider.room = 0
         run.lease("h1", SMALL)
-        assert step(run) == {"h1": "requested"}
+        for _ in range(2):
+            assert step(run) == {"h1": "requested"}
         assert run.reason("h1") == "it waits"
+        assert [record.message for record in caplog.records] == ["host h1 is requested: it waits"]
         provider.room = 1
         assert step(run) == {"h1": "starting"}
 
@@ -379,3 +386,56 @@ class TestOwner:
         assert run.cost(0.0) == SMALL.price
         provider.owes = 12.0
         assert run.cost(0.0) == 12.0
+
+
+NAMES = [f"h{number}" for number in range(1, 6)]
+EVENTS = st.tuples(
+    st.sampled_from(["lease", "release", "drain", "cancel", "die", "register", "vanish", "room", "recall", "step"]),
+    st.sampled_from(NAMES),
+    st.integers(0, 40),
+)
+
+
+@given(st.lists(EVENTS, max_size=80))
+def test_whatever_happens_leases_follow_the_table_and_what_has_ended_is_released_by_its_provider(story):
+    session, provider, clock = FakeSession(), FakeProvider(), FakeClock()
+    hosts = Hosts(Executors(session), provider, clock.now, fence=session.fence)
+    batch = 0
+    for event, host, number in story:
+        lease = hosts.leases.get(host)
+        match event:
+            case "lease" if lease is None:
+                hosts.lease(host, SMALL)
+            case "release" if lease is not None and lease.active:
+                hosts.release(host)
+            case "drain" if lease is not None and lease.state is HostState.RUNNING:
+                hosts.drain(host)
+            case "cancel" if lease is not None and lease.state is HostState.DRAINING:
+                hosts.cancel_drain(host)
+            case "die" if host in provider.known:
+                provider.die(host)
+            case "register" if host in provider.up:
+                session.there[host[1:]] = (f"at {host}", 1, 0, False)
+            case "vanish":
+                session.there.pop(host[1:], None)
+            case "room":
+                provider.room = number % 4
+            case "recall":
+                provider.recalled ^= {host}
+                hosts.keep(host)
+            case "step":
+                batch += number % 3
+                clock.advance(float(number))
+                step(hosts, batch, idle=number % 2 == 0, holds=number % 5 == 0)
+        for lease in hosts.leases.values():
+            states = [state for _, state in lease.history]
+            assert all(after in TRANSITIONS[before] for before, after in pairwise(states)), states
+        assert {name for name, host in hosts.leases.items() if host.active} >= set(hosts.usable)
+    for name, lease in hosts.leases.items():
+        if lease.active:
+            hosts.release(name)
+    for _ in range(4):
+        clock.advance(module.GRACE_LIMIT + 1)
+        step(hosts, batch := batch + 3)
+    assert not any(lease.active for lease in hosts.leases.values())
+    assert not provider.known, "a host without a lease is nobody's to pay for"

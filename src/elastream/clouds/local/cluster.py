@@ -61,7 +61,7 @@ class ClusterShape(Protocol):
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Where hosts may stand, beginning with the driver's region."""
+        """Regions that hosts may be in, beginning with the driver's."""
         ...
 
     @property
@@ -328,7 +328,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def _master_status(self) -> str:
-        """What the master says of itself: ALIVE once it takes workers; empty while it says nothing."""
+        """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             page.request("GET", "/json/")
@@ -336,7 +336,7 @@ class LocalCluster:
         return ""
 
     def _free_ports(self) -> tuple[int, int]:
-        """The two ports asked for, or two free ones; raises EnvironmentProblem naming the one that is in use."""
+        """The two ports given, or two free ones; raises EnvironmentProblem naming the one that is in use."""
         wanted = (0, 0) if self.ports is None else (self.ports[0], self.ports[1])
         with contextlib.ExitStack() as held:
             found = []
@@ -346,8 +346,8 @@ class LocalCluster:
                 try:
                     probe.bind((self.driver_address, port))
                 except OSError as error:
-                    what = f"port {port} on {self.driver_address}, asked for by the Spark master,"
-                    raise EnvironmentProblem(f"{what} cannot be had: {error.strerror}") from None
+                    what = f"the Spark master cannot listen on port {port} on {self.driver_address}"
+                    raise EnvironmentProblem(f"{what}: {error.strerror}") from None
                 found.append(probe.getsockname()[1])
         return found[0], found[1]
 

@@ -20,7 +20,7 @@ SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0, price=1.0, billing=
 
 HOST_TYPES: Mapping[str, HostType] = MappingProxyType({SMALL.name: SMALL})
 """Host types known by name. `small`: one task at a time, half a core, 1,000 MB (of which the executor's heap takes 700),
-price 1 for each 30 s, so that a demonstration of minutes sees leases end; ready about 8 s after it was asked for."""
+price 1 for each 30 s, so that a demonstration of minutes sees leases end; ready about 8 s after it was requested."""
 
 LEAST_HEAP = 450
 """Mebibytes below which Spark refuses to start an executor (1.5 times the 300 MiB that it reserves)."""
@@ -34,13 +34,13 @@ class Local:
 
     host_type: a name in `HOST_TYPES`, or a `HostType` (its `slots` are tasks at once, its `cores` a CPU quota, its `memory`
     is divided between the executor's heap and everything else). host_types: more than one; the first is that of the first
-    hosts, and they may stand in several regions. min_hosts, max_hosts: how many may be leased at a time. cores_each: a CPU
+    hosts, and they may be in several regions. min_hosts, max_hosts: how many may be leased at a time. cores_each: a CPU
     quota instead of the types'. network: a link for each host (needs root; hosts then see only each other, the master and
     the driver). latency: one way, between regions: `{"edge": {"cloud": "40ms"}}` holds in both directions (needs root).
-    driver_region: where driver and master stand, by default with the first host type.
+    driver_region: the region of driver and master, by default that of the first host type.
 
     Raises CloudError for an unknown type, for numbers of hosts that make no sense, for a host too small for an executor and
-    for a latency to or from where nothing can stand.
+    for a latency to or from a region without host types.
     """
 
     host_type: HostType | str | None = None
@@ -76,7 +76,7 @@ class Local:
             for region in (source, target):
                 if region not in self.regions:
                     known = ", ".join(self.regions)
-                    raise CloudError(f"latency: no host type stands in the region {region!r}; regions: {known}")
+                    raise CloudError(f"latency: no host type is in the region {region!r}; regions: {known}")
             if source == target:
                 raise CloudError(f"latency: {source!r} cannot be away from itself")
 
@@ -92,9 +92,9 @@ class Local:
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """Where hosts may stand, beginning with the driver's region."""
-        stand = [type.region for type in self.types]
-        return tuple(dict.fromkeys([self.driver_region or stand[0], *stand]))
+        """Regions that hosts may be in, beginning with the driver's."""
+        found = [type.region for type in self.types]
+        return tuple(dict.fromkeys([self.driver_region or found[0], *found]))
 
     @property
     def delays(self) -> Mapping[tuple[str, str], float]:

@@ -1,4 +1,4 @@
-"""The driver's side of the supervisor: starts it, asks it, and ends it. What it does is `supervisor.py`'s."""
+"""The driver's side of the supervisor: starts it, sends it requests, and ends it. `supervisor.py` serves them."""
 
 import contextlib
 import json

@@ -14,7 +14,6 @@ import numpy as np
 
 from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Snapshot, ranks
-from elastream.planning.managers.messages import Verdict
 from elastream.planning.managers.operators import Proposals
 from elastream.planning.sharing.holder import Holder, claim
 from elastream.planning.sharing.messages import Claim
@@ -85,13 +84,6 @@ class Grants:
         """Rows that are granted."""
         given: Booleans = self.refusals == Refusal.GRANTED
         return given
-
-    def verdicts(self, snapshot: Snapshot) -> tuple[Verdict, ...]:
-        """The same as values, one a proposal."""
-        return tuple(
-            Verdict(message.application, message.operator, message.replicas, Refusal(refusal).reason)
-            for message, refusal in zip(self.proposals.messages(snapshot), self.refusals.tolist(), strict=True)
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,8 @@ class HostActions:
             return Outcome(action, Status.REFUSED, f"there is no host type {action.type!r}")
         kind = self.types[action.type]
         if action.region not in (kind.region, ANYWHERE):
-            stands = f"hosts of type {kind.name!r} stand in {kind.region!r}, not in {action.region!r}"
-            return Outcome(action, Status.REFUSED, stands)
+            elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
+            return Outcome(action, Status.REFUSED, elsewhere)
         if sum(lease.active for lease in self.hosts.leases.values()) >= self.most:
             return Outcome(action, Status.REFUSED, f"all {self.most} hosts are leased")
         self.hosts.lease(host, kind)

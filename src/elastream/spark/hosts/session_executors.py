@@ -1,7 +1,7 @@
-"""The provider whose hosts are executors that Spark is asked for, on whatever cluster the session runs.
+"""The provider whose hosts are executors that Spark requests from the cluster manager of its session.
 
-Spark takes a number, not names: it is told how many executors it may have in all, and whoever registers next is the oldest
-request's. Executors that were there before can be taken in under a name (`adopt`) and given back as well.
+Spark takes a number, not names: how many executors it may have in all. The next one to register belongs to the oldest
+request. Executors that were there before can be adopted under a name, and given back as well.
 """
 
 import threading
@@ -47,7 +47,7 @@ class SessionExecutors:
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
-        """Know an executor that nobody requested here as `host`."""
+        """Take in an executor that was not requested here, as `host`."""
         with self._lock:
             self._types[host], self._executor[host] = kind.name, executor
 
@@ -95,7 +95,7 @@ class SessionExecutors:
         return {}
 
     def report(self, state: RunState) -> None:
-        """Nothing: the cluster manager is not told."""
+        """Nothing: a cluster manager has no use for it."""
 
     def owed(self) -> float | None:
         """None: the leases' own cost."""
