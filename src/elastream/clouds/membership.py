@@ -267,7 +267,7 @@ class Membership:
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
-            # As a new member it has back what nobody took meanwhile, and learns what it has lost.
+            # A new member regains hosts not assigned meanwhile, and learns which it has lost.
             self._client.join()
             with self._lock:
                 self._held = Holder(self._held.name, hosts=self._held.hosts)
@@ -296,9 +296,9 @@ class Membership:
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
-            # A machine whose host is on its way is as good as used: nobody is to think it empty.
+            # A machine whose host is starting counts as used.
             on = {machine: host for host, machine in self._bound.items()}
-            # What is given back is not used any more, whenever that is heard.
+            # Hosts given back are unused from now on, before the pool receives it.
             self._held, said = holder.claim(
                 self._held,
                 gone,

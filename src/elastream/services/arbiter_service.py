@@ -132,7 +132,7 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
 
 
 def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError], None]) -> "Lifespan[FastAPI]":
-    """What the server does while it runs: a round every so often, as time passes though nobody speaks."""
+    """The server's lifespan: runs a round every `period` seconds, also without messages."""
 
     async def rounds() -> None:
         while True:

@@ -43,8 +43,8 @@ MOST_HOSTS = 100
 class ArbiterSetting:
     """An arbiter to be: where it listens, whom it believes, what it shares, under which rules. token: None for none.
 
-    machines: kind of each fixed machine by name; none where regions have the hosts. standings: who may join, and what they
-    may expect; none: whoever joins says so.
+    machines: kind of each fixed machine by name; none where regions have the hosts. standings: applications that may
+    join, with priority and minimum; none: any may join, with its own.
     """
 
     offer: Offer

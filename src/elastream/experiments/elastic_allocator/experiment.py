@@ -76,7 +76,7 @@ class AllocatorAssumptions:
         "what the three queries ask for at 1,200 tuples/s: the middle of the paper's moderate level (40 to 80 %), since "
         "even placement is said to leave some nodes heavy and others light",
     )
-    sent: float = assumed(0.6, "of all links", "likewise, were no two tasks that talk on one host")
+    sent: float = assumed(0.6, "of all links", "as `busy`, if no two tasks that communicate shared a host")
     keys: float = assumed(10_000.0, "keys", "they occur by Zipf's law, as pages of a site do, and go to tasks by chance")
     link: float = assumed(1.25e6, "bytes/s", "10 Mbit/s; with `sent` given, only a scale")
     pending: float = assumed(1000.0, "tuples", "of a source under way at once")

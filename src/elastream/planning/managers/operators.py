@@ -51,7 +51,7 @@ class Proposals:
 def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld: Booleans) -> Proposals:
     """What all operator managers propose.
 
-    owner: row of the application that may place on each host, -1 for none; withheld: hosts nobody may place on; both of
+    owner: row of the application that may place on each host, -1 for none; withheld: hosts closed to placements; both of
     shape (hosts,).
 
     A replica more where one is used above S_s-out. One less where the sum over all n, divided by n - 1, stays below

@@ -159,7 +159,7 @@ class E2df:
         snapshot, rules, state = snapshot_of(observation), self.rules(observation, memory.spread), memory.state
         own = self.infrastructure is True
         if state is None or not own:
-            # Where nobody here decides on hosts, the application may use whatever is there.
+            # Without a host manager here, the application may use every host.
             state = self._begin(observation, snapshot, rules, state)
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
@@ -257,7 +257,7 @@ class E2df:
         if hosts_too:
             # Whatever is leased and not on the region's order goes, also what an earlier release did not rid us of.
             actions += [
-                ReleaseHost(host, why="nobody holds it, and it is not needed as spare")
+                ReleaseHost(host, why="no application holds it, and it is not needed as spare")
                 for host in leases
                 if host not in known
             ]

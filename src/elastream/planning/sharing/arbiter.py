@@ -48,12 +48,11 @@ def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> 
 def decide(
     rules: ArbiterRules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
-    """One round: what was heard since the last is taken in, in this order, and whoever must know is sent an order or a
-    view.
+    """One round: processes the messages received since the last, in order, and creates the orders and views to send.
 
-    A message whose number is not above the last one's of its sender changes nothing, but that an application was heard. A
-    report or claim that had not seen the latest term of a host says nothing about it, and a report that had not seen the
-    last order requests nothing. Who has not been heard to have seen its latest order or view is sent it again.
+    A message whose number is not above the last one's of its sender only shows that an application is alive. A
+    report or claim that had not seen the latest term of a host is ignored for that host, and a report that had not seen the
+    last order requests nothing. An order or view is sent again until its receiver has acknowledged it.
     """
     heard = tuple(heard)
     ledger = Ledger(rules, state, now)
@@ -99,7 +98,7 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
         ledger.to(host, Tenure.FREE)
     if report.seen < party.term:
         return ()
-    # Orders are whole: whoever has seen the last one knows of every host, and has lost those that it does not name.
+    # Orders are complete: a region that has seen the last one and does not report a host has lost it.
     if len(report.up) + len(report.coming) < len(party.hosts):
         for host in set(party.hosts).difference(report.up, report.coming):
             if host in ledger.hosts:
@@ -122,7 +121,7 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
 
 
 def _free_unwanted(ledger: Ledger) -> None:
-    """Hosts that their regions would be rid of and nobody requests, nor has got lately, nor needs for its service level."""
+    """Free hosts that their regions propose to free and no application requests, got recently, or needs for its level."""
     for host, why in ledger.unwanted.items():
         record = ledger.hosts.get(host)
         member = ledger.members.get(record.owner) if record is not None else None
@@ -135,7 +134,7 @@ def _free_unwanted(ledger: Ledger) -> None:
 
 
 def _hear_application(ledger: Ledger, claim: Claim) -> bool:
-    """Hosts that the application will not leave, that it let go of, or has though nobody knew. Whether it was news."""
+    """Process a claim: hosts that the application keeps, has left, or still holds. Returns whether it was new."""
     name = claim.application
     member = replace(ledger.members[name], heard=ledger.now)
     ledger.members[name] = member
@@ -169,7 +168,7 @@ def _hear_application(ledger: Ledger, claim: Claim) -> bool:
         for host in claim.hosts:
             record = ledger.hosts.get(host)
             if record is not None and record.tenure in (Tenure.FREE, Tenure.IDLE):
-                # It was counted as dead, and was only cut off: what nobody took meanwhile is its own again.
+                # It was counted as dead but only disconnected: hosts not assigned meanwhile are its again.
                 ledger.to(host, Tenure.HELD, owner=name)
     return True
 
@@ -218,7 +217,7 @@ class _Demand:
         self.due = shares(self.capacity, needs)
 
     def share(self) -> None:
-        """Cancel what is not needed any more, give what is free, order what may be had, recall for whoever still lacks."""
+        """Cancel recalls no longer needed, assign free hosts, order new ones, and recall hosts for requests still unmet."""
         for host in self.recalled[:]:
             owner = self.ledger.hosts[host].owner
             if len(self.mine[owner]) < self.due[owner]:
@@ -254,9 +253,9 @@ class _Demand:
             self.members[name] = replace(self.members[name], asks=tuple(left))
 
     def _supply(self, name: str, awaited: int) -> int:
-        """Order hosts for what an application requests and nobody has; where none may be had, recall what is its due.
+        """Order hosts for the unmet request of an application; if none may be ordered, recall those that it is due.
 
-        awaited: hosts that come anyhow, and that nobody before it waits for; returns how many of them this one does.
+        awaited: hosts already ordered that no earlier application waits for; returns how many of them this one uses.
         """
         entitled, reason = self._lacking(name), ""
         for number in range(max(0, awaited), self.asks[name]):
@@ -284,8 +283,7 @@ class _Demand:
         return self.ledger.add(region, self.kind)
 
     def _giver(self, pressing: bool) -> str:
-        """The host to recall next: of whoever has most beyond its due, the one that it got last; empty where none may
-        be."""
+        """The host to recall next: the latest of the application furthest above its due; empty if none may be recalled."""
         now, rules, best, found = self.ledger.now, self.ledger.rules, (0, 0.0, ""), ""
         for owner, hosts in self.mine.items():
             excess = len(hosts) - self.due[owner]

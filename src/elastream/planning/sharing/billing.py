@@ -16,16 +16,16 @@ class Paid:
     spells: tuple[tuple[str, float, float | None], ...] = ()
 
     def held_by(self, application: str, now: float) -> "Paid":
-        """The same with another holder from `now` on; empty: nobody."""
+        """A copy with another holder from `now` on; empty: no holder."""
         spells = tuple((who, start, now if end is None else end) for who, start, end in self.spells)
         return Paid(self.lease, (*spells, (application, now, None)) if application else spells)
 
 
 def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
-    """Money that each application owes by `now` for `paid`; together the cost of the leases that somebody has held.
+    """Money that each application owes by `now` for `paid`; together the cost of the leases that had a holder.
 
-    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit in which nobody
-    did is owed by whoever held it last, or first where nobody had yet.
+    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit without a
+    holder is owed by the last holder before it, or the first after it if there was none.
     """
     owed: dict[str, float] = {}
     for each in paid:

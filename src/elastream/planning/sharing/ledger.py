@@ -19,7 +19,7 @@ Held = dict[str, dict[str, None]]
 class Ledger:
     """The state while it changes; nothing changes the record of a host but `to`, `strike` and `add`.
 
-    The term of whoever must hear of a change grows once, however much changes.
+    The term of each party that a change concerns grows once a round.
     """
 
     def __init__(self, rules: ArbiterRules, state: Arbiter, now: float) -> None:
@@ -57,7 +57,7 @@ class Ledger:
         return tuple(self._of_members.get(application, self.members[application].hosts))
 
     def present(self, region: str) -> bool:
-        """Whether a region is heard, or was lately."""
+        """Whether a region reports, or did within `rules.absence` seconds."""
         known = self.regions.get(region)
         return region in self.speaking or (known is not None and self.now - known.heard <= self.rules.absence)
 
@@ -75,7 +75,7 @@ class Ledger:
     ) -> None:
         """Another tenure; raises LifecycleError where the table has no such edge.
 
-        owner: its new owner; empty: who has it, or nobody where the tenure says so.
+        owner: its new owner; empty: the current one, or none if the tenure has none.
         """
         before = self.hosts[host]
         if tenure not in TRANSITIONS[before.tenure]:
@@ -149,7 +149,7 @@ class Ledger:
         self._end_lease(host)
 
     def free(self, host: str, why: str) -> None:
-        """Its region is to be rid of a host: at once where nobody holds it, else its application is asked to leave."""
+        """Free a host for its region: at once if it has no holder, else its application is requested to leave."""
         record = self.hosts.get(host)
         if record is None or record.tenure is Tenure.RECALLED:
             return
@@ -198,7 +198,7 @@ class Ledger:
         del self.members[application]
 
     def close(self) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
-        """The state after the round, and what is sent: to whoever was not heard to have seen the latest."""
+        """The state after the round, and the messages for every party that has not acknowledged the latest."""
         for name, held in self._of_regions.items():
             self.regions[name] = replace(self.regions[name], hosts=tuple(held))
         for name, held in self._of_members.items():

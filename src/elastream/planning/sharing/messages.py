@@ -89,7 +89,7 @@ class RegionOrder:
     refused: why not all that was requested is there; empty where it is. kept: (host, manager, reason) of hosts that it
     would have freed and may not, with the manager that refused. Both are about this round only, and change nothing.
 
-    leaving: of the hosts, those whose applications are asked to leave them. heard: number of the last report that counts.
+    leaving: of the hosts, those whose applications are requested to leave. heard: number of the last report that counts.
     used: (host, replicas, CPU utilisation or None) as applications report them.
     """
 

@@ -49,7 +49,7 @@ class ArbiterRules:
     def refusal(self, region: str, sizes: Mapping[str, int], present: Callable[[str], bool] = lambda region: True) -> str:
         """Why `region` may not have one more host, with `sizes` hosts in each region; empty where it may.
 
-        present: whether a region can be heard; one that cannot, or that may not grow itself, stands in nobody's way.
+        present: whether a region reports; one that does not, or that may not grow itself, blocks no other.
         """
         if reason := self._unfit(region, sizes):
             return reason

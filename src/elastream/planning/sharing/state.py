@@ -31,7 +31,7 @@ class Tenure(StrEnum):
     ORDERED = "ordered"
     """Its region is to lease it, or starts it."""
     FREE = "free"
-    """Leased, and nobody's."""
+    """Leased, without a holder."""
     HELD = "held"
     """In the view of an application, which may use it."""
     RECALLED = "recalled"
@@ -54,7 +54,7 @@ class HostRecord:
     order that last changed this. since: when it came to be its owner's. spared: it is not recalled for others before.
 
     Of a recalled one: until: when it is to be left. why: the reason. goes: whether it is given back to its region then.
-    heir: the application that gets it then; empty: whoever is entitled.
+    heir: the application that gets it then; empty: the one entitled then.
     """
 
     region: str
@@ -119,7 +119,7 @@ class Arbiter:
 
 
 def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
-    """An arbiter of fixed machines, nobody's yet. machines: name of its kind by the name of each."""
+    """The initial state of an arbiter of fixed machines, none assigned. machines: name of its kind by the name of each."""
     hosts = {name: HostRecord("", kind, Tenure.IDLE) for name, kind in machines.items()}
     return Arbiter(hosts, frozenset(hosts), kinds={kind.name: kind for kind in kinds})
 

@@ -43,7 +43,7 @@ from elastream.spark.worker.meter import Meter
 __all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
-"""Seconds between the starts of two batches where nothing else is asked for: an idle query polls its source that often."""
+"""Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
 SHUFFLERS, SHUFFLED_EACH = 4, 1000
 """Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
