@@ -1,19 +1,14 @@
-"""Errors in one line, whatever their text."""
+"""What errors say in one line."""
 
-import pytest
-
-from elastream.model.errors import EnvironmentProblem, first_line, in_one_line
+from elastream.model.errors import InputError, first_line, in_one_line
 
 
-@pytest.mark.parametrize(
-    ("error", "first", "line"),
-    [
-        (ValueError("one\ntwo"), "one", "ValueError: one"),
-        (ValueError("\n  one"), "one", "ValueError: one"),
-        (ValueError(), "ValueError", "ValueError"),
-        (EnvironmentProblem("no Java"), "no Java", "no Java"),
-        (EnvironmentProblem(""), "EnvironmentProblem", "EnvironmentProblem"),
-    ],
-)
-def test_an_error_has_a_first_line_even_where_it_has_no_text(error: Exception, first: str, line: str) -> None:
-    assert (first_line(error), in_one_line(error)) == (first, line)
+def test_the_first_line_of_an_error_that_says_nothing_is_its_type():
+    assert first_line(ValueError("\n  the plan is wrong \n== Plan ==")) == "the plan is wrong"
+    assert first_line(ValueError()) == first_line(ValueError("\n")) == "ValueError"
+
+
+def test_an_error_that_a_user_can_act_on_is_its_sentence_and_another_comes_with_its_type():
+    assert in_one_line(InputError("there is no such file")) == "there is no such file"
+    assert in_one_line(KeyError("h1")) == "KeyError: 'h1'"
+    assert in_one_line(KeyError()) == "KeyError"

@@ -28,12 +28,12 @@ class EnvironmentProblem(ElastreamError):
     """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""
 
 
-def first_line(error: object) -> str:
-    """The first line of an error's text that is not blank; the name of its type if it has no text."""
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without the plan or stack trace that follows; its type if it has no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def in_one_line(error: BaseException) -> str:
     """The first line of an error's text, preceded by its type except for errors that a user can act on."""
-    text, kind = first_line(error), type(error).__name__
-    return text if isinstance(error, ElastreamError) or text == kind else f"{kind}: {text}"
+    name, said = type(error).__name__, first_line(error)
+    return said if isinstance(error, ElastreamError) or said == name else f"{name}: {said}"
