@@ -223,5 +223,5 @@ class Mover:
                 self.empty(name)  # again and again: a move may have been dropped, or a task have been run there since
         mine = [running[query.id] for query in self._queries.live if query.id in running]
         self._rounds.look({each.id: each.batch for each in mine}, {each.id for each in mine if each.idle})
-        occupied = set(self.ran().values())
-        self._hosts.step(batch=self._rounds.count, idle=all(each.idle for each in mine), holds=occupied.__contains__)
+        idle = all(each.idle for each in mine)
+        self._hosts.step(batch=self._rounds.count, idle=idle, holds=lambda host: host in self.ran().values())

@@ -5,7 +5,7 @@ import re
 
 from elastream.spark.worker.runner import FAILED
 
-__all__ = ["explain_failure", "first_line"]
+__all__ = ["explain_failure"]
 
 _CAUSES = (
     (re.compile(r"No space left on device"), "the disk is full: Spark could not write its checkpoint, state or results"),
@@ -30,11 +30,6 @@ def explain_failure(exception: BaseException) -> str:
     causes = re.findall(r"(?:Caused by: |^)((?:[\w.$]+(?:Error|Exception)): [^\n]+)", text, re.MULTILINE)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"the query failed: {causes[-1] if causes else (lines[0] if lines else type(exception).__name__)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of Spark's message about an invalid plan, without the plan."""
-    return str(error).splitlines()[0]
 
 
 def _operator_failed(text: str) -> str:

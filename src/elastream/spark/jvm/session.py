@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.errors import EnvironmentProblem, InputError, first_line
 
 __all__ = ["StateStore", "open_session", "session_settings", "settings_for"]
 
@@ -154,7 +154,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
         with _stderr_into(folder / "driver-stderr.log"):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"Spark did not start on {master}: {str(error).splitlines()[0]}") from error
+        raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
     return spark
 
 
