@@ -174,8 +174,8 @@ class Membership:
     ) -> None:
         """Begin to send claims.
 
-        occupied: hosts whose machines are in use. evict: ends a host whose machine is reassigned. use: by host, replicas on it
-        and its CPU utilisation, None where unknown.
+        occupied: hosts whose machines are in use. evict: ends a host whose machine is reassigned. use: by host, replicas
+        and CPU utilisation, None if unknown.
         """
         self._occupied, self._evict, self._use = occupied, evict, use
         self._thread.start()

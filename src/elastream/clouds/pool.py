@@ -36,7 +36,7 @@ EMPTY_AFTER = 30.0
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: its weight when
+    url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
     requests exceed the machines. minimum: machines guaranteed to it. token: for the arbiter, by default the environment
     variable ELASTREAM_POOL_TOKEN.
 
