@@ -1,7 +1,7 @@
-"""A simulated run: a policy on a simulated plant, through the very loop that live runs go through, and what it came to.
+"""Runs a policy on a simulated plant in the control loop of live runs, and returns the result.
 
-It stands above `simulation` and `control`, which know nothing of each other. Here a fault is no part of the run, as it is
-live: figures of a policy that failed in some rounds are nobody's, so it is raised.
+It depends on `simulation` and `control`, which are independent of each other. Unlike in live runs a fault is raised:
+figures of a policy that failed in some rounds would be meaningless.
 """
 
 from collections.abc import Callable

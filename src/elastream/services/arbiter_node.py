@@ -1,10 +1,8 @@
-"""The arbiter of shared hosts as a process: keys, a journal, and a round every so often; it does not know how messages
-travel.
+"""The process of the arbiter of shared hosts: keys, a journal, and periodic rounds; independent of the transport.
 
-What it decides is `elastream.planning.sharing`'s. A process adds one rule: state is on disk before anyone hears of it and
-before anything is done about it, so that a manager which is killed at any point goes on as if its last message had been
-lost. Transport is left to `elastream.services.arbiter_service`. Times are seconds since the epoch: they must go on through
-a restart.
+`elastream.planning.sharing` decides. The process adds one rule: state is on disk before it is sent or acted on, so that a
+manager killed at any point continues as after a lost message. `elastream.services.arbiter_service` is the transport.
+Times are seconds since the epoch, so that they continue after a restart.
 """
 
 import hmac

@@ -272,7 +272,7 @@ def make(case: OtdCase) -> SimulatedPlant:
 
 
 def policy_of(case: OtdCase) -> Policy:
-    """Who decides; nobody for the even deployment."""
+    """The policy of a case; for the even deployment one that never acts."""
     if case.policy == "even":
         return Untouched()
     return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else case.assumptions.relief)
@@ -301,7 +301,7 @@ def run_case(case: OtdCase) -> OtdRun:
     run = simulated(plant, policy_of(case), period=PERIOD, until=SECONDS, look=look)
     table = np.array(rows)
     later = table[:, 0] > SETTLED
-    # A row stands for the period that ends with it.
+    # A row describes the period that ends with it.
     settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
     return OtdRun(
         case,
