@@ -29,11 +29,11 @@ class EnvironmentProblem(ElastreamError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what `error` says, without the plan or stack trace that follows; its type where it is silent."""
+    """The first line of an error's text, without the plan or stack trace that follows; its type if it has no text."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def in_one_line(error: BaseException) -> str:
-    """The first line of what `error` says, with its type unless a user can act on it; its type alone where it is silent."""
+    """The first line of an error's text, preceded by its type except for errors that a user can act on."""
     name, said = type(error).__name__, first_line(error)
     return said if isinstance(error, ElastreamError) or said == name else f"{name}: {said}"

@@ -3,6 +3,7 @@
 import json
 import re
 
+from elastream.model.errors import first_line
 from elastream.spark.worker.runner import FAILED
 
 __all__ = ["explain_failure"]
@@ -28,8 +29,7 @@ def explain_failure(exception: BaseException) -> str:
         if match := pattern.search(text):
             return sentence.format(*(group for group in match.groups() if group))
     causes = re.findall(r"(?:Caused by: |^)((?:[\w.$]+(?:Error|Exception)): [^\n]+)", text, re.MULTILINE)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"the query failed: {causes[-1] if causes else (lines[0] if lines else type(exception).__name__)}"
+    return f"the query failed: {causes[-1] if causes else first_line(exception)}"
 
 
 def _operator_failed(text: str) -> str:
