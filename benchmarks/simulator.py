@@ -10,11 +10,12 @@ from itertools import pairwise
 import numpy as np
 from _common import Report, main, progress
 
+from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.experiment import cases, make, run_cases
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
-from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, drive, make_plant
+from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 SOURCE = "the project's bar; compilation apart"
 CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
@@ -72,7 +73,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         case = cases()[0]
         plant = make(case)
         began, cpu = time.perf_counter(), time.process_time()
-        drive(plant, case.policy, period=60.0, until=7200.0)
+        simulated(plant, case.policy, period=60.0, until=7200.0)
         if number:  # the first compiles
             paper.append(time.perf_counter() - began)
             paper_cpu.append(time.process_time() - cpu)

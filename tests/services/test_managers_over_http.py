@@ -435,7 +435,7 @@ def test_a_region_that_is_cut_off_goes_on_with_its_last_grants_and_rejoins(world
     world.route.mode = "open"
     world.place("east")
     world.until(lambda: len(world.hosts("east")) == 5)
-    assert "is heard again" in world.processes["east"].told()
+    assert "answers again" in world.processes["east"].told()
     history = world.history()
     leased = [line for line in history if line.startswith("lease")]
     assert len(leased) == len(set(leased)), "nothing is leased twice"

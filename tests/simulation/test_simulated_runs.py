@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from simulation_cases import VM, machines, manufacturing, travelling
 
+from elastream.experiments.simulated import simulated
 from elastream.experiments.visp import experiment as visp
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.observation import Metric
 from elastream.model.plant import Plan
-from elastream.simulation import Settings, Travel, drive, make_plant
+from elastream.simulation import Settings, Travel, make_plant
 
 STEPS = [2, 5, 8, 5] * 3
 """Machines of VISP's stepwise pattern."""
@@ -51,8 +52,7 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit(travel):
             manufacturing(), host_types=[VM], loads=machines(STEPS[:3]), seed=seed, hosts=4,
             settings=Settings(joins=joins, **travelling(travel)),
         )  # fmt: skip
-        drive(plant, Growing(), period=60.0, until=720.0)
-        return plant.result()
+        return simulated(plant, Growing(), period=60.0, until=720.0).result
 
     first, second, other = once(1), once(1), once(2)
     assert first == second
@@ -122,11 +122,10 @@ def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_
     case = visp.VispCase(pattern, minutes, seed=1)
     planned = Noting(case.policy)
     items = visp.make(case)
-    drive(items, planned, period=60.0, until=7200.0)
+    one = simulated(items, planned, period=60.0, until=7200.0).result
     cohorts = visp.make(case, travel=Travel.COHORTS)
     assert "monitor_temperature" in cohorts.network.crowded, "nothing travels in cohorts here"
-    drive(cohorts, Repeating(planned.plans), period=60.0, until=7200.0)
-    one, other = items.result(), cohorts.result()
+    other = simulated(cohorts, Repeating(planned.plans), period=60.0, until=7200.0).result
     assert other.judged == pytest.approx(one.judged, rel=0.01)
     assert other.cost == one.cost
     for level in visp.LEVELS.values():

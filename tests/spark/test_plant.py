@@ -89,7 +89,7 @@ def in_the_middle_of_a_batch(plant):
 
 
 def executor_process(plant, host):
-    address = plant.hosts.address(host)
+    address = plant.hosts.executor(host).host
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if any("CoarseGrainedExecutorBackend" in part for part in line) and address in line:

@@ -1,5 +1,6 @@
 """`run(...)`: starts a plant and the control loop for a dataflow and a policy, and shuts them down at the end."""
 
+import logging
 import os
 import platform
 import signal
@@ -102,7 +103,7 @@ def run(
     watching = [Recorder(directory.recording), *options.observers, *observers]
     if options.record is not None:
         watching.append(Recorder(options.record))
-    with _ending_in_order() as stop:
+    with _logged(directory.log), _ending_in_order() as stop:
         plant = start_plant(
             graph,
             cloud,
@@ -160,6 +161,19 @@ def _drive(
     )
     stop.then(loop.stop, plant.clock.wake)
     return loop.run()
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Write what the package logs, tracebacks included, to a file of the run, and not over the live view."""
+    logger, handler = logging.getLogger("elastream"), logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 class _Stop:

@@ -53,11 +53,11 @@ def experiment(
 
     if name not in PAGES:
         raise typer.BadParameter(f"there is no experiment {name!r} (there are: {', '.join(PAGES)})")
-    plant = plant or next(iter(PAGES[name]))
+    wanted, plant = plant, plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
     run = PAGES[name][plant]()
-    options = {"--plant": plant, "--moves": moves, "--seconds": seconds}
+    options = {"--plant": wanted, "--moves": moves, "--seconds": seconds}
     command = " ".join(
         (
             f"elastream experiment {name}",
@@ -69,6 +69,7 @@ def experiment(
     part = {option: value for option, value in part.items() if value is not None}
     if unknown := part.keys() - inspect.signature(run).parameters:
         raise typer.BadParameter(f"{name} on the plant {plant!r} has no option --{min(unknown)}")
+    about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
     console = Console()
     with progress_bar(console) as progress:
         outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=progress, **part)
@@ -78,7 +79,7 @@ def experiment(
     if outcome.verdict:
         console.print(outcome.verdict)
     console.print(f"{counted(outcome.checks)} ({plant}, {outcome.figures['seconds']:g} s)")
-    save(outcome, html, json_file, console, {"command": command})
+    save(outcome, html, json_file, console, about)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
 
@@ -181,7 +182,7 @@ def save(
     html: Path | None,
     json_file: Path | None,
     console: "Console",
-    about: Mapping[str, str] | None = None,
+    about: Mapping[str, object] | None = None,
 ) -> None:
     """Write the page to `html` and the figures to `json_file`, if given. about: further facts of the environment.
 

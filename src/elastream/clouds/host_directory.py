@@ -1,8 +1,8 @@
 """Hosts as files in a directory: for trying managers out, and for sites whose own scripts start and stop machines.
 
-A lease is a file `h1.json` with the host's name and type; a release takes it away. Whoever runs the machines watches the
-directory, and may say in `h1.status.json` how a host is: {"up": true, "cpu": 0.4, "replicas": 1}. Without that, it is up at
-once, and how much it is used stays unknown. `history.log` has a line for each lease and release that was done.
+A lease is a file `h1.json` with the host's name and type; a release takes it away. The operator of the machines watches
+the directory, and may report the state of a host in `h1.status.json`: {"up": true, "cpu": 0.4, "replicas": 1}. Without
+that file, it is up at once, and its use is unknown. `history.log` has a line for each lease and release.
 """
 
 import json
@@ -58,7 +58,7 @@ class HostDirectory:
         files = {name: self._file(name) for name in hosts}
         try:
             for name, kind in hosts.items():
-                # Whoever watches must never see half a file: it is written aside and gets its name at once.
+                # A watcher must never see a partial file: it is written under another name and renamed.
                 fresh = self.path / f".{name}.new"
                 fresh.write_text(json.dumps({"host": name, "type": kind.name, "region": kind.region}), encoding="utf-8")
                 try:
@@ -91,7 +91,7 @@ class HostDirectory:
         return None
 
     def close(self) -> None:
-        """Nothing: hosts outlive whoever leased them, until they are released."""
+        """Do nothing: hosts outlive this process, until they are released."""
 
     def _records(self) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
         """(name, lease, status) of each host, checked."""

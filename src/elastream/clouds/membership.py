@@ -34,7 +34,7 @@ OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
 VIEW: TypeAdapter[View] = TypeAdapter(View)
 
 THREAD = "pool membership"
-"""The thread that claims, and what its alarms are called."""
+"""Name of the thread that claims, and of its alarms."""
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool counts an application as gone after many times that."""
@@ -49,10 +49,10 @@ class MembershipLost(CloudError):
 
 
 class PoolClient:
-    """What an application says to its pool. transport: another than the network, for tests.
+    """An application's HTTP client of its pool. transport: replaces the network in tests.
 
     Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
-    MembershipLost where this application is no member any more.
+    MembershipLost if this application is no longer a member.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class PoolClient:
         self._key = ""
 
     def offer(self) -> Offer:
-        """What the pool has."""
+        """The hosts that the pool offers."""
         return self._offer(self._ask("GET", "/"))
 
     def join(self) -> Offer:
-        """Become a member; what the pool has."""
+        """Become a member; returns the pool's offer."""
         answer = self._ask("POST", self._place, self._wanted)
         self._key = str(answer.get("key", ""))
         return self._offer(answer)
 
     def claim(self, claim: Claim) -> View:
-        """Send what is held and wanted; what may be used, and what is owed so far."""
+        """Send the hosts held and requested; returns those that may be used, and the money owed."""
         try:
             return VIEW.validate_python(self._ask("PUT", self._place, asdict(claim)))
         except ValidationError:
@@ -140,16 +140,16 @@ class PoolClient:
 
 
 class Membership:
-    """What this application holds of its pool and requests from it. Thread-safe.
+    """The hosts that this application holds and requests of its pool. Thread-safe.
 
-    Raises ElastreamError where the pool does not take the application. alarms: where a pool that does not answer shows.
+    Raises ElastreamError if the pool refuses the application. alarms: sounds while the pool does not answer.
     """
 
     def __init__(self, client: PoolClient, alarms: Alarms | None = None) -> None:
         self._client = client
         self._alarms = alarms or Alarms(time.monotonic)
         self.offer = client.join()
-        # A name of any length makes one of a socket, which the kernel keeps short.
+        # Hashed, because the kernel limits the length of a socket's name.
         self._place = hashlib.sha256(self.offer.name.encode()).hexdigest()[:16]
         self._lock = threading.RLock()
         self._held = Holder(client.application)
@@ -174,8 +174,8 @@ class Membership:
     ) -> None:
         """Begin to send claims.
 
-        occupied: hosts whose machines are in use. evict: ends one whose machine is another's. use: by host, replicas on it
-        and its CPU utilisation, None where unknown.
+        occupied: hosts whose machines are in use. evict: ends a host whose machine is reassigned. use: by host, replicas
+        and CPU utilisation, None if unknown.
         """
         self._occupied, self._evict, self._use = occupied, evict, use
         self._thread.start()
@@ -187,7 +187,7 @@ class Membership:
             self._thread.join(2 * ANSWER_WITHIN)
 
     def close(self) -> None:
-        """Give everything back and leave; the pool notices by itself where it cannot be reached."""
+        """Give all machines back and leave; an unreachable pool notices the silence."""
         self.stop()
         for lock in self._locks.values():
             lock.close()
@@ -204,21 +204,21 @@ class Membership:
             return {host: leave[machine] for host, machine in self._bound.items() if machine in leave}
 
     def refusal(self) -> str:
-        """Why not all that it requests is granted; empty where nothing is refused."""
+        """Why a request is not granted; empty if none is refused."""
         return self._refusal
 
     def report(self, kept: Collection[str], critical: bool) -> None:
-        """Note for the next claim which recalled hosts will not be left, and whether the service level is missed."""
+        """Store for the next claim which recalled hosts are kept, and whether the service level is missed."""
         with self._lock:
             self._refused = {self._bound[host] for host in kept if host in self._bound}
             self._critical = critical
 
     def owed(self) -> float:
-        """Money owed to the pool, as it said last."""
+        """Money owed to the pool, by its last answer."""
         return self._owed
 
     def place(self, waiting: Mapping[str, HostType], start: Callable[[str, HostType], None]) -> list[str]:
-        """Start those of `waiting`, by `start`, for which there is a machine; the next claim asks for the others only."""
+        """Start those of `waiting`, by `start`, for which there is a machine; the next claim requests only the others."""
         with self._lock:
             free, placed = self._free(), []
             for host, kind in waiting.items():
@@ -232,7 +232,7 @@ class Membership:
             return placed
 
     def _free(self) -> list[str]:
-        """Machines that may be used, and are not."""
+        """Granted machines without a host."""
         taken = set(self._bound.values())
         return [machine for machine in self._held.open if machine not in taken]
 
@@ -241,7 +241,7 @@ class Membership:
         if machine not in self._locks:
             lock = socket.socket(socket.AF_UNIX)
             try:
-                # An abstract name: the kernel takes it back when its holder is gone, however that came about.
+                # An abstract name: the kernel frees it when its holder ends, in whatever way.
                 lock.bind(f"\0elastream-pool-{self._place}-{machine}")
             except OSError as error:
                 lock.close()
@@ -263,11 +263,11 @@ class Membership:
             self._stopping.wait(BEAT)
 
     def beat(self) -> None:
-        """Send one claim and take in its answer; raises ElastreamError where there is none."""
+        """Send one claim and process the answer; raises ElastreamError without one."""
         try:
             view = self._client.claim(self._claim())
         except MembershipLost:
-            # As a new member it has back what nobody took meanwhile, and learns what it has lost.
+            # A new member regains hosts not assigned meanwhile, and learns which it has lost.
             self._client.join()
             with self._lock:
                 self._held = Holder(self._held.name, hosts=self._held.hosts)
@@ -288,7 +288,7 @@ class Membership:
             asks = [type.name for type in self._waiting.values()]
             gone = []
             for machine in [machine for machine in self._held.hosts if machine not in used]:
-                # One that was granted and is not used yet: kept for a host that waits, else given back.
+                # Granted and unused: kept for a waiting host, else given back.
                 if machine not in self._held.leave and self._held.hosts[machine] in asks:
                     asks.remove(self._held.hosts[machine])
                     continue
@@ -296,9 +296,9 @@ class Membership:
                 if lock := self._locks.pop(machine, None):
                     lock.close()
             refused = tuple(sorted(self._refused & self._held.leave.keys()))
-            # A machine whose host is on its way is as good as used: nobody is to think it empty.
+            # A machine whose host is starting counts as used.
             on = {machine: host for host, machine in self._bound.items()}
-            # What is given back is not used any more, whenever that is heard.
+            # Hosts given back are unused from now on, before the pool receives it.
             self._held, said = holder.claim(
                 self._held,
                 gone,

@@ -36,11 +36,11 @@ EMPTY_AFTER = 30.0
 class Pool:
     """Machines of a pool that other applications use too: `Pool("http://127.0.0.1:8471", application="wc", priority=2)`.
 
-    url: where the arbiter of the machines serves (`elastream manager`). application: its name there, which no other may
-    have. priority: its weight where more is wanted than there is. minimum: machines that it is sure of. token: what the
-    arbiter asks for, by default the environment variable ELASTREAM_POOL_TOKEN.
+    url: of the arbiter of the machines (`elastream manager`). application: its name there, unique. priority: weight when
+    requests exceed the machines. minimum: machines guaranteed to it. token: for the arbiter, by default the environment
+    variable ELASTREAM_POOL_TOKEN.
 
-    Raises CloudError for a priority or a minimum that makes no sense.
+    Raises CloudError for an empty name, a priority not above 0, or a minimum below 1.
     """
 
     url: str
@@ -60,7 +60,7 @@ class Pool:
             )
 
     def client(self, transport: httpx.BaseTransport | None = None) -> PoolClient:
-        """What speaks to the pool for the application. transport: another than the network, for tests."""
+        """The application's HTTP client of the pool. transport: replaces the network in tests."""
         return PoolClient(
             self.url,
             self.application,
@@ -72,13 +72,13 @@ class Pool:
 
     @property
     def types(self) -> tuple[HostType, ...]:
-        """The host types that the pool has; asks it. Raises ElastreamError where it does not answer."""
+        """Request the host types of the pool. Raises ElastreamError if it does not answer."""
         with self.client() as client:
             return client.offer().kinds
 
     @property
     def max_hosts(self) -> int:
-        """How many machines the pool has; asks it. Raises ElastreamError where it does not answer."""
+        """Request the number of machines of the pool. Raises ElastreamError if it does not answer."""
         with self.client() as client:
             return client.offer().max_hosts
 
@@ -118,7 +118,7 @@ class PoolHosts:
 
     @property
     def terms(self) -> Terms:
-        """What the pool has to offer."""
+        """Host types and limits of the pool."""
         return self.local.terms
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
@@ -154,17 +154,17 @@ class PoolHosts:
             return found | {name: HostStatus(kind.name, Phase.REQUESTED, waits) for name, kind in self._waiting.items()}
 
     def measure(self) -> Mapping[str, Measured]:
-        """CPU time and memory, as the processes of this machine have it."""
+        """CPU time and memory of the hosts' processes on this machine."""
         return self.local.measure()
 
     def report(self, state: RunState) -> None:
-        """Hold settled hosts to their type; tell the pool what is kept, and whether the service level is missed."""
+        """Limit settled hosts to their type; report kept hosts and the service level with the next claim."""
         self.local.report(state)
         self._state = state
         self._membership.report(state.kept, state.critical)
 
     def owed(self) -> float | None:
-        """This application's part of the pool's bill, as the pool said last."""
+        """This application's part of the pool's bill, by its last answer."""
         return self._membership.owed()
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class PoolHosts:
             del self._waiting[name]
 
     def _use(self) -> Mapping[str, tuple[int, float | None]]:
-        """How used each host is, by replicas and CPU. Called by the membership's thread alone."""
+        """Use of each host: (replicas, CPU utilisation). Only for the membership's thread."""
         now, state = time.monotonic(), self._state
         if now < self._next_use:
             return self._used
@@ -204,12 +204,12 @@ class PoolHosts:
         return self._used
 
     def _evict(self, host: str) -> None:
-        """End a host at once, because its machine is another application's. Called by the membership's thread."""
+        """End a host at once, because another application got its machine. Called by the membership's thread."""
         self._evicted.add(host)
         with contextlib.suppress(CloudError):  # released, and its last process ended meanwhile
             self.local.cluster.kill(host)
 
 
 def local_of(offer: Offer, minimum: int = 1) -> Local:
-    """The hosts of a pool as this machine's."""
+    """A `Local` with the host types of `offer`."""
     return Local(host_types=offer.kinds, min_hosts=minimum, max_hosts=offer.max_hosts, latency=offer.latency)

@@ -1,13 +1,13 @@
-"""The one seam between whoever needs hosts (a run, Autopilot, a region's manager) and whoever has them.
+"""The interface between users of hosts (a run, Autopilot, a region's manager) and their providers.
 
-A `Cloud` is the value that users write; `open` gives its `Provider`. Requests are asynchronous: a verb notes what is wanted
-and returns; what became of it is read from `hosts()`. A new provider is one module here, one line in the table of
+A `Cloud` is the value that users write; `open` gives its `Provider`. Requests are asynchronous: a call stores the request
+and returns; its outcome is read from `hosts()`. A new provider is one module here, one line in the table of
 clouds (`elastream.documents.registry`) and one `ProviderCase` for `tests/conformance/provider_suite.py`.
 
 **The contract of every provider.**
 
-*A host* is known by the name that its requester chose. It goes through the phases of `EDGES`, forwards only. A reader that
-looks now and then may miss phases that were short; it never sees one that comes before a phase it has seen.
+*A host* is known by the name that its requester chose. It goes through the phases of `EDGES`, forwards only. A reader
+that polls may miss short phases, but never sees a phase earlier than one it has seen.
 
     REQUESTED -> STARTING   the provider had room (a free machine, a grant, a quota) and began to start it
     REQUESTED -> GONE       refused for good, or released before it began to start
@@ -28,7 +28,7 @@ released leaves the list when it is gone. So the list is as long as what is want
 
 *Failures.* What happens to a host is its status, GONE with a reason, not an exception. A verb raises CloudError for what
 can never be (a name or a type that this provider does not take), with nothing of the call done. It raises another
-ElastreamError, EnvironmentProblem as a rule, where the provider cannot answer at all: what became of the call is then
+ElastreamError, EnvironmentProblem as a rule, where the provider cannot answer at all: the outcome of the call is then
 unknown, and the caller repeats it. It raises nothing else.
 
 *Threads.* Every method may be called from several threads at a time and returns within milliseconds: what takes longer, a
@@ -65,7 +65,7 @@ NAN = math.nan
 
 
 class Phase(StrEnum):
-    """Where a provider's host is in its life; the edges are in the module's docstring and in `EDGES`."""
+    """Phases of a provider's host; the module's docstring and `EDGES` define the transitions."""
 
     REQUESTED = "requested"
     STARTING = "starting"
@@ -204,7 +204,7 @@ class Provider(Protocol):
         ...
 
     def owed(self) -> float | None:
-        """Money owed so far where somebody else does the sums (a pool that shares its bill); None: the leases' own cost."""
+        """Money owed so far as billed by the provider (a pool shares its bill); None: the cost of the leases."""
         ...
 
     def close(self) -> None:

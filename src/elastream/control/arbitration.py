@@ -1,6 +1,6 @@
-"""Which of the proposed actions may be tried together: the application and the infrastructure manager's say.
+"""Decides which of the proposed actions are applied: E2DF's application and infrastructure managers.
 
-Pure. Proposals are looked at in the order given, so whoever is asked first has precedence: the policy before local
+Pure. Proposals are checked in the order given, so earlier proposers have precedence: the policy before local
 proposers (E2DF, section 3: higher levels steer), both before what an earlier controller left undone.
 """
 
@@ -37,7 +37,7 @@ def arbitrate(
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
     Refused is what the plant cannot do, what names a thing that is not there, what is in force or under way already,
-    what stands twice in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
+    what is repeated in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
     or fewer than `min_hosts` working. `under_way`: actions accepted earlier and not in force yet.
     """
     plan = _Plan(observation, frozenset(under_way))

@@ -10,14 +10,14 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A clock that stands still until someone sleeps on it or advances it; `on_sleep` is told where it wakes up."""
+    """A clock that only `sleep` and `advance` move; `on_sleep` receives the time of waking."""
 
     def __init__(self, start: float = 0.0, on_sleep: Callable[[float], None] | None = None) -> None:
         self._now = start
         self._on_sleep = on_sleep
 
     def now(self) -> float:
-        """Where the clock stands."""
+        """The clock's time."""
         return self._now
 
     def sleep_until(self, time: float) -> None:

@@ -1,4 +1,4 @@
-"""The life of an action, and a file that survives the controller: what was tried is on disk before it is tried.
+"""The lifecycle of an action, and its journal, a file that survives the controller: written before an action is tried.
 
 A controller that died in the middle of an action cannot know whether it happened. Actions are idempotent, so the next one
 reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
@@ -17,32 +17,32 @@ __all__ = ["TRANSITIONS", "ActionLifecycleError", "ActionState", "Entry", "Journ
 
 
 class ActionState(StrEnum):
-    """Where an action is in its life."""
+    """States of an action."""
 
     PLANNED = "planned"
-    """A policy or a local proposer asked for it."""
+    """A policy or a local proposer requested it."""
     GRANTED = "granted"
-    """Arbitration let it pass."""
+    """Arbitration accepted it."""
     REFUSED = "refused"
-    """Arbitration, or the plant itself, said why not."""
+    """Arbitration, or the plant, refused it with a reason."""
     TRIED = "tried"
-    """Handed to the plant; nothing heard yet. Written to disk before the plant is called."""
+    """Handed to the plant, result unknown. Written to disk before the plant is called."""
     DONE = "done"
     """In force."""
     ACCEPTED = "accepted"
     """Under way; an observation will show its end."""
     FAILED = "failed"
-    """Did not work, or did not show in time."""
+    """Failed, or had no effect in time."""
     INTERRUPTED = "interrupted"
     """The controller died before it learned the outcome."""
     DROPPED = "dropped"
-    """Given up: overtaken by another action, or without sense after a restart."""
+    """Abandoned: replaced by another action, or obsolete after a restart."""
 
 
 TRANSITIONS: Mapping[ActionState, frozenset[ActionState]] = {
     ActionState.PLANNED: frozenset(
         {
-            ActionState.GRANTED,  # nothing stands against it
+            ActionState.GRANTED,  # no rule refuses it
             ActionState.REFUSED,  # a duplicate, a contradiction, out of bounds, backing off, or a dry run
         }
     ),
@@ -55,8 +55,8 @@ TRANSITIONS: Mapping[ActionState, frozenset[ActionState]] = {
         {
             ActionState.DONE,  # the plant did it at once
             ActionState.ACCEPTED,  # the plant began it
-            ActionState.REFUSED,  # the plant says that it makes no sense as things stand
-            ActionState.FAILED,  # the plant tried in vain
+            ActionState.REFUSED,  # the plant refuses it in its current state
+            ActionState.FAILED,  # the plant could not do it
             ActionState.INTERRUPTED,  # found without an outcome after a restart
         }
     ),
@@ -89,14 +89,14 @@ OUTCOMES: Mapping[Status, ActionState] = {
 
 
 class ActionLifecycleError(RuntimeError):
-    """An action was to go where the table has no edge; carries the story of how it came to be there."""
+    """Raised for a transition that the table does not have, with the action's history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One action from the moment it was planned: who asked for it, where it is, and how it came there.
+    """One action from the moment it was planned: its proposer, state and history.
 
-    number: its number in the journal. reason: what was said at the last step. history: (time, state), oldest first.
+    number: its number in the journal. reason: of the last step. history: (time, state), oldest first.
     """
 
     number: int
@@ -133,18 +133,18 @@ class Journal:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every action as it stands, in the order they were granted."""
+        """Every action in its current state, in the order of grants."""
         return tuple(self._entries.values())
 
     @property
     def unconcluded(self) -> tuple[Entry, ...]:
-        """Actions that were intended and whose end is not known."""
+        """Actions granted whose result is unknown."""
         open_states = (ActionState.GRANTED, ActionState.TRIED, ActionState.ACCEPTED, ActionState.INTERRUPTED)
         return tuple(entry for entry in self._entries.values() if entry.state in open_states)
 
     def grant(self, action: Action, by: str, at: float) -> Entry:
         """Note that `action` may be tried. Nothing is written yet: a crash before it is tried changes nothing."""
-        entry = Entry(max(self._entries, default=0) + 1, action, by, history=((at, ActionState.PLANNED),))
+        entry = Entry(next(reversed(self._entries), 0) + 1, action, by, history=((at, ActionState.PLANNED),))
         entry = entry.to(ActionState.GRANTED, at)
         self._entries[entry.number] = entry
         return entry

@@ -1,7 +1,7 @@
-"""The one loop: monitor, analyse, plan, execute, and record why. Live, simulated and compared runs go through it.
+"""The control loop of live, simulated and compared runs: monitor, analyse, plan, execute, record (MAPE-K).
 
-The policy decides, arbitration and back-off say what may be tried, the plant does it; this module keeps the time and the
-order journal - plant - journal, keeps what the policy remembers, and goes on when one of them fails.
+The policy plans, arbitration and back-off refuse actions, and the plant applies the rest; this module keeps the time, the
+order journal - plant - journal and the policy's memory, and continues when one of them fails.
 """
 
 import logging
@@ -28,9 +28,9 @@ __all__ = ["Loop"]
 log = logging.getLogger(__name__)
 
 BLIND_LIMIT = 10
-"""Failed observations in a row after which the run is ended as failed: nobody is steering any more."""
+"""Failed observations in a row after which the run ends as failed, because it is no longer controlled."""
 ALARMING = 3
-"""Failed plans in a row from which on an alarm stands."""
+"""Failed plans in a row that raise an alarm."""
 PATIENCE = 120.0
 """Seconds for an accepted action to come into force; a lease has three times the start-up time of its type if longer."""
 
@@ -40,9 +40,9 @@ class Loop:
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
     still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
-    receives no more, and an alarm stands. observe_only: everything is decided and recorded, nothing is done. limit: seconds
-    after which the run is stopped. header: what observers receive at the start. facts: called when the plant is closed, for
-    the ending's further figures.
+    receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
+    after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
+    observers receive at the start. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Loop:
         observe_only: bool = False,
         clock: Clock | None = None,
         limit: float | None = None,
+        to_the_limit: bool = False,
         header: Header | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
@@ -69,6 +70,7 @@ class Loop:
         self._observe_only = observe_only
         self._clock = plant.clock if clock is None else clock
         self._limit = math.inf if limit is None else limit
+        self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._facts = facts
         self._stopped = ""
@@ -92,7 +94,7 @@ class Loop:
         """Run to the end, close the plant, and return how it ended.
 
         An ElastreamError of the plant or the journal ends the run as failed with that sentence as its reason, an interrupt
-        from the keyboard ends it as stopped. Anything else is a fault of ours: the plant is closed, and it is raised.
+        from the keyboard ends it as stopped. Any other exception is a bug: the plant is closed, and it is raised.
         """
         status, reason = "failed", ""
         self._emit("started", self._header)
@@ -125,7 +127,7 @@ class Loop:
         end = start + self._limit
         while True:
             observation = self._observe()
-            over = self._plant.finished or bool(self._stopped) or self._clock.now() >= end
+            over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
                 if self._clock.now() >= plan_at and not over:
@@ -137,12 +139,16 @@ class Loop:
             self._clock.sleep_until(min(monitor_at, end))
         if observation is not None:
             self._complete(observation)
-        if self._plant.finished:
+        if self._finished:
             return "finished", ""
         return "stopped", self._stopped or f"its limit of {self._limit:g} s was reached"
 
+    @property
+    def _finished(self) -> bool:
+        return not self._to_the_limit and self._plant.finished
+
     def _next(self, due: float, every: float, what: str) -> float:
-        """The first multiple of `every` behind `due` that is not past; those missed are skipped, not queued, and noted."""
+        """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - 1e-9))
         if ahead > 1:
             self._notes.append(f"{ahead - 1} {what} were skipped: the last took too long")
@@ -168,7 +174,7 @@ class Loop:
         return observation
 
     def _follow(self, observation: Observation) -> None:
-        """Conclude accepted actions that have come into force, never will, or took too long."""
+        """Conclude accepted actions that are in force, cannot come into force, or took too long."""
         now = self._clock.now()
         for action, entry in list(self._under_way.items()):
             outcome = progress(action, observation)
@@ -219,7 +225,7 @@ class Loop:
         self._emit("decided", self._last)
 
     def _ask(self, observation: Observation) -> Plan:
-        """The policy's plan; one without actions where the policy fails, whose memory then stays as it was."""
+        """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
         source = f"policy {self._policy.name}"
         try:
             plan = checked(self._policy.plan(observation, self._memory))
@@ -228,7 +234,7 @@ class Loop:
             self._fault(source, f"{source} failed, none of its actions was tried: {in_one_line(error)}", error)
             if self._failed_plans >= ALARMING:
                 self._notes.append(f"{source} failed {self._failed_plans} times in a row; no new actions")
-                # One text for as long as it stands: metrics have a series for each.
+                # The same text while the alarm is active: metrics have a series for each text.
                 self._alarms.sound(source, f"{source} failed {ALARMING} times in a row; no new actions", error)
             return Plan()
         if self._failed_plans:
@@ -238,7 +244,7 @@ class Loop:
         return plan
 
     def _try(self, proposal: Proposal) -> Outcome:
-        """Journal, plant, journal. An action that the plant accepts overtakes earlier ones about the same thing."""
+        """Journal, apply, journal. An accepted action replaces earlier ones on the same subject."""
         action, now = proposal.action, self._clock.now()
         entry = self._left_over.pop(action, None)
         if entry is None:
@@ -269,14 +275,14 @@ class Loop:
             self._backoff.succeeded(outcome.action)
 
     def _drop_left_over(self, decided: Sequence[Proposal]) -> None:
-        """What an earlier controller left undone is proposed once, in the first round; what was refused is dropped."""
+        """Drop an earlier controller's actions that were refused; they are proposed once, in the first round."""
         reasons = {proposal.action: proposal.refused for proposal in decided}
         for action, entry in self._left_over.items():
             self._journal.step(entry, ActionState.DROPPED, self._clock.now(), reasons[action])
         self._left_over.clear()
 
     def _complete(self, observation: Observation) -> None:
-        """Fill in what became of the last decision."""
+        """Complete the last decision with its actual effect."""
         if self._last is not None and observation.time > self._last.time:
             now = seen(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
@@ -284,7 +290,7 @@ class Loop:
             self._last = None
 
     def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
-        """Log what was caught, with its traceback, and keep it for the next decision record."""
+        """Log a caught error with its traceback, and keep it for the next decision record."""
         log.error("%s", said, exc_info=error)
         self._faults.append(Fault.of(source, said, error))
         if noted:

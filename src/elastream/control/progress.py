@@ -1,4 +1,4 @@
-"""Whether an action that is under way has come into force, or never will: read off an observation, nothing else."""
+"""Decides from an observation whether an accepted action is in force, or cannot come into force."""
 
 import math
 
@@ -23,7 +23,7 @@ __all__ = ["in_force", "progress"]
 
 
 def in_force(action: Action, observation: Observation) -> bool:
-    """Whether `observation` shows what `action` asked for."""
+    """Whether `observation` shows the effect of `action`."""
     composition, leases = observation.composition, observation.leases
     match action:
         case SwitchAlternate(operator, alternate):

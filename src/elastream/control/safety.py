@@ -1,6 +1,6 @@
-"""Guards against harm by trying: back-off for actions that keep failing, and a check of what a policy returned.
+"""Guards of the control loop: back-off for actions that keep failing, and a type check of plans.
 
-Arbitration judges one plan by the observation; back-off judges it by what earlier plans led to.
+Arbitration checks a plan against the observation; back-off against the failures of earlier plans.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -17,10 +17,10 @@ __all__ = ["BackOff", "checked"]
 
 @dataclass(slots=True)
 class BackOff:
-    """Refuses what failed a moment ago: the wait doubles with each failure in a row, up to `attempts` of them.
+    """Refuses actions that failed recently: the wait doubles with each failure in a row, up to `attempts` of them.
 
-    first: seconds to wait after the first failure. rest: seconds after which an action that was given up may be tried
-    anew, because what stood in its way may be gone in a run of days.
+    first: seconds to wait after the first failure. rest: seconds after which an abandoned action may be tried
+    again, because in a run of days the cause may be gone.
     """
 
     first: float = 2.0
@@ -29,7 +29,7 @@ class BackOff:
     _failures: dict[Hashable, tuple[int, float, str]] = field(default_factory=dict)
 
     def refusal(self, action: Action, now: float) -> str:
-        """Why `action` must wait; empty where it need not."""
+        """Why `action` must wait; empty if it need not."""
         count, last, reason = self._failures.get(_what(action), (0, 0.0, ""))
         if count >= self.attempts and now < last + self.rest:
             return f"given up until {last + self.rest:.0f} s: it failed {count} times in a row, last: {reason}"
@@ -50,7 +50,7 @@ class BackOff:
 
 
 def _what(action: Action) -> Hashable:
-    """What failed: for a lease its type and region, since each attempt is about a host of another name."""
+    """Key of failures: for a lease its type and region, because each attempt names another host."""
     return ("lease", action.type, action.region) if isinstance(action, LeaseHost) else action
 
 

@@ -15,7 +15,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from elastream.documents.user_code import near
-from elastream.model.errors import DataflowError, InputError
+from elastream.model.errors import DataflowError, InputError, first_line
 
 __all__ = ["Loc", "Located", "read_yaml"]
 
@@ -116,7 +116,7 @@ def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'da
         problem = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise DataflowError(f"{path}:{_line(error)}: this is not YAML: {problem}") from None
     except YAMLError as error:
-        raise DataflowError(f"{path}: this is not YAML: {str(error).splitlines()[0]}") from None
+        raise DataflowError(f"{path}: this is not YAML: {first_line(error)}") from None
     if not isinstance(data, Mapping):
         raise DataflowError(f"{path}:1: {form}")
     return Located(path, data)

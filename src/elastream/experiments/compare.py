@@ -15,6 +15,7 @@ import numpy as np
 
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
@@ -22,7 +23,7 @@ from elastream.model.graph import Graph
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
-from elastream.simulation import Result, Settings, Travel, drive, make_plant
+from elastream.simulation import Result, Settings, Travel, make_plant
 
 __all__ = ["PER_SECOND", "Comparison", "Trial", "compare", "read_prices"]
 
@@ -220,11 +221,10 @@ def compare(
             target_latency=target_latency,
             seconds=length,
         )
-        outcomes = drive(plant, policy, period=period, until=length)
-        result = plant.result()
-        waiting = sum(operator.queued for operator in result.operators.values())
-        refused = sum(not outcome.succeeded for outcome in outcomes)
-        trials.append(Trial(name, result.cost, _compliance(result, target_latency), result, waiting, refused))
+        run = simulated(plant, policy, period=period, until=length)
+        waiting = sum(operator.queued for operator in run.result.operators.values())
+        kept = _compliance(run.result, target_latency)
+        trials.append(Trial(name, run.result.cost, kept, run.result, waiting, run.refused))
         progress(name, number + 1, len(policies))
     return Comparison(graph, length, records, target, tuple(trials))
 

@@ -1,1 +1,1 @@
-"""What looks ahead: short-horizon forecasts of load and host speed. Nothing yet."""
+"""Short-horizon forecasts of load and host speed; empty so far."""

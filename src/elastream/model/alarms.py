@@ -1,7 +1,7 @@
 """Faults that do not end a run but that a person must see: a thread that died, a policy that keeps failing.
 
-An alarm stands from `sound` until `clear`; every observation carries those that stand, so that the live view, the metrics,
-the recording and `elastream explain` show them without a channel of their own.
+An alarm is active from `sound` until `clear`; every observation has the active ones, so the live view, the metrics, the
+recording and `elastream explain` show them.
 """
 
 import logging

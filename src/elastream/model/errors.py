@@ -28,9 +28,12 @@ class EnvironmentProblem(ElastreamError):
     """The machine or engine lacks something: no Java, a port in use, a full disk, a missing mechanism."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, without the plan or stack trace that follows; its type if it has no text."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def in_one_line(error: BaseException) -> str:
-    """The first line of what `error` says, with its type unless a user can act on it; its type alone where it is silent."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    if isinstance(error, ElastreamError) and text:
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """The first line of an error's text, preceded by its type except for errors that a user can act on."""
+    name, said = type(error).__name__, first_line(error)
+    return said if isinstance(error, ElastreamError) or said == name else f"{name}: {said}"

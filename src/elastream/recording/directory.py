@@ -78,6 +78,11 @@ class RunDirectory:
         return self.root / "allocation.jsonl"
 
     @property
+    def log(self) -> Path:
+        """Warnings and faults of the run, with their tracebacks; absent where there were none."""
+        return self.root / "run.log"
+
+    @property
     def recording(self) -> Path:
         """Observations and decisions."""
         return self.root / "recording.jsonl"

@@ -39,7 +39,7 @@ FILE_NAME = "recording.jsonl"
 
 
 class _Entries:
-    """What is told to an observer, as entries for `_write`.
+    """Converts an observer's events to entries for `_write`.
 
     The header is written when there is something to describe - a plant that watches queries may begin with none, of which
     nothing is recorded - and again, with what was described before, when more comes to run.

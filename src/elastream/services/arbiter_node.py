@@ -1,10 +1,8 @@
-"""The arbiter of shared hosts as a process: keys, a journal, and a round every so often; it does not know how messages
-travel.
+"""The process of the arbiter of shared hosts: keys, a journal, and periodic rounds; independent of the transport.
 
-What it decides is `elastream.planning.sharing`'s. A process adds one rule: state is on disk before anyone hears of it and
-before anything is done about it, so that a manager which is killed at any point goes on as if its last message had been
-lost. Transport is left to `elastream.services.arbiter_service`. Times are seconds since the epoch: they must go on through
-a restart.
+`elastream.planning.sharing` decides. The process adds one rule: state is on disk before it is sent or acted on, so that a
+manager killed at any point continues as after a lost message. `elastream.services.arbiter_service` is the transport.
+Times are seconds since the epoch, so that they continue after a restart.
 """
 
 import hmac
@@ -58,7 +56,7 @@ class ArbiterNode:
     """The arbiter of `offer` under `rules`; what it remembers is in `log`. Methods may be called from several threads.
 
     machines: kind of each fixed machine, by name; none where regions have the hosts. regions: those that may report.
-    standings: applications that may join, and what they may expect, whatever they say themselves; empty: whoever joins.
+    standings: applications that may join, with priority and minimum, which override their own; empty: any may join.
     period: seconds from one round to the next; a message that comes when a round is due is answered from it.
     """
 
@@ -121,7 +119,7 @@ class ArbiterNode:
             if problem := _wild(claim):
                 raise InputError(f"a claim of {name!r} {problem}")
             if claim.seen > self._state.applications[name].term:
-                # The journal is older than what this application heard: as a new member it has back what nobody took.
+                # The journal is older than this application's view: it joins anew and regains hosts not assigned since.
                 self._become(leave(self.rules, self._state, name, self._clock()), self._keys)
             self._check(name, key)
             now = self._hear(claim, name, claim.number)
@@ -243,7 +241,7 @@ def _paid(paid: Paid) -> dict[str, Any]:
 def _arbiter(
     offer: Offer, machines: Mapping[str, str], tables: Mapping[str, Mapping[str, Any]], now: float
 ) -> tuple[Arbiter, dict[str, str]]:
-    """The state as an earlier process left it, and keys. Nobody could be heard meanwhile: silence counts from now."""
+    """The state and keys that an earlier process left. Silence of parties counts from `now`."""
     kinds = {kind.name: kind for kind in offer.kinds}
 
     def paid(fields: Mapping[str, Any]) -> Paid:

@@ -1,8 +1,8 @@
-"""The arbiter of shared hosts over HTTP: applications claim, regions report, and each gets what is in force for it.
+"""The arbiter of shared hosts over HTTP: applications claim, regions report, and receive their current views and orders.
 
-Transport and nothing else: what is decided, and what is kept on disk, is `elastream.services.arbiter_node`'s. Bodies are
-checked at this edge; who calls is known by a token that all share, and an application by the key that it got when it
-joined. Both travel in headers: on a network that others can listen to, put TLS in front.
+Transport only: `elastream.services.arbiter_node` decides, and keeps the journal. Bodies are validated here. A shared token
+authenticates callers, and a key from joining each application. Both travel in headers: on a network that others can
+listen to, use TLS.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ def arbiter_service(
 
     @service.middleware("http")
     async def door(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Who may not come in is refused before anything of a message is read."""
+        """Refuse unauthorised and oversized requests before the body is read."""
         if token is not None and not opens(request.headers.get("authorization"), token):
             return refused(401, "the token is wrong")
         length = request.headers.get("content-length", "")
@@ -112,7 +112,7 @@ def arbiter_service(
 def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, period: float = 0.5) -> None:
     """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
 
-    Raises JournalProblem where the journal cannot be written any more: what is not on disk is not said.
+    Raises JournalProblem if the journal cannot be written any more: only state on disk is sent.
     """
     import uvicorn
 
@@ -122,7 +122,7 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
         problems.append(error)
         server.should_exit = True
 
-    # The server ends in order, and then sends itself the signal again, to which the rest is to be deaf.
+    # The server shuts down, then sends itself the signal again, which must be ignored.
     signal.signal(signal.SIGTERM, lambda *_: None)
     service = arbiter_service(node, token, period=period, failed=failed)
     server = uvicorn.Server(uvicorn.Config(service, log_level="error", access_log=False, timeout_graceful_shutdown=3))
@@ -132,7 +132,7 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
 
 
 def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError], None]) -> "Lifespan[FastAPI]":
-    """What the server does while it runs: a round every so often, as time passes though nobody speaks."""
+    """The server's lifespan: runs a round every `period` seconds, also without messages."""
 
     async def rounds() -> None:
         while True:
@@ -154,7 +154,7 @@ def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError],
 
 
 def _first_problem(error: RequestValidationError) -> str:
-    """What is wrong with a body, by its first field."""
+    """The first validation error of a body."""
     first = error.errors()[0]
     field = ".".join(str(step) for step in first["loc"] if step != "body")
     if first["type"] == "json_invalid":
@@ -166,7 +166,7 @@ def _first_problem(error: RequestValidationError) -> str:
 
 
 def _status(node: ArbiterNode) -> dict[str, Any]:
-    """Who holds what, and who owes what."""
+    """Holders of hosts, and money owed."""
     state = node.state
     return {
         "hosts": {

@@ -1,4 +1,4 @@
-"""A manager that is to run in a process of its own, as YAML: the arbiter of shared hosts, or the manager of a region.
+"""The YAML document of a manager process: the arbiter of shared hosts, or the manager of a region.
 
     arbiter:                               arbiter:                            region:
       name: demo                             name: demo                          name: east
@@ -41,10 +41,10 @@ MOST_HOSTS = 100
 
 @dataclass(frozen=True)
 class ArbiterSetting:
-    """An arbiter to be: where it listens, whom it believes, what it shares, under which rules. token: None for none.
+    """Settings of an arbiter: listen address, token, hosts and rules. token: None for none.
 
-    machines: kind of each fixed machine by name; none where regions have the hosts. standings: who may join, and what they
-    may expect; none: whoever joins says so.
+    machines: kind of each fixed machine by name; none where regions have the hosts. standings: applications that may
+    join, with priority and minimum; none: any may join, with its own.
     """
 
     offer: Offer
@@ -61,7 +61,7 @@ class ArbiterSetting:
 
 @dataclass(frozen=True)
 class RegionSetting:
-    """A region manager to be: whom it reports to, what it may lease, and the directory where hosts are leased."""
+    """Settings of a region manager: its arbiter, host types, and the directory where hosts are leased."""
 
     name: str
     arbiter: str
@@ -74,7 +74,7 @@ class RegionSetting:
 
 
 def _mapped(value: object) -> object:
-    """A name with nothing below it is a name without parameters."""
+    """Read a name without a value as one without parameters."""
     return {name: {} if below is None else below for name, below in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -82,7 +82,7 @@ Positive = Annotated[Duration, Field(gt=0)]
 
 
 class RegionFactsKeys(Keys):
-    """What the arbiter knows of a region: price a second, latency, hosts it can have."""
+    """Keys of a region: price a second, latency, capacity in hosts."""
 
     price: float = Field(0.0, ge=0, allow_inf_nan=False)
     latency: Duration = 0.0
@@ -97,7 +97,7 @@ class ApplicationKeys(Keys):
 
 
 class ArbiterKeys(Keys):
-    """What an arbiter needs to know."""
+    """Keys of an arbiter."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     listen: Listen = "127.0.0.1:8471"
@@ -151,7 +151,7 @@ class HostsKeys(Keys):
 
 
 class RegionKeys(Keys):
-    """What a region manager needs to know."""
+    """Keys of a region manager."""
 
     name: Annotated[str, Field(min_length=1)]
     arbiter: str
@@ -175,7 +175,7 @@ class RegionKeys(Keys):
 
 
 class ManagerKeys(Keys):
-    """A whole document: one of the two."""
+    """The document: an arbiter or a region."""
 
     arbiter: ArbiterKeys | None = None
     region: RegionKeys | None = None
@@ -190,7 +190,7 @@ class ManagerKeys(Keys):
 def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
     """The manager that the document `path` describes.
 
-    Raises InputError where it cannot be read, DataflowError - with file, line and field - for what is wrong in it.
+    Raises InputError if it cannot be read, DataflowError with file, line and field for errors in it.
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)

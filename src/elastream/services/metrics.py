@@ -1,4 +1,4 @@
-"""What a run observes and does, as Prometheus metrics.
+"""Exports the observations and actions of a run as Prometheus metrics.
 
 The library is imported only where metrics are exported.
 """
@@ -59,7 +59,7 @@ class PrometheusObserver:
             self._server, _ = start_http_server(port, registry=self._registry)
 
     def started(self, header: Header) -> None:
-        """Nothing is known yet."""
+        """Do nothing: nothing is observed yet."""
 
     def observed(self, observation: Observation) -> None:
         """Set the gauges; what is unknown has no sample."""
@@ -77,7 +77,7 @@ class PrometheusObserver:
                     gauge.labels(row).set(value * metric.quantity.base_units)
 
     def decided(self, decision: Decision) -> None:
-        """Count what was done; a decision that comes again with what became of it is counted once."""
+        """Count actions by outcome; a decision that is repeated with its actual effect is not counted again."""
         if decision.actual:
             return
         self._rounds.inc()

@@ -1,6 +1,6 @@
-"""A region's end of the conversation with its arbiter, over HTTP: it reports, and gets the order that is in force.
+"""HTTP client of a region manager: it reports to its arbiter, and receives the current order.
 
-So nobody needs a server but the arbiter, and a message that is lost, late or doubled is made good by the next one.
+So only the arbiter needs a server, and a lost, late or duplicate message is corrected by the next one.
 """
 
 import logging
@@ -26,9 +26,9 @@ ANSWER_WITHIN = 5.0
 
 
 class RegionLink:
-    """What a region has of its arbiter. May be closed and is a context manager.
+    """The region's connection to its arbiter; a context manager.
 
-    url: where it serves. transport: another than the network, for tests.
+    url: of the arbiter. transport: replaces the network in tests.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class RegionLink:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # A proxy of the surroundings must not get the token, nor hold a message back.
+        # A proxy from the environment must not see the token or delay messages.
         self._client = httpx.Client(headers=headers, timeout=timeout, transport=transport, trust_env=False)
 
     def report(self, report: RegionReport) -> RegionOrder:
-        """Send a report; the order in force.
+        """Send a report; returns the current order.
 
         Raises EnvironmentProblem where no answer comes in time, and InputError where the arbiter refuses, with its reason.
         """
@@ -79,9 +79,9 @@ def follow(
 ) -> None:
     """Run a region manager: report, take the order, do it, wait, until `stopped(seconds to wait)` says so.
 
-    As long as the arbiter cannot be heard, the region goes on with its last grants, and logs that once. One that refuses
-    the very first report ends it (InputError): something is set up wrongly. Later it is a warning each time. A journal that
-    cannot be written ends it (JournalProblem).
+    While the arbiter does not answer, the region continues with its last grants, and logs that once. A refusal of the
+    first report ends it (InputError): the configuration is wrong. Later refusals are warnings. A journal that cannot be
+    written ends it (JournalProblem).
     """
     silent, met, name = "", False, node.state.region.name
     while True:
@@ -91,9 +91,9 @@ def follow(
             for sentence in _refusals(order):
                 LOG.info("%s", sentence)
             if order.term and (strays := node.strays()):
-                LOG.warning("leased, and on no order: %s", ", ".join(strays))
+                LOG.warning("hosts leased without an order: %s", ", ".join(strays))
             if silent:
-                LOG.warning("the arbiter at %s is heard again", link.url)
+                LOG.warning("the arbiter at %s answers again", link.url)
             silent, met = "", True
         except JournalProblem:
             raise
@@ -106,12 +106,12 @@ def follow(
                 raise
             LOG.warning("%s; region %s goes on with its last grants", problem, name)
         for sentence in node.act():
-            LOG.warning("%s; it is tried again", sentence)
+            LOG.warning("%s; it is retried", sentence)
         if stopped(period):
             return
 
 
 def _refusals(order: RegionOrder) -> list[str]:
-    """What its region requested in vain, and who refused it."""
+    """A sentence for each refused request of the region, with the manager that refused."""
     said = [f"no more hosts in {order.region}: infrastructure manager: {order.refused}"] if order.refused else []
     return said + [f"{host} stays: {manager}: {why}" for host, manager, why in order.kept]

@@ -1,7 +1,7 @@
-"""The manager of a region as a process: a journal, and hosts that a provider leases as the arbiter orders.
+"""The process of a region manager: a journal, and hosts that a provider leases by the arbiter's orders.
 
-What it proposes is `elastream.planning.managers.regions`'. State is on disk before the arbiter hears of it and before
-anything is done about it. Transport is left to `elastream.services.region_link`.
+`elastream.planning.managers.regions` decides its proposals. State is on disk before it is reported or acted on.
+`elastream.services.region_link` is the transport.
 """
 
 import math
@@ -25,10 +25,10 @@ __all__ = ["RegionNode", "RegionState"]
 
 @dataclass(frozen=True)
 class RegionState:
-    """What a region's process remembers. kinds: type of each host on the order. lease, release: of it not done yet.
+    """State of a region's process. kinds: type of each host on the order. lease, release: hosts still to lease and release.
 
-    trying: the host that is being leased; after a crash nobody knows whether it was. leaving: hosts whose applications are
-    asked to leave them.
+    trying: the host being leased; after a crash the outcome is unknown. leaving: hosts whose applications are requested
+    to leave them.
     """
 
     region: Region
@@ -40,9 +40,9 @@ class RegionState:
 
 
 class RegionNode:
-    """The region manager `name`: reports what its hosts are like and what it would have, and does as ordered.
+    """The region manager `name`: reports its hosts and proposals, and carries out orders.
 
-    types: what it may lease; the one of least slots is what it requests. Without orders it goes on with what it has.
+    types: that it may lease; it requests the one of fewest slots. Without orders it keeps its hosts.
     """
 
     def __init__(self, name: str, rules: RegionRules, types: Iterable[HostType], provider: Provider, log: StateLog) -> None:
@@ -51,7 +51,7 @@ class RegionNode:
         self.provider = provider
         self.state = _region(name, log.read)
         self._used: Mapping[str, tuple[int, float]] | None = None
-        """How used hosts are, by the last order; None before this process has heard one."""
+        """Use of hosts by the last order; None before this process has received one."""
         self._log = log
         log.known(_region_tables(self.state))
 
@@ -68,7 +68,7 @@ class RegionNode:
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
         )
         names = snapshot.hosts.names
-        # Who does not know yet how used its hosts are must take none for empty.
+        # While the use of hosts is unknown, none may count as empty.
         knows = self._used is not None
         smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price / kind.billing.unit, kind.name))
         region, said = regions.report(
@@ -87,9 +87,9 @@ class RegionNode:
         return said
 
     def hear(self, order: RegionOrder, now: float) -> None:
-        """Take an order in; what is to be done for it is on disk when this returns, and `act` does it.
+        """Receive an order: the steps for it are on disk when this returns, and `act` carries them out.
 
-        One that names a later report than this region remembers shows that its journal was lost: it counts on from there.
+        An order for a later report than this region remembers shows that its journal was lost: numbering continues from it.
         """
         before = self.state
         if order.region != before.region.name or order.term < before.region.term:
@@ -110,10 +110,10 @@ class RegionNode:
         )
 
     def act(self) -> list[str]:
-        """Lease and release what is left to do; a sentence for each that failed and is tried again next time.
+        """Lease and release pending hosts; returns a sentence for each failure, which is retried the next time.
 
-        That a lease is tried is on disk first. One that a crash cut short is not tried again: either the host is there, or
-        it counts as lost after a while, and the region requests another. So none is leased twice, whatever a provider does.
+        Each attempt to lease is written to disk first. One interrupted by a crash is not repeated: either the host exists,
+        or it counts as lost after a while, and the region requests another. So no host is leased twice.
         """
         problems: list[str] = []
         if self.state.trying:
@@ -141,7 +141,7 @@ class RegionNode:
         return problems
 
     def strays(self) -> tuple[str, ...]:
-        """Hosts that are leased and on no order. They are left alone: that nobody uses them is not known here."""
+        """Hosts leased without an order. They are kept, because it is unknown here whether they are in use."""
         known = {*self.state.region.hosts, *self.state.release}
         return tuple(host for host in self.provider.hosts() if host not in known)
 
@@ -150,9 +150,9 @@ class RegionNode:
         self.state = state
 
     def _snapshot(self, now: float, there: Mapping[str, HostStatus]) -> Snapshot:
-        """What the survey looks at: the hosts on the order, those that are not leased yet as coming.
+        """The input of the survey: the hosts on the order; those not leased yet count as coming.
 
-        How used a host is, and by how many replicas, its provider says, or the application that holds it, by the order.
+        The use and replicas of a host are from its provider, else from its application, by the order.
         """
         names = tuple(self.state.region.hosts)
         coming = (HostStatus(self.state.kinds.get(name, ""), Phase.REQUESTED) for name in names)

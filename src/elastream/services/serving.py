@@ -1,4 +1,4 @@
-"""What the services here have in common: where they listen, which token opens them, and what a refusal looks like."""
+"""Shared parts of the services: listen addresses, access tokens and refusals over HTTP."""
 
 import hmac
 import os
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["Listen", "host_and_port", "listening", "opens", "read_token", "refused"]
 
 SHORTEST_TOKEN = 16
-"""Characters below which a token can be guessed."""
+"""Fewest characters of a token; shorter ones can be guessed."""
 
 
 def host_and_port(written: str) -> tuple[str, int]:
-    """`127.0.0.1:8470` or `[::1]:8470` taken apart; raises ValueError where it is neither."""
+    """`127.0.0.1:8470` or `[::1]:8470` as (host, port); raises ValueError if it is neither."""
     host, _, port = written.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{written!r} is not an address and a port such as '127.0.0.1:8470'")
@@ -38,9 +38,9 @@ Listen = Annotated[str, AfterValidator(_checked)]
 
 
 def read_token(file: Located, loc: Loc, path: Path) -> str:
-    """A token from a file of its own: documents are shown around, tokens are not.
+    """Read a token from a separate file, so that documents can be shared without it.
 
-    Raises DataflowError, at `loc` of `file`, where it cannot be read or can be guessed.
+    Raises DataflowError, at `loc` of `file`, if it cannot be read or is too short.
     """
     try:
         token = path.read_text(encoding="utf-8").strip()
@@ -53,7 +53,7 @@ def read_token(file: Located, loc: Loc, path: Path) -> str:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; raises EnvironmentProblem where that cannot be."""
+    """Open a listening socket; raises EnvironmentProblem if that fails."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
     except (OSError, OverflowError) as error:
@@ -62,12 +62,12 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def opens(authorization: str | None, token: str) -> bool:
-    """Whether a request's header of that name bears the token; takes the same time for every wrong one."""
+    """Whether the Authorization header has `token`; compares in constant time."""
     return hmac.compare_digest((authorization or "").encode(), f"Bearer {token}".encode())
 
 
 def refused(status: int, sentence: str) -> "JSONResponse":
-    """An answer that says why not."""
+    """An error response with the reason."""
     from fastapi.responses import JSONResponse
 
     return JSONResponse({"error": sentence}, status)

@@ -1,7 +1,7 @@
-"""What a manager remembers, as tables that survive its process: a change is one line, on disk before it counts.
+"""The journal of a manager: tables that survive its process; a change is one line, on disk before it takes effect.
 
-A manager writes here before it says or does anything that rests on a change; so whatever the others have heard of it, it
-still knows after a crash. What the tables hold is `elastream.services.arbiter_node`.
+A manager writes here before it sends or does anything that depends on a change, so that after a crash it knows all that
+it has sent. `arbiter_node` and `region_node` define the tables.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ from elastream.recording.lines import JournalProblem, Lines, line, write_whole
 __all__ = ["StateLog"]
 
 LONGEST = 10_000
-"""Lines after which the file is written anew with what stands: a week of a manager that changes once a minute."""
+"""Lines after which the file is compacted to the current state: a week at one change a minute."""
 
 
 class StateLog:
@@ -46,7 +46,7 @@ class StateLog:
             self._append({"manager": manager})
 
     def commit(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Make `tables` what is known: one line with what differs from the last commit, none where nothing does."""
+        """Write `tables`: one line with the differences from the last commit, none if there are none."""
         put: dict[str, dict[str, Any]] = {}
         gone: dict[str, list[str]] = {}
         for name, table in tables.items():
@@ -63,11 +63,11 @@ class StateLog:
             self._write_anew()
 
     def known(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say what `read` means as values, so that the next commit writes only what differs from it."""
+        """Set the values of `read`, so that the next commit writes only the differences from them."""
         self._known = {name: dict(table) for name, table in tables.items()}
 
     def close(self) -> None:
-        """Close the file and let others have it; may be called twice."""
+        """Close and unlock the file; may be called twice."""
         if self._lines is not None:
             self._lines.close()
             self._lock.close()
@@ -80,7 +80,7 @@ class StateLog:
     def _replay(self, lines: Lines) -> None:
         for number, entry in enumerate(lines.read(), start=1):
             if number == 1 and entry != {"manager": self.manager}:
-                raise InputError(f"{lines.path} is not the journal of the {self.manager}: its first line says otherwise")
+                raise InputError(f"{lines.path} is not the journal of the {self.manager}: its first line names another")
             try:
                 for name, table in entry.get("put", {}).items():
                     self.read.setdefault(name, {}).update(table)
@@ -92,7 +92,7 @@ class StateLog:
             self._count = number
 
     def _write_anew(self) -> None:
-        """Replace the file by one that says the same in two lines, at once or not at all."""
+        """Atomically replace the file by an equivalent one of two lines."""
         assert self._lines is not None
         path = self._lines.path
         put = {name: {key: plain(value) for key, value in table.items()} for name, table in self._known.items()}
@@ -112,7 +112,7 @@ class StateLog:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it; what is infinite becomes text, since JSON has no number for it."""
+    """`value` as JSON types; infinite numbers become text, because JSON has none."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -125,7 +125,7 @@ def plain(value: Any) -> Any:
 
 
 def _locked(path: Path, manager: str) -> Any:
-    """A lock that only one process has, as long as its file is open."""
+    """Lock the journal for this process, until the file is closed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(path.name + ".lock").open("wb")

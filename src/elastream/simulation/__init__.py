@@ -9,7 +9,7 @@ from elastream.simulation.calibrate import Calibration, Constant, calibrate
 from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
-from elastream.simulation.result import Result, drive
+from elastream.simulation.result import Result
 from elastream.simulation.settings import (
     Assumption,
     Distribution,
@@ -39,7 +39,6 @@ __all__ = [
     "Travel",
     "calibrate",
     "drift_of",
-    "drive",
     "emissions",
     "make_plant",
     "recorded_plant",

@@ -81,8 +81,7 @@ class SimulatedPlant:
         )
         self.closed = False
         self.staffing = Staffing(network, pool, settings, leaving=self.watch.keep_busy)
-        self.upscalings = 0
-        self.downscalings = 0
+        self._result: Result | None = None
 
     @property
     def ledger(self) -> Sequence[Lease]:
@@ -104,11 +103,12 @@ class SimulatedPlant:
         return self.watch.observation(self.time, self.composition)
 
     def result(self) -> Result:
-        """Figures of the run so far."""
-        return result_of(self)
+        """The run in figures: so far, or as it was when the plant was closed, which is no release of any host."""
+        return self._result or result_of(self.time, self.staffing, self.watch)
 
     def close(self) -> None:
         """Release every host."""
+        self._result = self.result()
         self.closed = True
         for row in self.pool.active:
             if self.pool.leases[row].state is not HostState.RELEASING:
@@ -191,8 +191,8 @@ class SimulatedPlant:
         if refused:
             return Status.REFUSED, refused
         station.scalings += abs(change)
-        self.upscalings += max(0, change)
-        self.downscalings += max(0, -change)
+        self.staffing.upscalings += max(0, change)
+        self.staffing.downscalings += max(0, -change)
         self._recompose(parallelism={**self.composition.parallelism, station.name: len(station.crew)})
         return (Status.DONE, "") if change < 0 else (Status.ACCEPTED, "instances are starting")
 

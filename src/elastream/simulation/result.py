@@ -2,19 +2,15 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from elastream.model.action import Outcome
 from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Floats
-from elastream.model.plant import Policy
+from elastream.simulation.staffing import Staffing
+from elastream.simulation.watching import Watch
 
-if TYPE_CHECKING:
-    from elastream.simulation.plant import SimulatedPlant
-
-__all__ = ["OperatorResult", "Result", "drive", "released_early", "result_of"]
+__all__ = ["OperatorResult", "Result", "released_early", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +32,8 @@ class OperatorResult:
 class Result:
     """A simulated run in figures; all of them are simulated.
 
-    leases: hosts leased, those of the start included. prolongings: billing time units paid beyond each lease's first.
-    early_releases: hosts given back too early (`released_early`). upscalings, downscalings:
+    leases: hosts leased, those of the start included; ledger: the leases themselves. prolongings: billing time units paid
+    beyond each lease's first. early_releases: hosts given back too early (`released_early`). upscalings, downscalings:
     instances added and removed on request. time_to_adapt: mean seconds from an operator's mean duration passing its
     service level to its return, NaN where that never happened. series: rows of (time, offered records/s, hosts,
     instances, backlog, compliance), one a monitoring period.
@@ -55,6 +51,7 @@ class Result:
     time_to_adapt: float
     host_seconds: float
     committed: float
+    ledger: tuple[Lease, ...] = field(repr=False)
     series: Floats = field(repr=False, compare=False)
 
     @property
@@ -75,11 +72,11 @@ class Result:
         return self.cost + penalty * self.late(factor)
 
 
-def result_of(plant: "SimulatedPlant") -> Result:
-    """What the run has come to so far."""
-    now, pool = plant.time, plant.pool
+def result_of(now: float, staffing: Staffing, watch: Watch) -> Result:
+    """What a run has come to by `now`, whose instances `staffing` has placed and which `watch` has observed."""
+    pool, settings = staffing.pool, staffing.settings
     operators = {}
-    for station in plant.network.stations:
+    for station in staffing.network.stations:
         arrived, done, judged, emitted, delay = (
             getattr(station.total, name) + getattr(station.period, name)
             for name in ("arrived", "done", "judged", "emitted", "delay")
@@ -91,7 +88,7 @@ def result_of(plant: "SimulatedPlant") -> Result:
             done,
             judged,
             emitted,
-            dict(zip(plant.settings.factors, within.tolist(), strict=True)) if promised else {},
+            dict(zip(settings.factors, within.tolist(), strict=True)) if promised else {},
             delay / judged if judged else math.nan,
             station.queued,
             station.in_service,
@@ -103,16 +100,17 @@ def result_of(plant: "SimulatedPlant") -> Result:
         cost=pool.cost(now),
         leases=len(pool),
         prolongings=sum(lease.units(now) - 1 for lease in pool.leases),
-        early_releases=sum(released_early(lease, plant.settings.early_margin) for lease in pool.leases),
-        upscalings=plant.upscalings,
-        downscalings=plant.downscalings,
-        migrations=plant.migrations,
-        time_to_adapt=float(np.mean(plant.watch.adapted)) if plant.watch.adapted else math.nan,
+        early_releases=sum(released_early(lease, settings.early_margin) for lease in pool.leases),
+        upscalings=staffing.upscalings,
+        downscalings=staffing.downscalings,
+        migrations=staffing.migrations,
+        time_to_adapt=float(np.mean(watch.adapted)) if watch.adapted else math.nan,
         host_seconds=math.fsum(
             lease.seconds(now) for lease in pool.leases if HostState.RUNNING in {state for _, state in lease.history}
         ),
-        committed=plant.network.committed,
-        series=np.array(plant.watch.series).reshape(-1, 6),
+        committed=staffing.network.committed,
+        ledger=tuple(pool.leases),
+        series=np.array(watch.series).reshape(-1, 6),
     )
 
 
@@ -124,20 +122,3 @@ def released_early(lease: Lease, margin: float) -> bool:
     """
     begun = next((at for at, state in lease.history if state is HostState.RELEASING), None)
     return begun is not None and lease.remaining(begun) > margin * lease.type.billing.unit + 1e-6
-
-
-def drive(plant: "SimulatedPlant", policy: Policy, *, period: float, until: float) -> list[Outcome]:
-    """Let `policy` plan every `period` seconds up to `until`, without the loop's safety; returns what became of its plans.
-
-    For experiments of many runs; `control.Loop` does the same with arbitration, journal and observers.
-    """
-    outcomes, memory = [], None
-    rounds = round(until / period)
-    for number in range(1, rounds + 1):
-        plant.advance(number * period)
-        if number < rounds:
-            plan = policy.plan(plant.observe(), memory)
-            outcomes += [plant.apply(action) for action in plan.actions]
-            memory = plan.memory
-    plant.advance(until)
-    return outcomes

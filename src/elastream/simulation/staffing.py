@@ -19,7 +19,8 @@ __all__ = ["Staffing"]
 class Staffing:
     """Instances of all stations on the hosts of a pool. leaving: called with the rows of a station about to be removed.
 
-    columns: number of each station by name. shortfall: stations with instances that wait for room.
+    columns: number of each station by name. migrations, upscalings, downscalings: instances moved, added and removed on
+    request so far. shortfall: stations with instances that wait for room.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Staffing:
         self.network, self.pool, self.settings = network, pool, settings
         self._leaving = leaving
         self.columns = {station.name: column for column, station in enumerate(network.stations)}
-        self.migrations = 0
+        self.migrations = self.upscalings = self.downscalings = 0
         self.shortfall: list[Station] = []
 
     def evict(self, row: int, now: float) -> None:

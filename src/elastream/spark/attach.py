@@ -1,4 +1,4 @@
-"""Starts a plant over a session and queries that somebody else started: no query and no setting is changed.
+"""Starts a plant over an existing session and its queries; no query and no setting is changed.
 
 It uses the terms of the other plants. A query is a source, its stages with state, and a sink; a state partition is a task;
 an executor is a host. What a foreign query does not report stays unknown; a policy that needs it does nothing.
@@ -36,11 +36,11 @@ AttachedPlant: TypeAlias = SparkPlant[WatchedQueries]
 FEW = Limits(per_host=4, lazy=False)
 """Partitions that one batch may load on one executor: their state is read by the batch that needs it, one after another."""
 LOOK_SHARE = 0.05
-"""Cores that looking may use, the bar that is promised to whoever runs the queries."""
+"""Cores that observing may use on average: the bar promised to users of Autopilot."""
 PATIENCE = 90.0
-"""Seconds for which the cluster manager is asked for an executor; a cold one takes about 15."""
+"""Seconds to wait for a requested executor; a cold one takes about 15."""
 LEAVING = 0.5
-"""Seconds between two looks at hosts that are given back."""
+"""Seconds between two checks of hosts that are given back."""
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     its owner recalls a host                              it is released; kept where nothing else could do its work
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a pass failed                                         its traceback is logged; FAULTS in a row sound an alarm
-    the thread dies                                       an alarm sounds, which stands in every observation
+    the thread dies                                       an alarm sounds, which every observation has
 
 Who may call what: `held`, `ran`, `empty`, `wake`, `weigh` and `close` are called from any thread. `Query.look` and all else
 that `observe` does runs in the thread of the loop, and changes nothing but what is known. Once a plant has begun, only the
 mover calls `Hosts.look`, `Hosts.step`, `Placing.batch_ended` and `Placing.follow`.
 
-While nothing moves and no host comes or goes it looks once a second at most, and less often where looking is dear: it
+While nothing moves and no host comes or goes it polls once a second at most, and less often if that is costly: it
 takes SHARE of a core. While something moves it waits for the ends of batches with one call to the driver a look.
 """
 
@@ -44,15 +44,15 @@ from elastream.spark.telemetry.rounds import Rounds
 __all__ = ["STEP", "Mover"]
 
 STEP, LONG_STEP, RECENTLY = 0.05, 1.0, 10.0
-"""Seconds between two looks for the end of a batch, while tasks wait to be moved: what such an end may go unnoticed for
+"""Seconds between two checks for the end of a batch, while tasks wait to be moved: the delay to notice such an end
 (the T_W of N-Storm). The longer ones where no batch has ended for the last RECENTLY seconds."""
 HOST_STEP, CALM = 0.25, 1.0
-"""Seconds between two looks at the hosts, which cost a few calls each: while one comes or goes, and otherwise. The latter
-is also the time from one look into the plan to the next, for what other processes wrote there (N-Storm's T_S)."""
+"""Seconds between two checks of the hosts, which cost a few calls each: while one changes state, and otherwise. The latter
+is also the time between two reads of the plan, for what other processes wrote there (N-Storm's T_S)."""
 SHARE = 0.01
-"""Cores that looking may take while nothing moves: one fifth of what all of Autopilot may."""
+"""Cores that polling may take while nothing moves: one fifth of the bar of Autopilot."""
 NEXT_TO_NOTHING = 1e-9
-"""Stands for the load of a task of which none is known: such tasks are spread by their number."""
+"""Replaces the load of a task if unknown: such tasks are spread by their number."""
 FAULTS = 5
 """Passes in a row that fail before an alarm sounds: a query that stops, or a host that goes, makes one or two fail."""
 ENDING = 10.0
@@ -223,5 +223,5 @@ class Mover:
                 self.empty(name)  # again and again: a move may have been dropped, or a task have been run there since
         mine = [running[query.id] for query in self._queries.live if query.id in running]
         self._rounds.look({each.id: each.batch for each in mine}, {each.id for each in mine if each.idle})
-        occupied = set(self.ran().values())
-        self._hosts.step(batch=self._rounds.count, idle=all(each.idle for each in mine), holds=occupied.__contains__)
+        idle = all(each.idle for each in mine)
+        self._hosts.step(batch=self._rounds.count, idle=idle, holds=lambda host: host in self.ran().values())

@@ -1,8 +1,8 @@
-"""The Spark plant: streaming queries on hosts, behind the one seam that policies know.
+"""The Spark plant: streaming queries on hosts, behind the interface of all plants.
 
-It holds three parts and no policy: queries (compiled by us, or watched as somebody else wrote them), hosts (leased for the
-run, or found in a session) and one mover, the thread that takes along what takes time, so that `observe` and `apply` return
-at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with a session that is there.
+It holds three parts and no policy: queries (compiled from a dataflow, or watched as the user wrote them), hosts (leased
+for the run, or found in a session) and one mover, the thread for all that takes time, so that `observe` and `apply` return
+at once. `elastream.spark.start` begins with a dataflow and a cloud, `elastream.spark.attach` with an existing session.
 """
 
 import logging
@@ -51,9 +51,9 @@ __all__ = ["Scope", "SparkPlant"]
 log = logging.getLogger(__name__)
 
 HISTORY = 600
-"""Monitoring times that an observation looks back on: ten minutes at one a second."""
+"""Monitoring times in the history of an observation: ten minutes at one a second."""
 LEASING = {"LeaseHost", "ReleaseHost"}
-"""Actions that need somebody to lease hosts from."""
+"""Actions that need a provider of hosts."""
 Q = TypeVar("Q", bound=Queries)
 
 
@@ -167,7 +167,7 @@ class SparkPlant(Generic[Q]):
         return self._session_gone or self.queries.finished(self._clock.now())
 
     def observe(self) -> Observation:
-        """What is known now; where looking is dear, what was known a moment ago."""
+        """Observe now; if observing is costly, return the last observation instead."""
         now = self._clock.now()
         if self._last is not None and (now < self._not_before or self._session_gone):
             return self._seen_again(self._last, now)

@@ -120,7 +120,7 @@ def start_beside(
 
 
 def pace_of(target_latency: float | None) -> float:
-    """Seconds from one batch to the next where nobody says, by the target latency."""
+    """Default seconds from one batch to the next, by the target latency."""
     return BATCH_SHARE * (target_latency or DEFAULT_LATENCY)
 
 

@@ -1,8 +1,12 @@
-"""Snapshots for tests of the managers, written as who stands where."""
+"""Snapshots for tests of the managers, written as who is where; and what managers propose and answer, as values."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
+from elastream.planning.managers.applications import Grants, Refusal
 from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
+from elastream.planning.managers.operators import Proposals
 
 
 def snapshot(
@@ -59,3 +63,50 @@ def snapshot(
 def everyones(seen: Snapshot, owner: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """(owner, withheld): all hosts belong to one application, none is withheld."""
     return np.full(len(seen.hosts.names), owner, dtype=np.int64), np.zeros(len(seen.hosts.names), dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class ScaleOut:
+    """An operator would have `replicas` in all, the new one on `host` (empty: anywhere)."""
+
+    application: str
+    operator: str
+    replicas: int
+    host: str
+
+
+@dataclass(frozen=True)
+class ScaleIn:
+    """An operator would have `replicas` in all, without the one of index `without`."""
+
+    application: str
+    operator: str
+    replicas: int
+    without: int
+
+
+def messages(proposals: Proposals, snapshot: Snapshot) -> tuple[ScaleOut | ScaleIn, ...]:
+    """Proposals as values."""
+    found: list[ScaleOut | ScaleIn] = []
+    for operator, change, replicas, host, replica in zip(
+        proposals.operator.tolist(),
+        proposals.change.tolist(),
+        proposals.replicas.tolist(),
+        proposals.host.tolist(),
+        proposals.replica.tolist(),
+        strict=True,
+    ):
+        name = snapshot.operators.names[operator]
+        application = snapshot.applications.names[int(snapshot.operators.application[operator])]
+        if change > 0:
+            where = snapshot.hosts.names[host] if host >= 0 else ""
+            found.append(ScaleOut(application, name, replicas, where))
+        else:
+            found.append(ScaleIn(application, name, replicas, int(snapshot.replicas.index[replica])))
+    return tuple(found)
+
+
+def refusals(grants: Grants, snapshot: Snapshot) -> dict[str, str]:
+    """By operator why its proposal is refused, empty where it is granted."""
+    said = messages(grants.proposals, snapshot)
+    return {m.operator: Refusal(refusal).reason for m, refusal in zip(said, grants.refusals.tolist(), strict=True)}

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 import numpy as np
-from hierarchy_cases import everyones, snapshot
+from hierarchy_cases import everyones, refusals, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,8 +43,7 @@ def test_the_first_placement_without_hosts_is_empty() -> None:
 def test_a_slot_is_given_once_and_to_the_most_used() -> None:
     hosts = {"h0": ("east", 2, 0.9), "h1": ("east", 1, 0.0)}
     seen = snapshot(hosts, [("a/x", "h0", 0.8), ("a/y", "h0", 0.9)])
-    verdicts = {verdict.operator: verdict.refused for verdict in decided(seen).verdicts(seen)}
-    assert verdicts == {"a/x": Refusal.TAKEN.reason, "a/y": ""}
+    assert refusals(decided(seen), seen) == {"a/x": Refusal.TAKEN.reason, "a/y": ""}
 
 
 def test_a_token_bucket_lets_so_many_through() -> None:
@@ -65,7 +64,7 @@ def test_a_critical_application_gives_up_no_replica_but_may_add_some() -> None:
     hosts = {"h0": ("east", 99, 0.9)}
     replicas = [("a/x", "h0", 0.1), ("a/x", "h0", 0.1), ("a/y", "h0", 0.9)]
     late = snapshot(hosts, replicas, response={"a": 1.1})
-    assert {v.operator: v.refused for v in decided(late).verdicts(late)} == {"a/x": Refusal.CRITICAL.reason, "a/y": ""}
+    assert refusals(decided(late), late) == {"a/x": Refusal.CRITICAL.reason, "a/y": ""}
     in_time = snapshot(hosts, replicas, response={"a": 1.0})
     assert decided(in_time).granted.all()
 

@@ -4,11 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hierarchy_cases import everyones, snapshot
+from hierarchy_cases import ScaleIn, ScaleOut, everyones, messages, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.planning.managers.messages import ScaleIn, ScaleOut
 from elastream.planning.managers.operators import OperatorRules, propose
 
 RULES = OperatorRules()
@@ -18,7 +17,7 @@ ROOM = {"h1": ("east", 4, 0.9), "h2": ("east", 4, 0.3), "h3": ("east", 4, 0.1), 
 def said(seen, rules=RULES, withheld=()):
     owner, kept = everyones(seen)
     kept[[seen.hosts.rows[host] for host in withheld]] = True
-    return propose(rules, seen, owner, kept).messages(seen)
+    return messages(propose(rules, seen, owner, kept), seen)
 
 
 def test_a_replica_above_the_threshold_makes_one_more_on_the_least_used_host_of_its_region() -> None:
@@ -111,8 +110,8 @@ def test_managers_decide_together_as_they_do_one_by_one(replicas: list[tuple[str
     owner[:] = seen.operators.application[0]
     together = {}
     for application in range(len(seen.applications.names)):
-        messages = propose(RULES, seen, np.full_like(owner, application), withheld).messages(seen)
-        together |= {m.operator: m for m in messages if m.application == seen.applications.names[application]}
+        found = messages(propose(RULES, seen, np.full_like(owner, application), withheld), seen)
+        together |= {m.operator: m for m in found if m.application == seen.applications.names[application]}
     alone = {}
     for operator in seen.operators.names:
         mine = snapshot(hosts, [each for each in replicas if each[0] == operator], time=time)

@@ -1,14 +1,17 @@
 """What holds of every plan of VISP's policies, whatever was observed or not."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from enactment_cases import lease, observe, operator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastream.model.action import LeaseHost, MoveTask, ReleaseHost, SetParallelism
+from elastream.control.arbitration import arbitrate
+from elastream.model.action import KINDS, LeaseHost, MoveTask, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState
+from elastream.model.decision import Proposal
 from elastream.model.observation import Metric
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
@@ -71,3 +74,13 @@ def test_a_plan_never_raises_nor_overfills_a_host_nor_ends_an_operator(policy, o
 @settings(max_examples=examples(30))
 def test_the_same_observation_gives_the_same_plan(policy, observation):
     assert policy.plan(observation).actions == policy.plan(observation).actions
+
+
+@pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=lambda policy: policy.name)
+@given(observation=observations())
+@settings(max_examples=examples(150))
+def test_arbitration_refuses_nothing_of_a_plan(policy, observation):
+    able = replace(observation, context=replace(observation.context, capabilities=frozenset(KINDS)))
+    plan = policy.plan(able)
+    decided = arbitrate([Proposal(action, policy.name) for action in plan.actions], able)
+    assert [(p.action, p.refused) for p in decided if p.refused] == []

@@ -17,6 +17,7 @@ from elastream.model.action import (
     describe,
 )
 from elastream.model.cloud import Billing, HostState, HostType, Lease
+from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
 from elastream.model.stages import lay_out
@@ -373,6 +374,11 @@ def test_what_the_arbiter_refuses_is_in_the_decision_record_with_its_reason() ->
     (refused,) = SHARED.plan(noted(seen, "h3", "it waits until 'demo' grants a machine: east has all 2 hosts")).refused
     assert (refused.action, refused.by) == (LeaseHost("h3", "small", "local"), "application manager")
     assert refused.refused == "infrastructure manager: it waits until 'demo' grants a machine: east has all 2 hosts"
+
+
+def test_who_decides_on_hosts_is_one_of_three() -> None:
+    with pytest.raises(InputError, match="e2df: infrastructure is 'both': it must be true, false or 'shared'"):
+        E2df(infrastructure="both")
 
 
 def test_a_recall_is_remarked_with_its_reason() -> None:

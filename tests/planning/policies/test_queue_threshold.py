@@ -27,17 +27,15 @@ def test_above_the_upper_threshold_one_instance_is_added():
 
 def test_above_the_second_threshold_two_instances_are_added():
     assert plan([operator("a")], {"h1": ["a"]}, metrics=waiting(251.0)) == [
-        SetParallelism("a", 2, on=("h1",)),
-        SetParallelism("a", 3, on=("h1",)),
+        SetParallelism("a", 3, on=("h1", "h1")),
     ]
 
 
 def test_a_host_is_leased_only_when_all_are_full():
     operators = [operator("a", cores=2)]
     assert plan(operators, {"h1": ["a"]}, metrics=waiting(300.0)) == [
-        SetParallelism("a", 2, on=("h1",)),
         LeaseHost("h2", "docker"),
-        SetParallelism("a", 3, on=("h2",)),
+        SetParallelism("a", 3, on=("h1", "h2")),
     ]
 
 

@@ -224,11 +224,14 @@ class TestBeside:
 
 
 class TestLeased:
-    def test_a_host_waits_and_starts_once_there_is_room(self, run, provider):
+    def test_a_host_waits_and_starts_once_there_is_room(self, run, provider, caplog):
+        caplog.set_level("INFO")
         provider.room = 0
         run.lease("h1", SMALL)
-        assert step(run) == {"h1": "requested"}
+        for _ in range(2):
+            assert step(run) == {"h1": "requested"}
         assert run.reason("h1") == "it waits"
+        assert [record.message for record in caplog.records] == ["host h1 is requested: it waits"]
         provider.room = 1
         assert step(run) == {"h1": "starting"}
 

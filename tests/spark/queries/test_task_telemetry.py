@@ -148,5 +148,5 @@ def test_nothing_is_told_twice(plant, chained):
 def test_what_a_spark_does_not_have_is_told_in_one_sentence(plant, tmp_path):
     source = tmp_path / "Asks.java"
     source.write_text("public static String ask(Object context) { return ((org.apache.spark.Nowhere) context).it(); }")
-    with pytest.raises(EnvironmentProblem, match=r"^this Spark does not tell .*[^\n]*$"):
+    with pytest.raises(EnvironmentProblem, match=r"^this Spark lacks .*[^\n]*$"):
         DriverSide(plant.spark, source)

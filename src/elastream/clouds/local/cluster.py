@@ -328,7 +328,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def _master_status(self) -> str:
-        """What the master says of itself: ALIVE once it takes workers; empty while it says nothing."""
+        """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             page.request("GET", "/json/")

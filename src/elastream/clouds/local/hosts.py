@@ -1,4 +1,4 @@
-"""The provider over the processes of one machine: which host may start now, and what became of each.
+"""The provider over the processes of one machine: decides which host may start now, and reports all.
 
 A host starts at once where there is room: below `max_hosts`, hosts that end included, and so few at a time that those at
 work keep their share of the machine. The others wait in the order of their requests; each `hosts()` starts what may start.
@@ -22,7 +22,7 @@ CORES_TO_START = 2
 """Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
 ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
 STARTING_FOR = 90.0
-"""Seconds after which a host no longer counts as one that starts, though nobody reported that it takes tasks."""
+"""Seconds after which a host no longer counts as one that starts, even without a report that it takes tasks."""
 
 
 @dataclass(slots=True)

@@ -36,12 +36,12 @@ from elastream.model.errors import in_one_line
 __all__ = ["Supervisor", "main"]
 
 SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between looks while something is on its way out, and otherwise
+BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between polls while a child is ending, and otherwise
 
 
 @dataclass(slots=True)
 class Child:
-    """One host (or the master): its first process and what became of it.
+    """One host (or the master): its first process and its state.
 
     exit: status of the first process as `subprocess` gives it, None while it runs. doomed: time from which on all of it
     is killed. retiring: whether the first process is to end once it has no child left.

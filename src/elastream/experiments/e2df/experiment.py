@@ -14,9 +14,10 @@ import numpy as np
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.cases import run_all
 from elastream.experiments.findings import Check
+from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Metric
+from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.policies.e2df import E2df
@@ -232,38 +233,33 @@ def make(case: E2dfCase) -> SimulatedPlant:
 
 def run_case(case: E2dfCase) -> E2dfRun:
     """Simulate one case."""
-    plant, policy = make(case), case.policy
     seconds = case.assumptions.seconds
-    rounds = round(seconds / APPLICATION_PERIOD)
     series: list[tuple[float, ...]] = []
-    refused, memory = 0, None
-    for number in range(1, rounds + 1):
-        plant.advance(number * APPLICATION_PERIOD)
-        seen = plant.observe()
+
+    def look(seen: Observation) -> None:
         latency = seen.latency(Metric.LATENCY).value
         arriving = seen.operators.value("sentences", Metric.ARRIVAL_RATE)
         replicas = float(np.nansum(seen.operators.column(Metric.PARALLELISM)))
         series.append(
             (seen.time / 60, arriving, math.nan if latency is None else 1e3 * latency, replicas, len(seen.leases))
         )
-        if number < rounds:
-            plan = policy.plan(seen, memory)
-            refused, memory = refused + sum(not plant.apply(action).succeeded for action in plan.actions), plan.memory
-    result = plant.result()
+
+    run = simulated(make(case), case.policy, period=APPLICATION_PERIOD, until=seconds, look=look)
+    result = run.result
     columns = np.array(series)
     source = result.operators["source"]
     return E2dfRun(
         case,
         float(np.nanmean(columns[:, 2])) / 1e3,
         float(columns[:, 3].mean()),
-        math.fsum(lease.seconds(seconds) for lease in plant.ledger) / seconds,
-        math.fsum(_up_seconds(lease, seconds) for lease in plant.ledger) / seconds,
+        math.fsum(lease.seconds(seconds) for lease in result.ledger) / seconds,
+        math.fsum(_up_seconds(lease, seconds) for lease in result.ledger) / seconds,
         source.arrived,
         sum(operator.queued for operator in result.operators.values()),
         result.upscalings + result.downscalings,
         result.migrations,
         result.leases,
-        refused,
+        run.refused,
         tuple(series),
     )
 

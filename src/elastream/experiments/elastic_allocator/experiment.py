@@ -14,6 +14,7 @@ import numpy as np
 
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.findings import Check
+from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Floats, Integers, Metric, Observation
@@ -75,7 +76,7 @@ class AllocatorAssumptions:
         "what the three queries ask for at 1,200 tuples/s: the middle of the paper's moderate level (40 to 80 %), since "
         "even placement is said to leave some nodes heavy and others light",
     )
-    sent: float = assumed(0.6, "of all links", "likewise, were no two tasks that talk on one host")
+    sent: float = assumed(0.6, "of all links", "as `busy`, if no two tasks that communicate shared a host")
     keys: float = assumed(10_000.0, "keys", "they occur by Zipf's law, as pages of a site do, and go to tasks by chance")
     link: float = assumed(1.25e6, "bytes/s", "10 Mbit/s; with `sent` given, only a scale")
     pending: float = assumed(1000.0, "tuples", "of a source under way at once")
@@ -211,30 +212,32 @@ def policy_of(case: AllocatorCase) -> Policy:
 
 def run_case(case: AllocatorCase) -> AllocatorRun:
     """Simulate one case."""
-    plant, policy = make(case), policy_of(case)
+    plant = make(case)
     placed = plant.migrations
     monitor = plant.settings.monitor
     rows: list[tuple[float, ...]] = []
     passed: list[float] = []
-    refused, gap, proven, memory = 0, math.nan, False, None
-    for number in range(1, round(case.seconds / monitor) + 1):
-        plant.advance(number * monitor)
-        seen = plant.observe()
+    exact: list[tuple[float, bool]] = []
+
+    def look(seen: Observation) -> None:
         use = used(seen)
         even = np.array([deviation(use[:, kind], np.ones(len(use))) for kind in (0, 1)])
         offered = float(np.mean([seen.operators.value(s.name, Metric.ARRIVAL_RATE) for s in seen.context.graph.sources]))
         rows.append((seen.time, offered, *use.mean(axis=0).tolist(), *even.tolist()))
         passed.append(seen.application.value("queries", Metric.THROUGHPUT) / len(QUERIES))
-        if seen.time >= PERIOD:
-            if case.exact and math.isnan(gap):
-                gap, proven = against_exact(seen)
-            plan = policy.plan(seen, memory)
-            refused, memory = refused + sum(not plant.apply(action).succeeded for action in plan.actions), plan.memory
+        if case.exact and not exact and seen.time >= PERIOD:
+            exact.append(against_exact(seen))
+
+    if monitor < PERIOD:  # the policy decides from PERIOD on
+        plant.advance(monitor)
+        look(plant.observe())
+    run = simulated(plant, policy_of(case), period=monitor, until=case.seconds, look=look)
     table = np.array(rows)
     measured = table[:, 0] > DECIDED
     means = [*table[measured, 2:].mean(axis=0).tolist(), float(np.mean(np.array(passed)[measured]))]
-    figures = dict(zip(FIGURES, means, strict=True))
-    return AllocatorRun(case, figures, plant.migrations - placed, refused, gap, proven, tuple(rows))
+    gap, proven = exact[0] if exact else (math.nan, False)
+    moves = run.result.migrations - placed
+    return AllocatorRun(case, dict(zip(FIGURES, means, strict=True)), moves, run.refused, gap, proven, tuple(rows))
 
 
 def used(seen: Observation) -> Floats:

@@ -89,6 +89,7 @@ def churn(
                 break
             count[kind] += 1
             if kind == "move":
+                rig.wait_for_hosts(2, PATIENCE)
                 free = _free(rig, asked)
                 task = chance.choice(free)
                 asked[task] = chance.choice([host for host in rig.hosts if host != rig.at.get(task)])

@@ -23,7 +23,7 @@ from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.local import Local
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostType
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
@@ -206,7 +206,7 @@ class Rig:
 
     def _works(self) -> bool:
         if self.follower.failure is not None:
-            raise EnvironmentProblem(f"the query failed: {str(self.follower.failure).splitlines()[0]}")
+            raise EnvironmentProblem(f"the query failed: {first_line(self.follower.failure)}")
         return True
 
     def _there(self) -> bool:

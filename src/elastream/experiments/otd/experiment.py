@@ -13,11 +13,14 @@ import numpy as np
 
 from elastream.experiments.assumptions import assumed
 from elastream.experiments.findings import Check
+from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Floats, Metric, Observation
+from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.algorithms.exact import pack
+from elastream.planning.policies.baselines import Untouched
 from elastream.planning.policies.otd import Otd
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
@@ -268,10 +271,10 @@ def make(case: OtdCase) -> SimulatedPlant:
     )
 
 
-def policy_of(case: OtdCase) -> Otd | None:
-    """The policy of a case; None for the even deployment."""
+def policy_of(case: OtdCase) -> Policy:
+    """The policy of a case; for the even deployment one that never acts."""
     if case.policy == "even":
-        return None
+        return Untouched()
     return Otd(period=PERIOD, node="region", relief=0.0 if case.policy == "otd as published" else case.assumptions.relief)
 
 
@@ -285,24 +288,20 @@ def between_nodes(seen: Observation) -> float:
 
 def run_case(case: OtdCase) -> OtdRun:
     """Simulate one case."""
-    plant, policy = make(case), policy_of(case)
+    plant = make(case)
     rows: list[tuple[float, ...]] = []
     delays: list[float] = []
-    warnings, refused, memory = 0, 0, None
-    for number in range(1, round(SECONDS / PERIOD) + 1):
-        plant.advance(number * PERIOD)
-        seen = plant.observe()
+
+    def look(seen: Observation) -> None:
         rate = seen.application.value("word_count", Metric.THROUGHPUT) / case.assumptions.words
         cpu = float(np.mean(seen.hosts.column(Metric.CPU)))
         rows.append((seen.time, cpu, between_nodes(seen), rate, float(plant.migrations)))
         delays.append(seen.latency(Metric.LATENCY).value or math.nan)
-        if policy is not None:
-            plan = policy.plan(seen, memory)
-            refused += sum(not plant.apply(action).succeeded for action in plan.actions)
-            warnings, memory = warnings + bool(plan.remarks), plan.memory
+
+    run = simulated(plant, policy_of(case), period=PERIOD, until=SECONDS, look=look)
     table = np.array(rows)
     later = table[:, 0] > SETTLED
-    # A row stands for the period that ends with it.
+    # A row describes the period that ends with it.
     settled = (table[:, 0] - PERIOD / 2) % case.assumptions.interval > SETTLED
     return OtdRun(
         case,
@@ -313,9 +312,9 @@ def run_case(case: OtdCase) -> OtdRun:
         float(table[later, 3].mean()),
         float(np.nanmean(np.array(delays)[later])),
         best_use(case) if case.application == "computation" and case.policy == "even" else math.nan,
-        plant.migrations,
-        warnings,
-        refused,
+        run.result.migrations,
+        sum("resources are short" in decision.note for decision in run.decisions),
+        run.refused,
         tuple(rows),
     )
 

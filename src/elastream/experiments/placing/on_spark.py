@@ -152,7 +152,7 @@ def frame_of(spark: SparkSession, query: SteadyQuery) -> DataFrame:
     work = F.aggregate(F.sequence(F.lit(0), steps), F.lit(0.0), lambda total, n: total + 1 / (n + 1))
     worked = fresh.withColumn("work", work if query.steps else F.lit(0.0))
     if not query.partner:
-        return worked.select("value", "work", "payload")  # what nobody asks for would not be sent
+        return worked.select("value", "work", "payload")  # columns not selected would not be sent
     # Keys by the partition that Spark puts them in: with them, records choose which partition of the next stage they go to.
     keys = spark.range(8 * PARTITIONS * GROUPS).select("id", F.expr(f"pmod(hash(id), {PARTITIONS})").alias("p")).collect()
     table = [[row.id for row in keys if row.p == partition][:GROUPS] for partition in range(PARTITIONS)]

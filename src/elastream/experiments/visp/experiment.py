@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from elastream.experiments.cases import run_all
 from elastream.experiments.findings import Check
+from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
     MONITORING,
@@ -29,7 +30,7 @@ from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
-from elastream.simulation import SimulatedPlant, Travel, drive, make_plant
+from elastream.simulation import SimulatedPlant, Travel, make_plant
 from elastream.simulation.result import released_early
 
 __all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "run_cases", "tabulate"]
@@ -164,10 +165,9 @@ def run_case(case: VispCase) -> VispRun:
     """Simulate one case."""
     assumptions = case.assumptions
     plant = make(case)
-    drive(plant, case.policy, period=PROVISIONING, until=RUN_SECONDS)
-    result = plant.result()
+    result = simulated(plant, case.policy, period=PROVISIONING, until=RUN_SECONDS).result
     billed = {
-        minutes: [rebilled(lease, docker_host(minutes, assumptions)) for lease in plant.ledger]
+        minutes: [rebilled(lease, docker_host(minutes, assumptions)) for lease in result.ledger]
         for minutes in ([case.minutes] if case.minutes else BTUS)
     }
     series, margin = result.series, plant.settings.early_margin
@@ -183,7 +183,7 @@ def run_case(case: VispCase) -> VispRun:
         result.downscalings,
         result.migrations,
         result.time_to_adapt,
-        math.fsum(lease.seconds(RUN_SECONDS) for lease in plant.ledger) / RUN_SECONDS,
+        math.fsum(lease.seconds(RUN_SECONDS) for lease in result.ledger) / RUN_SECONDS,
         float(series[:, 3].mean()),
         tuple((t / 60, offered, instances, hosts) for t, offered, hosts, instances, *_ in series.tolist()),
     )

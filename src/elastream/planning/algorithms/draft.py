@@ -5,7 +5,7 @@ draft tracks cores and memory; the policies decide the changes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,6 +71,18 @@ def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> Host
     return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
 
 
+def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
+    """One action for steps that follow each other, of one operator."""
+    actions = [action for _, action in steps]
+    return SetParallelism(
+        actions[-1].operator,
+        actions[-1].instances,
+        tuple(host for action in actions for host in action.on),
+        tuple(task for action in actions for task in action.without),
+        "; ".join(dict.fromkeys(action.why for action in actions)),
+    )
+
+
 class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
@@ -102,7 +114,6 @@ class Draft:
         )
         self.received: set[str] = set()
         self.floating = {unit.name: 0 for unit in self.units}
-        self._afloat: set[str] = set()
         self._needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
         self._images: dict[str, set[str]] = {}
         self._leased = 0
@@ -111,12 +122,20 @@ class Draft:
 
     @property
     def plan(self) -> list[Action]:
-        """The actions; of operators with floating instances, only the last `SetParallelism` (they are interchangeable)."""
-        last = {action.operator: at for at, action in enumerate(self.actions) if isinstance(action, SetParallelism)}
+        """The actions, one number of instances for each operator: a plan that names two contradicts itself.
+
+        Instances are removed where the first of them was, since others may need their room, and added where the last was,
+        since that may be on a host leased until then.
+        """
+        steps: dict[str, list[tuple[int, SetParallelism]]] = {}
+        for at, action in enumerate(self.actions):
+            if isinstance(action, SetParallelism):
+                steps.setdefault(action.operator, []).append((at, action))
+        places = {found[0 if found[-1][1].without else -1][0]: _together(found) for found in steps.values()}
         return [
-            action
+            places.get(at, action)
             for at, action in enumerate(self.actions)
-            if not (isinstance(action, SetParallelism) and action.operator in self._afloat and at < last[action.operator])
+            if at in places or not isinstance(action, SetParallelism)
         ]
 
     @property
@@ -311,8 +330,6 @@ class Draft:
             self.floating[unit.name] = max(
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
-            if self.floating[unit.name]:
-                self._afloat.add(unit.name)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
         """(cores, megabytes) per task: as declared, or the measured use for units that are not scalable."""

@@ -1,8 +1,8 @@
-"""The application manager: which proposals of its operators are granted, and which hosts it lets go of (E2DF, section 4.2).
+"""The application manager: grants proposals of its operators, and releases hosts (E2DF, section 4.2).
 
-It decides for a whole application: no host is given away twice, no more reconfigurations than a token bucket allows, no
-replica and no host less while the response time is over its target. Decisions on many applications at once are columns;
-what one of them remembers about its hosts is a small value (`Application`).
+It decides for a whole application: no slot is granted twice, a token bucket limits reconfigurations, and while the response
+time is over its target no replica and no host is removed. Decisions for many applications are columns; the state of one
+about its hosts is a value (`Application`).
 """
 
 import math
@@ -14,7 +14,6 @@ import numpy as np
 
 from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Snapshot, ranks
-from elastream.planning.managers.messages import Verdict
 from elastream.planning.managers.operators import Proposals
 from elastream.planning.sharing.holder import Holder, claim
 from elastream.planning.sharing.messages import Claim
@@ -35,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRules:
-    """tokens, window: at most `tokens` reconfigurations at once, and as many again every `window` seconds; inf: no limit.
+    """tokens, window: at most `tokens` reconfigurations at once, refilled every `window` seconds; inf: no limit.
 
     settle: seconds for which a placement that was granted counts although it was not seen yet.
     """
@@ -62,7 +61,7 @@ class Refusal(IntEnum):
 
 @dataclass(frozen=True)
 class Application(Holder):
-    """What an application manager remembers, besides what it holds.
+    """State of an application manager, besides its hosts.
 
     tokens, refilled: reconfigurations that it may still grant, as of that time. granted: placements by host, with their
     time.
@@ -85,13 +84,6 @@ class Grants:
         """Rows that are granted."""
         given: Booleans = self.refusals == Refusal.GRANTED
         return given
-
-    def verdicts(self, snapshot: Snapshot) -> tuple[Verdict, ...]:
-        """The same as values, one a proposal."""
-        return tuple(
-            Verdict(message.application, message.operator, message.replicas, Refusal(refusal).reason)
-            for message, refusal in zip(self.proposals.messages(snapshot), self.refusals.tolist(), strict=True)
-        )
 
 
 @dataclass(frozen=True, slots=True)

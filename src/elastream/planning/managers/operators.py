@@ -10,7 +10,6 @@ import numpy as np
 
 from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Identities, Snapshot
-from elastream.planning.managers.messages import ScaleIn, ScaleOut
 
 __all__ = ["OperatorRules", "Proposals", "propose"]
 
@@ -48,31 +47,11 @@ class Proposals:
     def __len__(self) -> int:
         return len(self.operator)
 
-    def messages(self, snapshot: Snapshot) -> tuple[ScaleOut | ScaleIn, ...]:
-        """The same as values, one a proposal."""
-        found: list[ScaleOut | ScaleIn] = []
-        for operator, change, replicas, host, replica in zip(
-            self.operator.tolist(),
-            self.change.tolist(),
-            self.replicas.tolist(),
-            self.host.tolist(),
-            self.replica.tolist(),
-            strict=True,
-        ):
-            name = snapshot.operators.names[operator]
-            application = snapshot.applications.names[int(snapshot.operators.application[operator])]
-            if change > 0:
-                where = snapshot.hosts.names[host] if host >= 0 else ""
-                found.append(ScaleOut(application, name, replicas, where))
-            else:
-                found.append(ScaleIn(application, name, replicas, int(snapshot.replicas.index[replica])))
-        return tuple(found)
-
 
 def propose(rules: OperatorRules, snapshot: Snapshot, owner: Integers, withheld: Booleans) -> Proposals:
     """What all operator managers propose.
 
-    owner: row of the application that may place on each host, -1 for none; withheld: hosts nobody may place on; both of
+    owner: row of the application that may place on each host, -1 for none; withheld: hosts closed to placements; both of
     shape (hosts,).
 
     A replica more where one is used above S_s-out. One less where the sum over all n, divided by n - 1, stays below

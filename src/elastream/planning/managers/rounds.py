@@ -1,7 +1,7 @@
 """One planning round of all four kinds of managers in one process, and what is to be done after it.
 
 Messages are delivered at once here; the arbiter and its parties hold for any delay, loss or doubling, so that the same
-managers can sit in processes of their own. What is done with a plan is left to whoever has the plant.
+managers can sit in processes of their own. Plans are applied by the owner of the plant.
 """
 
 import math
@@ -49,7 +49,7 @@ class Hierarchy:
 class RoundPlan:
     """What is to be done. grants: on operators' proposals. shifts: replicas that leave a host that is to be left.
 
-    lease: (host, type). release: hosts that nobody holds any more. leaving: hosts that applications are asked to leave.
+    lease: (host, type). release: hosts without a holder. leaving: hosts that applications are requested to leave.
     refused: by region why it did not get all that it asked for. kept: (host, manager, reason) of hosts that a region would
     have freed, with the manager that refused.
     """
@@ -73,7 +73,7 @@ def begin(
 ) -> Hierarchy:
     """Managers that take over hosts that are there. host_types: of each host. owner: row of its application, -1 for none.
 
-    needed: hosts that are being drained already; their applications are asked to leave them anew.
+    needed: hosts that are being drained already; their applications are requested again to leave them.
     """
     hosts, names = snapshot.hosts, snapshot.applications.names
     region_of, owners, up = hosts.region.tolist(), owner.tolist(), hosts.up.tolist()

@@ -1,4 +1,4 @@
-"""What an observation of one application looks like to the managers: its replicas, hosts and response time, in columns."""
+"""Converts an observation of one application for the managers: its replicas, hosts and response time, in columns."""
 
 import math
 from typing import TypeAlias
@@ -22,7 +22,7 @@ def snapshot_of(observation: Observation) -> Snapshot:
 
     Where instances are placed nowhere, the stages of a query take turns on the same slots: a replica then is as used as
     all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
-    cores and another at half of its own leave nobody any time.
+    cores and another at half of its own use all of the time.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}

@@ -45,7 +45,7 @@ def _refused_hosts(snapshot: Snapshot, plan: RoundPlan, kinds: Mapping[str, str]
     for host, manager, why in plan.kept:
         row = snapshot.hosts.rows.get(host)
         if row is None:
-            continue  # it is lost: nobody would free it any more
+            continue  # the host is lost: no manager would free it
         wanted = DrainHost(host) if snapshot.placed[row] else ReleaseHost(host)
         by = f"region manager of {snapshot.regions[int(snapshot.hosts.region[row])]}"
         found.append(Proposal(wanted, by, f"{manager}: {why}"))

@@ -11,7 +11,7 @@ from elastream.model.plant import Plan
 from elastream.planning.policies.elastic_allocator import movable
 from elastream.planning.policies.static import missing_hosts
 
-__all__ = ["Even", "Random"]
+__all__ = ["Even", "Random", "Untouched"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,20 @@ class Random:
         rows = movable(observation, self.operators)
         drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
+
+
+@dataclass(frozen=True)
+class Untouched:
+    """Leaves everything as it is."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "untouched"
+
+    def plan(self, observation: Observation, memory: object = None) -> Plan:
+        """No actions."""
+        return Plan()
 
 
 def _moves(observation: Observation, rows: Integers, wanted: Integers, why: str) -> list[Action]:

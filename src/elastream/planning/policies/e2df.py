@@ -21,6 +21,7 @@ from elastream.model.action import (
     ReleaseHost,
 )
 from elastream.model.cloud import HostState
+from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
@@ -99,6 +100,10 @@ class E2df:
         {(Rows.APPLICATION, Metric.LATENCY), (Rows.OPERATOR, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)}
     )
 
+    def __post_init__(self) -> None:
+        if self.infrastructure not in (True, False, "shared"):
+            raise InputError(f"e2df: infrastructure is {self.infrastructure!r}: it must be true, false or 'shared'")
+
     @property
     def name(self) -> str:
         """What people call it."""
@@ -154,7 +159,7 @@ class E2df:
         snapshot, rules, state = snapshot_of(observation), self.rules(observation, memory.spread), memory.state
         own = self.infrastructure is True
         if state is None or not own:
-            # Where nobody here decides on hosts, the application may use whatever is there.
+            # Without a host manager here, the application may use every host.
             state = self._begin(observation, snapshot, rules, state)
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
@@ -252,7 +257,7 @@ class E2df:
         if hosts_too:
             # Whatever is leased and not on the region's order goes, also what an earlier release did not rid us of.
             actions += [
-                ReleaseHost(host, why="nobody holds it, and it is not needed as spare")
+                ReleaseHost(host, why="no application holds it, and it is not needed as spare")
                 for host in leases
                 if host not in known
             ]

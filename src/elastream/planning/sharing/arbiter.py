@@ -1,6 +1,6 @@
-"""What an arbiter decides in a round: who gets which host, who is to leave one, which region may lease more.
+"""Rounds of an arbiter: assigns and recalls hosts, and decides which region may lease more.
 
-The package has the table of messages and that of a host's life; how many hosts each application is entitled to is `shares`.
+The package documents messages and the lifecycle of hosts; `shares` computes the hosts that each application is entitled to.
 """
 
 from collections import Counter
@@ -33,13 +33,13 @@ def refusal(state: Arbiter, application: str, minimum: int) -> str:
 
 
 def join(state: Arbiter, application: str, priority: float, minimum: int, now: float) -> Arbiter:
-    """The application is a member from now on, and holds nothing yet. Only where `refusal` has nothing against it."""
+    """Add an application without hosts as a member. Requires an empty `refusal`."""
     member = Member(1, heard=now, priority=priority, minimum=minimum)
     return replace(state, applications={**state.applications, application: member})
 
 
 def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
-    """The application has ended, and gives back what it held."""
+    """Remove an application that has ended; its hosts are given back."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
     return ledger.close()[0]
@@ -48,12 +48,11 @@ def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> 
 def decide(
     rules: ArbiterRules, state: Arbiter, now: float, heard: Iterable[RegionReport | Claim] = ()
 ) -> tuple[Arbiter, tuple[RegionOrder | View, ...]]:
-    """One round: what was heard since the last is taken in, in this order, and whoever must know is sent an order or a
-    view.
+    """One round: processes the messages received since the last, in order, and creates the orders and views to send.
 
-    A message whose number is not above the last one's of its sender changes nothing, but that an application was heard. A
-    report or claim that had not seen the latest term of a host says nothing about it, and a report that had not seen the
-    last order requests nothing. Who has not been heard to have seen its latest order or view is sent it again.
+    A message whose number is not above the last one's of its sender only shows that an application is alive. A
+    report or claim that had not seen the latest term of a host is ignored for that host, and a report that had not seen the
+    last order requests nothing. An order or view is sent again until its receiver has acknowledged it.
     """
     heard = tuple(heard)
     ledger = Ledger(rules, state, now)
@@ -89,7 +88,7 @@ def decide(
 
 
 def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
-    """Hosts that came up or were lost, then what the region requests; its empty hosts where the report counts in full."""
+    """Process a report: hosts up or lost, then requests. Returns the empty hosts if the report has seen the last order."""
     party = ledger.regions.setdefault(report.region, Party())
     if report.number <= party.number:
         return ()
@@ -99,7 +98,7 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
         ledger.to(host, Tenure.FREE)
     if report.seen < party.term:
         return ()
-    # Orders are whole: whoever has seen the last one knows of every host, and has lost those that it does not name.
+    # Orders are complete: a region that has seen the last one and does not report a host has lost it.
     if len(report.up) + len(report.coming) < len(party.hosts):
         for host in set(party.hosts).difference(report.up, report.coming):
             if host in ledger.hosts:
@@ -122,7 +121,7 @@ def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
 
 
 def _free_unwanted(ledger: Ledger) -> None:
-    """Hosts that their regions would be rid of and nobody requests, nor has got lately, nor needs for its service level."""
+    """Free hosts that their regions propose to free and no application requests, got recently, or needs for its level."""
     for host, why in ledger.unwanted.items():
         record = ledger.hosts.get(host)
         member = ledger.members.get(record.owner) if record is not None else None
@@ -135,7 +134,7 @@ def _free_unwanted(ledger: Ledger) -> None:
 
 
 def _hear_application(ledger: Ledger, claim: Claim) -> bool:
-    """Hosts that the application will not leave, that it let go of, or has though nobody knew. Whether it was news."""
+    """Process a claim: hosts that the application keeps, has left, or still holds. Returns whether it was new."""
     name = claim.application
     member = replace(ledger.members[name], heard=ledger.now)
     ledger.members[name] = member
@@ -143,7 +142,7 @@ def _hear_application(ledger: Ledger, claim: Claim) -> bool:
         return False
     asks = list(claim.asks)
     for host in ledger.owned(name) if asks else ():
-        # It requested this before it could know that it has it.
+        # Requested before it could know of the grant.
         if ledger.hosts[host].term > claim.seen and ledger.hosts[host].kind in asks:
             asks.remove(ledger.hosts[host].kind)
     unknown = [kind for kind in asks if kind not in ledger.kinds]
@@ -169,13 +168,13 @@ def _hear_application(ledger: Ledger, claim: Claim) -> bool:
         for host in claim.hosts:
             record = ledger.hosts.get(host)
             if record is not None and record.tenure in (Tenure.FREE, Tenure.IDLE):
-                # It was counted as dead, and was only cut off: what nobody took meanwhile is its own again.
+                # It was counted as dead but only disconnected: hosts not assigned meanwhile are its again.
                 ledger.to(host, Tenure.HELD, owner=name)
     return True
 
 
 def _turn(member: Member, has: float, minimum: bool) -> tuple[bool, float]:
-    """Whose turn it is to get a host, least first: who lacks its minimum, then who has the least for its priority."""
+    """Sort key, least first, of who gets a host: below its minimum first, then fewest hosts for its priority."""
     return minimum, has / member.priority
 
 
@@ -183,7 +182,7 @@ def _turn(member: Member, has: float, minimum: bool) -> tuple[bool, float]:
 
 
 class _Demand:
-    """Brings the hosts of one kind nearer to what applications are entitled to of those that they request."""
+    """Moves the hosts of one kind towards the shares of the applications that request them."""
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         self.ledger = ledger
@@ -218,7 +217,7 @@ class _Demand:
         self.due = shares(self.capacity, needs)
 
     def share(self) -> None:
-        """Cancel what is not needed any more, give what is free, order what may be had, recall for whoever still lacks."""
+        """Cancel recalls no longer needed, assign free hosts, order new ones, and recall hosts for requests still unmet."""
         for host in self.recalled[:]:
             owner = self.ledger.hosts[host].owner
             if len(self.mine[owner]) < self.due[owner]:
@@ -237,7 +236,7 @@ class _Demand:
         return min(self.asks[name], self.due[name] - len(self.mine[name]))
 
     def _give(self) -> None:
-        """A host that is paid already goes first, of those the one that is paid for longest."""
+        """Assign spare hosts: paid ones first, longest paid first."""
         leases, now = self.ledger.leases, self.ledger.now
         spare = sorted(self.free, key=lambda host: -leases[host].lease.remaining(now) if host in leases else 0.0)
         spare += self.idle
@@ -254,9 +253,9 @@ class _Demand:
             self.members[name] = replace(self.members[name], asks=tuple(left))
 
     def _supply(self, name: str, awaited: int) -> int:
-        """Order hosts for what an application requests and nobody has; where none may be had, recall what is its due.
+        """Order hosts for the unmet request of an application; if none may be ordered, recall those that it is due.
 
-        awaited: hosts that come anyhow, and that nobody before it waits for; returns how many of them this one does.
+        awaited: ordered and recalled hosts that no earlier application waits for; returns how many of them this one uses.
         """
         entitled, reason = self._lacking(name), ""
         for number in range(max(0, awaited), self.asks[name]):
@@ -275,7 +274,7 @@ class _Demand:
         return self.asks[name]
 
     def _order(self) -> str:
-        """Have a region lease one more; why not, where that cannot be."""
+        """Have a region lease one more; returns why not, if refused."""
         if self.fixed:
             return f"all {self.capacity} {self.kind!r} are held"
         region = self.ledger.kinds[self.kind].region
@@ -284,8 +283,7 @@ class _Demand:
         return self.ledger.add(region, self.kind)
 
     def _giver(self, pressing: bool) -> str:
-        """The host to recall next: of whoever has most beyond its due, the one that it got last; empty where none may
-        be."""
+        """The host to recall next: the latest of the application furthest above its due; empty if none may be recalled."""
         now, rules, best, found = self.ledger.now, self.ledger.rules, (0, 0.0, ""), ""
         for owner, hosts in self.mine.items():
             excess = len(hosts) - self.due[owner]
@@ -304,7 +302,7 @@ class _Demand:
 def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
     """Give each free host to the application with the least spare slots in its region, for its priority.
 
-    What an application without hosts in that region has to spare is all that it has elsewhere.
+    For an application without hosts in that region its spare slots elsewhere count.
     """
     free = [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]
     if not free:
@@ -325,10 +323,9 @@ def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -
 
 
 def _make_room(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]], empty: Collection[str]) -> None:
-    """Have an empty host left for each application that has no slot to spare and is entitled to one, so that none starves.
+    """Recall an empty host for each application that has no spare slot and is entitled to one, so that none starves.
 
-    What is shared is all spare slots; who holds nothing at all is guaranteed one. While hosts are coming, these are waited
-    for.
+    All spare slots are shared; an application without hosts is guaranteed one. While hosts are coming, none is recalled.
     """
     slots = {name: sum(number for _, number in said) for name, said in spare.items()}
     awaited = {ledger.hosts[host].heir for host in ledger.unsettled}

@@ -1,4 +1,4 @@
-"""What the leases of shared hosts cost, and which application owes how much of it."""
+"""Bills the leases of shared hosts to applications."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ __all__ = ["Paid", "bill"]
 
 @dataclass(frozen=True)
 class Paid:
-    """One lease of a host, and who held it when: (application, from, until or None), oldest first."""
+    """One lease of a host, and its holders: (application, from, until or None), oldest first."""
 
     lease: Lease
     spells: tuple[tuple[str, float, float | None], ...] = ()
 
     def held_by(self, application: str, now: float) -> "Paid":
-        """The same with another holder from `now` on; empty: nobody."""
+        """A copy with another holder from `now` on; empty: no holder."""
         spells = tuple((who, start, now if end is None else end) for who, start, end in self.spells)
         return Paid(self.lease, (*spells, (application, now, None)) if application else spells)
 
 
 def bill(paid: Iterable[Paid], now: float) -> dict[str, float]:
-    """Money that each application owes by `now` for `paid`; together the cost of the leases that somebody has held.
+    """Money that each application owes by `now` for `paid`; together the cost of the leases that had a holder.
 
-    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit in which nobody
-    did is owed by whoever held it last, or first where nobody had yet.
+    Each unit's price is shared by those who held the host in it, by the seconds for which they did; a unit without a
+    holder is owed by the last holder before it, or the first after it if there was none.
     """
     owed: dict[str, float] = {}
     for each in paid:

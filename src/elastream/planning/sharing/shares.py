@@ -1,6 +1,6 @@
 """How many hosts each application is entitled to: a guaranteed minimum, and shares by priority of the rest.
 
-The rule alone, as numbers; who holds which host, and how it changes hands, is the `arbiter`'s.
+Numbers only; `arbiter` assigns the hosts.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ __all__ = ["Need", "shares"]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an application could use. minimum: hosts guaranteed to it. priority: its weight, above 0. wanted: hosts that it
+    """Demand of an application. minimum: hosts guaranteed to it. priority: its weight, above 0. wanted: hosts that it
     holds or requests. critical: whether it misses its service level. held: hosts that it holds, which decide ties.
     """
 
@@ -30,9 +30,9 @@ def shares(capacity: int, needs: Mapping[str, Need]) -> dict[str, int]:
     2. The rest is dealt one by one: to the application that wants more and would have the fewest for its priority
        (d'Hondt's method, so that a higher priority never means fewer); of equals, to the one that holds it already.
     3. A critical application that wants more still takes from those of lower priority that are not critical, down to their
-       minimum. Whoever turns critical by that is taken from no longer, and has its share again.
+       minimum. One that turns critical by that is excluded, and has its share again.
 
-    What nobody wants stays. Where not even the minima can be had, priority decides who goes short.
+    Hosts that none requests remain unassigned. If there are too few for all minima, priority decides.
     """
     dealt = dict.fromkeys(needs, 0)
     left = capacity

@@ -1,4 +1,4 @@
-"""What an arbiter remembers: hosts with their life as one table, applications and regions, and the leases that are paid."""
+"""The state of an arbiter: hosts with their lifecycle as a table, applications, regions, and paid leases."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -24,18 +24,18 @@ __all__ = [
 
 
 class Tenure(StrEnum):
-    """Whose a host is."""
+    """Assignment states of a host."""
 
     IDLE = "idle"
     """A fixed machine that is not leased and costs nothing."""
     ORDERED = "ordered"
     """Its region is to lease it, or starts it."""
     FREE = "free"
-    """Leased, and nobody's."""
+    """Leased, without a holder."""
     HELD = "held"
     """In the view of an application, which may use it."""
     RECALLED = "recalled"
-    """Its application is asked to leave it."""
+    """Its application is requested to leave it."""
 
 
 TRANSITIONS: Mapping[Tenure, frozenset[Tenure]] = {
@@ -54,7 +54,7 @@ class HostRecord:
     order that last changed this. since: when it came to be its owner's. spared: it is not recalled for others before.
 
     Of a recalled one: until: when it is to be left. why: the reason. goes: whether it is given back to its region then.
-    heir: the application that gets it then; empty: whoever is entitled.
+    heir: the application that gets it then; empty: the one entitled then.
     """
 
     region: str
@@ -101,7 +101,7 @@ class Member(Party):
 
 @dataclass(frozen=True)
 class Arbiter:
-    """What an arbiter remembers.
+    """The state of an arbiter.
 
     unsettled: hosts that are not HELD, so that a round need not look at all. next_number: of the next host name never used.
     kinds: host types by name; those of the first are what minima are about. leases: by host, those that run; ended: those
@@ -119,7 +119,7 @@ class Arbiter:
 
 
 def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
-    """An arbiter of fixed machines, nobody's yet. machines: name of its kind by the name of each."""
+    """The initial state of an arbiter of fixed machines, none assigned. machines: name of its kind by the name of each."""
     hosts = {name: HostRecord("", kind, Tenure.IDLE) for name, kind in machines.items()}
     return Arbiter(hosts, frozenset(hosts), kinds={kind.name: kind for kind in kinds})
 
@@ -127,7 +127,7 @@ def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
 def adopt(
     hosts: Mapping[str, HostRecord], regions: Iterable[str], applications: Mapping[str, float], number: int
 ) -> Arbiter:
-    """An arbiter that knows these hosts already, as if it had ordered and assigned them in term 1.
+    """An arbiter with existing hosts, counted as ordered and assigned in term 1.
 
     applications: priorities by name. number: of the next host.
     """
@@ -148,7 +148,7 @@ def adopt(
 
 
 def order_for(state: Arbiter, region: str, refused: str = "", kept: tuple[tuple[str, str, str], ...] = ()) -> RegionOrder:
-    """The order in force for `region`; one of term 0 without hosts where it was never heard of."""
+    """The current order for `region`; of term 0 and without hosts if the region is unknown."""
     party = state.regions.get(region, Party())
     hosts = tuple((host, state.hosts[host].kind) for host in party.hosts)
     going = tuple(host for host in _recalled(state, party) if state.hosts[host].goes)
@@ -158,7 +158,7 @@ def order_for(state: Arbiter, region: str, refused: str = "", kept: tuple[tuple[
 
 
 def view_for(state: Arbiter, application: str, owed: float = 0.0) -> View:
-    """The view in force of an application that is known."""
+    """The current view of a known application."""
     member = state.applications[application]
     records = state.hosts
     hosts = tuple((host, (record := records[host]).kind, record.term) for host in member.hosts)

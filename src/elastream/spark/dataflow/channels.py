@@ -17,10 +17,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
-from elastream.model.errors import DataflowError, EnvironmentProblem
+from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
-from elastream.spark.dataflow.failures import first_line
 from elastream.spark.dataflow.kafka import sink_options, source_options
 from elastream.spark.dataflow.sinks import (
     as_messages,

@@ -23,7 +23,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from elastream.model.endpoints import Files, Records, TextFiles
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.errors import EnvironmentProblem, InputError, first_line
 
 __all__ = ["check_files", "check_text", "freeze", "frozen", "input_files", "read_records", "replayed", "slices"]
 
@@ -85,7 +85,7 @@ def check_files(spec: Files) -> None:
             try:
                 pa.parquet.read_schema(file)
             except (pa.ArrowException, OSError) as error:
-                raise InputError(f"{file} is not a parquet file: {_first_line(error)}") from None
+                raise InputError(f"{file} is not a parquet file: {first_line(error).rstrip('.')}") from None
 
 
 def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Table:
@@ -105,7 +105,9 @@ def read_records(spec: TextFiles | Files | Records, schema: pa.Schema) -> pa.Tab
             try:
                 table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
             except (pa.ArrowException, TypeError) as error:
-                raise InputError(f"records do not fit their schema ({spec.schema}): {_first_line(error)}") from None
+                raise InputError(
+                    f"records do not fit their schema ({spec.schema}): {first_line(error).rstrip('.')}"
+                ) from None
     if not table.num_rows:
         raise InputError(f"{getattr(spec, 'path', 'the list of records')} holds no record")
     return table
@@ -199,7 +201,7 @@ def _rows(file: Path, format: str, schema: pa.Schema) -> pa.Table:
             raise InputError(f"{file} has no column {missing[0]!r}")
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise InputError(f"{file} cannot be read as {format} with these columns: {_first_line(error)}") from None
+        raise InputError(f"{file} cannot be read as {format} with these columns: {first_line(error).rstrip('.')}") from None
 
 
 def _origin(spec: TextFiles | Files | Records) -> str:
@@ -215,10 +217,6 @@ def _origin(spec: TextFiles | Files | Records) -> str:
 
 def _not_utf8(file: Path, position: int, error: UnicodeDecodeError) -> InputError:
     return InputError(f"{file} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x} ({error.reason})")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
 
 
 def replayed(file: Path, count: int) -> Iterator[Any]:

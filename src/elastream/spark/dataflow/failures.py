@@ -3,9 +3,10 @@
 import json
 import re
 
+from elastream.model.errors import first_line
 from elastream.spark.worker.runner import FAILED
 
-__all__ = ["explain_failure", "first_line"]
+__all__ = ["explain_failure"]
 
 _CAUSES = (
     (re.compile(r"No space left on device"), "the disk is full: Spark could not write its checkpoint, state or results"),
@@ -28,13 +29,7 @@ def explain_failure(exception: BaseException) -> str:
         if match := pattern.search(text):
             return sentence.format(*(group for group in match.groups() if group))
     causes = re.findall(r"(?:Caused by: |^)((?:[\w.$]+(?:Error|Exception)): [^\n]+)", text, re.MULTILINE)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"the query failed: {causes[-1] if causes else (lines[0] if lines else type(exception).__name__)}"
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of Spark's message about an invalid plan, without the plan."""
-    return str(error).splitlines()[0]
+    return f"the query failed: {causes[-1] if causes else first_line(exception)}"
 
 
 def _operator_failed(text: str) -> str:

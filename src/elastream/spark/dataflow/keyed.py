@@ -15,9 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Form, Operator
-from elastream.spark.dataflow.failures import first_line
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec, Digit
 from elastream.spark.worker.fused import Carrier, batch_number

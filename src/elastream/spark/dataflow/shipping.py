@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark import cloudpickle as untyped_cloudpickle
 
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, first_line
 
 cloudpickle: Any = untyped_cloudpickle
 
@@ -28,7 +28,7 @@ def pickled(value: object, what: str) -> bytes:
             return bytes(cloudpickle.dumps(value))
         except Exception as error:
             raise DataflowError(
-                f"{what} cannot be sent to the workers: {str(error).splitlines()[0]} (a function must not hold an open "
+                f"{what} cannot be sent to the workers: {first_line(error)} (a function must not hold an open "
                 "file, a lock or a session; open what it needs inside of it)"
             ) from error
 

@@ -127,14 +127,6 @@ class HostBook:
         executor = self.executor(host) if self.state(host) is HostState.RUNNING else None
         return None if executor is None else Location(executor.host, executor.id)
 
-    def address(self, host: str) -> str:
-        """Address of a host's executors; empty where that is not known."""
-        with self._lock:
-            known = self._known[host]
-            if known.status is not None and known.status.address:
-                return known.status.address
-            return known.executor.host if known.executor is not None else ""
-
     def status(self, host: str) -> HostStatus | None:
         """What its provider said of a host last."""
         return self._known[host].status

@@ -1,7 +1,7 @@
-"""The hosts of a plant on Spark, leased or found in the session: how each comes, works and goes.
+"""The hosts of a plant on Spark, leased or found in the session, and their lifecycle.
 
-A host is what a `Provider` leases, with the executor that Spark runs there. In a session that somebody else opened,
-executors that nobody leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`:
+A host is what a `Provider` leases, with the executor that Spark runs there. In a session of the user,
+executors that were not leased are hosts too. States and edges are `elastream.model.cloud.TRANSITIONS`:
 
     REQUESTED -> STARTING   its provider has begun to start it
     REQUESTED -> RELEASED   released, or withdrawn: for the provider's patience nothing started while other hosts worked
@@ -57,7 +57,7 @@ class Hosts(HostBook):
 
     provider: where hosts are leased. clock: seconds of the run. fence: lets an executor get no further task. warm: makes a
     new executor fast before it counts, on a thread of its own; None where none is warmed. session: takes in executors that
-    nobody leased, and gives them back; None in a session that has only those leased here.
+    were not leased, and gives them back; None in a session that has only those leased here.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Hosts(HostBook):
     # -- the one thread ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See what became of every host. Raises what the provider and the session raise, with nothing changed."""
+        """Read the state of every host. Raises what the provider and the session raise, with nothing changed."""
         seen = self._executors.look()
         with self._lock:
             providers: list[Provider] = [self._provider]
@@ -196,7 +196,8 @@ class Hosts(HostBook):
 
     def _see(self, name: str, seen: Mapping[str, Executor], addresses: Mapping[str, Executor]) -> None:
         known = self._known[name]
-        status = known.status = self._listed[known.provider].get(name)
+        before, status = known.status, self._listed[known.provider].get(name)
+        known.status = status
         if status is None or status.phase is Phase.GONE:
             reason = "its provider does not know it" if status is None else status.reason
             known.executor = None
@@ -205,6 +206,8 @@ class Hosts(HostBook):
             else:
                 self._lose(name, reason)
             return
+        if status.reason and (before is None or before.reason != status.reason):
+            log.info("host %s is %s: %s", name, "recalled" if status.recalled else status.phase, status.reason)
         if not status.recalled:
             self._kept.discard(name)
         self._see_start(name, status)
@@ -235,7 +238,7 @@ class Hosts(HostBook):
             self._to(name, HostState.DRAINING if executor.leaving else HostState.RUNNING)
 
     def _find(self, session: SessionExecutors, executor: Executor) -> None:
-        """Take in an executor that nobody leased."""
+        """Take in an executor that was not leased."""
         name, now = f"h{self.next_number}", self._clock()
         slots = executor.slots
         kind = HostType(f"executor-{slots}", cores=slots, slots=slots, price=0.0, billing=Billing(1.0))

@@ -1,4 +1,4 @@
-"""Opens a cloud beside a session that somebody else started: its hosts join the master that this session has already."""
+"""Opens a cloud for an existing session; its hosts join the session's master."""
 
 from pathlib import Path
 

@@ -47,7 +47,7 @@ class SessionExecutors:
                 self._request()
 
     def adopt(self, host: str, executor: str, kind: HostType) -> None:
-        """Know an executor that nobody requested here as `host`."""
+        """Take in an executor that was not requested here, as `host`."""
         with self._lock:
             self._types[host], self._executor[host] = kind.name, executor
 

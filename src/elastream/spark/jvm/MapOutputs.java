@@ -16,7 +16,7 @@ public static String outputs(Object context, String firsts, int partitions) {
         if (all.length == 0 || all[0] == null || !wanted.contains("" + all[0].mapId())) continue;
         String first = "" + all[0].mapId();
         for (int i = 0; i < all.length; i++) {
-            // An output that is gone with its executor leaves a hole: of such a shuffle nothing more is told.
+            // An output that is gone with its executor leaves a gap: the rest of such a shuffle is not reported.
             if (all[i] == null) break;
             out.append(first).append('\t').append(all[i].location().executorId()).append('\t');
             for (int j = 0; j < partitions; j++) out.append(j == 0 ? "" : ",").append(all[i].getSizeForBlock(j));

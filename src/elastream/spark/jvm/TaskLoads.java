@@ -7,8 +7,8 @@
  *   "S stage parent,parent rank,rank python tasks" a stage, where ranks count the operators `names` by the age of their
  *   plan nodes, python is 1 where it hands records to Python, and tasks is how many it has, 0 where it was tried again;
  *   "T partition task executor succeeded runMilliseconds waitedMilliseconds cpuNanoseconds records local remote written"
- *   a task of the stage told of last, bytes of shuffles. Stages with none of `names` are told of where `senders` and one
- *   with some reads from them.
+ *   a task of the last stage above, bytes of shuffles. Stages with none of `names` are reported if `senders` is set and a
+ *   stage with some reads from them.
  */
 public static String loads(Object context, Object execution, String names, long told, int limit, boolean senders) {
     org.apache.spark.SparkContext spark = (org.apache.spark.SparkContext) context;
@@ -43,7 +43,7 @@ public static String loads(Object context, Object execution, String names, long 
     return out.toString();
 }
 
-/** Number of the batch that a job says it is of; above every batch where it says nothing. */
+/** Number of the batch in a job's description; above every batch if it has none. */
 private static long batchOf(org.apache.spark.status.api.v1.JobData job) {
     if (!job.description().isDefined()) return Long.MAX_VALUE;
     String text = (String) job.description().get();

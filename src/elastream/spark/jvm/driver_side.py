@@ -11,10 +11,10 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem
+from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
 
-__all__ = ["HERE", "DriverSide", "TaskLoads", "first_line"]
+__all__ = ["HERE", "DriverSide", "TaskLoads"]
 
 HERE = Path(__file__).parent
 """Folder of the Java sources."""
@@ -60,8 +60,3 @@ class TaskLoads(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
-
-
-def first_line(error: Exception) -> str:
-    """First line of the message of `error`, without the stack trace."""
-    return str(error).strip().partition("\n")[0]

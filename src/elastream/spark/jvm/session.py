@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.errors import EnvironmentProblem, InputError, first_line
 
 __all__ = ["StateStore", "open_session", "session_settings", "settings_for"]
 
@@ -51,7 +51,7 @@ SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 collector threads than cores only wait for each other; what the first tier makes is good enough for hosts that small."""
 
 STACK = "-Xss32m"
-"""Room for the driver's threads: Spark looks for an interrupt in the text of a failed Python callback with an expression
+"""Stack of the driver's threads: Spark searches for an interrupt in the text of a failed Python callback with an expression
 that recurses a few times per character, and on the default stack a query stopped in mid-batch dies of that instead."""
 
 LOGGING = """\
@@ -137,7 +137,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
     # Workers run the interpreter of the driver, and find the modules that lie beside the user's program.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    # What goes wrong on the way down is told by the run, in a sentence; the gateway would add a stack trace of its own.
+    # The run reports errors of the shutdown in a sentence; the gateway would add a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)
     logs = folder / "driver-log4j2.properties"
@@ -154,7 +154,7 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
         with _stderr_into(folder / "driver-stderr.log"):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, RuntimeError, OSError) as error:
-        raise EnvironmentProblem(f"Spark did not start on {master}: {str(error).splitlines()[0]}") from error
+        raise EnvironmentProblem(f"Spark did not start on {master}: {first_line(error)}") from error
     return spark
 
 
@@ -163,7 +163,7 @@ def session_stopped(spark: SparkSession) -> bool:
     context = spark.sparkContext._jsc
     try:
         return context is None or bool(context.sc().isStopped())
-    except (Py4JError, OSError, AttributeError):  # nobody is there who could answer
+    except (Py4JError, OSError, AttributeError):  # the JVM is gone
         return True
 
 

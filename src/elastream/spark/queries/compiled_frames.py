@@ -304,7 +304,7 @@ class Telemetry:
         return np.concatenate([latency for latency, _ in parts]), np.concatenate([weight for _, weight in parts])
 
     def _spread(self, source: str, batches: Iterable[Batch], moment: Any) -> tuple[Floats, Floats]:
-        """Seconds from due until `moment(batch)`, for records evenly spread over each batch, and what each stands for."""
+        """Seconds from due until `moment(batch)`, for records evenly spread over each batch, and the weight of each."""
         pattern = self._patterns.get(source)
         values: list[float] = []
         weights: list[float] = []

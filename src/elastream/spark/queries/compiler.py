@@ -17,14 +17,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
-from elastream.spark.dataflow.failures import explain_failure, first_line
+from elastream.spark.dataflow.failures import explain_failure
 from elastream.spark.dataflow.fusing import FusedRegion, Inlet, region, wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
@@ -43,7 +43,7 @@ from elastream.spark.worker.meter import Meter
 __all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
-"""Seconds between the starts of two batches where nothing else is asked for: an idle query polls its source that often."""
+"""Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
 SHUFFLERS, SHUFFLED_EACH = 4, 1000
 """Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a

@@ -1,4 +1,4 @@
-"""One streaming query as it is seen from outside, whoever wrote it: its batches, stages with state, what partitions take.
+"""One streaming query observed from outside, compiled or the user's: its batches, stages with state, loads of partitions.
 
 Two calls to the driver a look, whatever the query does in between; three where traffic is measured. A query is known by its
 id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
@@ -35,8 +35,8 @@ RECENT = 7
 class Instruments:
     """What queries of one session are seen through; `placing` takes where their tasks are.
 
-    task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: takes who
-    sends whom how much; None where nobody wants to know. caught_up: batches of a query whose tasks one look reads, at most.
+    task_loads: None where this Spark does not report on single tasks, and nothing is known of them. traffic: receives
+    bytes by sender and receiver; None: not measured. caught_up: most batches of a query whose tasks one observation reads.
     """
 
     spark: SparkSession

@@ -1,4 +1,4 @@
-"""The queries of a plant: the seam behind which those that we compiled and those that somebody else wrote are alike."""
+"""The common interface of a plant's queries, compiled from a dataflow or written by the user."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -64,7 +64,7 @@ class Queries(Protocol):
         ...
 
     def lost(self) -> None:
-        """Take note that the session was stopped; raises ElastreamError where nobody but the run may stop it."""
+        """Handle the stop of the session; raises ElastreamError if only the run may stop it."""
         ...
 
     def facts(self) -> Mapping[str, float | str]:

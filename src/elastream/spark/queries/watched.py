@@ -1,7 +1,7 @@
-"""Streaming queries that somebody else wrote, for a plant: they run as they were written and end when they like.
+"""The user's streaming queries, for a plant: they run unchanged and end by themselves.
 
-What such a query does not tell - when its records were due, what an operator inside a stage takes - stays unknown. Its
-stages are chained one after another, because how they hang together makes no difference to where their partitions are.
+Due times of records and the loads of operators inside a stage are unknown. The stages form a chain, because their true
+edges make no difference to where their partitions are.
 """
 
 from collections.abc import Callable, Mapping, Sequence

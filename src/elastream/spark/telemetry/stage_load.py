@@ -82,10 +82,10 @@ class StageLoad:
 
 
 def read_loads(lines: Iterable[Sequence[str]]) -> tuple[StageLoad, ...]:
-    """Loads from the fields of `TaskLoads.java`, oldest batch first; each stage is told of once a batch.
+    """Loads from the fields of `TaskLoads.java`, oldest batch first; each stage appears once a batch.
 
     Stages of which a task is missing are left out: one that was cut short, or skipped because another job of the batch had
-    done its work, says nothing of what it left out. Where several jobs of a batch ran one with state, their costs add up.
+    done its work, has no figures for what it left out. If several jobs of a batch ran one with state, their costs add up.
     """
     ended: dict[int, float] = {}
     found: dict[tuple[int, tuple[int, ...], int], StageLoad] = {}

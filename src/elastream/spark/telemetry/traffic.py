@@ -120,7 +120,7 @@ class Traffic:
         return any(self._flows.values())
 
     def exchange(self, tasks: Sequence[TaskId], now: float) -> Exchange:
-        """Bytes/s between `tasks`, the rows of an observation; a sender that holds no state stands nowhere.
+        """Bytes/s between `tasks`, the rows of an observation; a sender without state has no place.
 
         now: epoch seconds.
         """

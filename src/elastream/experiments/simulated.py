@@ -1,0 +1,85 @@
+"""Runs a policy on a simulated plant in the control loop of live runs, and returns the result.
+
+It depends on `simulation` and `control`, which are independent of each other. Unlike in live runs a fault is raised:
+figures of a policy that failed in some rounds would be meaningless.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elastream.control.loop import Loop
+from elastream.model.decision import Decision
+from elastream.model.errors import ElastreamError
+from elastream.model.observation import Observation
+from elastream.model.plant import Policy
+from elastream.recording.observer import Ending, Header
+from elastream.simulation import Result, SimulatedPlant
+
+__all__ = ["Simulated", "simulated"]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a run came to. decisions: of every planning round. refused: actions of the policy that were not carried out."""
+
+    result: Result
+    decisions: tuple[Decision, ...]
+
+    @property
+    def refused(self) -> int:
+        """Actions of the policy that arbitration or back-off refused, and those that the plant refused or failed at."""
+        return sum(
+            sum(bool(proposal.refused) and proposal.by == decision.policy for proposal in decision.proposals)
+            + sum(not outcome.succeeded for outcome in decision.outcomes)
+            for decision in self.decisions
+        )
+
+
+def simulated(
+    plant: SimulatedPlant,
+    policy: Policy,
+    *,
+    period: float,
+    until: float,
+    look: Callable[[Observation], None] = lambda _: None,
+) -> Simulated:
+    """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
+
+    look: receives every observation, one a period, that at `until` included. Raises ElastreamError where the plant or the
+    policy fails, and whatever `look` raises.
+    """
+    plant.advance(plant.time + period)
+    watch = _Watch(look)
+    limit = until - plant.time
+    ending = Loop(plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True).run()
+    if watch.broken is not None:
+        raise watch.broken
+    if ending.status == "failed":
+        raise ElastreamError(ending.reason)
+    for decision in watch.decisions.values():
+        for fault in decision.faults:
+            raise ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}")
+    return Simulated(plant.result(), tuple(watch.decisions.values()))
+
+
+class _Watch:
+    """Keeps decisions, and hands observations on."""
+
+    def __init__(self, look: Callable[[Observation], None]) -> None:
+        self._look = look
+        self.decisions: dict[int, Decision] = {}
+        self.broken: Exception | None = None
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        try:
+            self._look(observation)
+        except Exception as error:
+            self.broken = error
+            raise
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions[decision.round] = decision
+
+    def ended(self, ending: Ending) -> None: ...
