@@ -112,7 +112,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def progress(text: str) -> None:
-    """One line for whoever watches; results go to stdout, this does not."""
+    """Print a progress line to stderr; results go to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 

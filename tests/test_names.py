@@ -1,4 +1,4 @@
-"""One name, one thing: whoever reads a class's name knows which class it is."""
+"""Class names are unique across the packages."""
 
 import ast
 from collections import defaultdict

@@ -164,7 +164,7 @@ def test_a_query_that_is_started_again_is_followed_and_one_that_fails_does_no_ha
         again.stop()
 
 
-def test_an_executor_is_given_back_without_its_partitions_and_asked_for_again(spark, queries):
+def test_an_executor_is_given_back_without_its_partitions_and_requested_again(spark, queries):
     can, runs = probe(spark), [query.runId for query in queries]
     plant = attach(spark, can.driver, can.task_loads, max_hosts=2, asks=can.asks, kinds=[ONE_SLOT])
 

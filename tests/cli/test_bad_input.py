@@ -91,7 +91,7 @@ def test_hosts_that_cannot_be_are_named(cloud: str, named: tuple[str, ...]) -> N
     ],
     ids=["a missing function", "two operators of one name", "no such method"],
 )
-def test_a_program_with_a_mistake_is_told_where(change: tuple[str, str], named: tuple[str, ...]) -> None:
+def test_a_program_with_a_mistake_is_reported_with_its_place(change: tuple[str, str], named: tuple[str, ...]) -> None:
     refused(run(program().replace(*change)), *named)
 
 

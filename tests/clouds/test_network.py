@@ -131,7 +131,7 @@ class TestRegions:
             served.kill()
             served.communicate()
 
-    def test_what_is_measured_between_hosts_is_what_was_asked_for(self, network):
+    def test_measured_latency_and_rate_between_hosts_are_as_configured(self, network):
         watch = LinkWatch(lambda host: status_of(network, host))
         leases = {f"h{number}": Lease(f"h{number}", HostType("x", 1), 0.0, HostState.RUNNING) for number in (10, 11, 12)}
         pairs = Frame([f"{a}>{b}" for a in leases for b in leases if a != b], {Metric.TRAFFIC: range(6)}, 3.0)
@@ -205,7 +205,7 @@ class TestWire:
         assert wire.due(5.021) == [(1, self.OTHER + self.ONE)]
         assert wire.next_due == float("inf")
 
-    def test_a_frame_for_nobody_known_goes_to_every_other_region_nearest_first(self):
+    def test_a_frame_to_an_unknown_address_goes_to_every_other_region_nearest_first(self):
         wire = self.wire()
         wire.arrived(0, self.THIRD + self.ONE, 0.0)
         assert [end for end, _ in wire.due(1.0)] == [1, 2]

@@ -315,7 +315,7 @@ def test_nothing_is_left_of_a_driver_that_crashes_although_a_process_it_forked_l
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_signal_to_the_supervisor_ends_all_hosts_and_the_driver_is_told_so(tmp_path):
+def test_a_signal_to_the_supervisor_ends_all_hosts_and_the_driver_reports_it(tmp_path):
     supervised = Supervised(tmp_path)
     supervised.spawn("a", FAMILY)
     wait_until(lambda: len(supervised.living()) == 3)

@@ -398,7 +398,7 @@ def conformance_suite(case: PlantCase) -> type:
                 assert tuple(after.leases) == tuple(before.leases)
                 assert chosen(after.composition) == chosen(before.composition)
 
-        def test_a_lease_is_in_the_ledger_and_paid_from_the_moment_it_is_asked_for(self, shared):
+        def test_a_lease_is_in_the_ledger_and_paid_from_the_moment_it_is_requested(self, shared):
             with self.plant(shared) as plant:
                 observation = plant.observe()
                 kind = next(iter(plant.context.host_types))

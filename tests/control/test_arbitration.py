@@ -96,7 +96,7 @@ def test_what_the_plant_cannot_do_is_refused():
     assert reasons([MoveTask(TASK, "h2"), LeaseHost("h4", "small")], observation) == ["this plant has no MoveTask", ""]
 
 
-def test_what_is_under_way_is_not_asked_for_again():
+def test_what_is_under_way_is_not_requested_again():
     assert reasons([SetParallelism("source", 2, why="again")], under_way=[SetParallelism("source", 2)]) == [
         "it is under way already"
     ]
@@ -118,7 +118,7 @@ def test_a_drain_that_is_cancelled_counts_as_staying():
     assert reasons([CancelDrain("h3"), ReleaseHost("h3")], observed(drained=("h3",)))[1]
 
 
-def test_a_host_that_was_asked_for_may_be_given_back_at_once():
+def test_a_host_that_was_requested_may_be_given_back_at_once():
     assert reasons([ReleaseHost("h4")], observed(requested=("h4",), min_hosts=3)) == [""]
 
 

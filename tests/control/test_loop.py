@@ -237,7 +237,7 @@ def test_what_is_no_plan_is_one_sentence_with_policy_and_field_and_changes_nothi
     assert "\n" not in note
 
 
-def test_a_list_for_a_plan_is_told_apart_from_a_plan():
+def test_a_list_for_a_plan_is_distinguished_from_a_plan():
     class Old(Scripted):
         def plan(self, observation, memory=None):
             return [LEASE]
@@ -275,7 +275,7 @@ def test_a_policy_that_keeps_failing_sounds_an_alarm_until_it_recovers():
     assert "RuntimeError: broken" in alarm.traceback
 
 
-def test_an_action_under_way_is_not_asked_for_again_until_it_is_seen_in_force():
+def test_an_action_under_way_is_not_requested_again_until_it_is_seen_in_force():
     plant = FakePlant()
     _, recording = run(plant, Scripted(always=[LeaseHost("h2", "small")]))
     assert plant.applied == [LeaseHost("h2", "small")]
@@ -435,7 +435,7 @@ def test_a_fault_of_ours_closes_the_plant_and_is_raised():
     assert plant.closed
 
 
-def test_facts_are_asked_for_once_the_plant_is_closed():
+def test_facts_are_requested_once_the_plant_is_closed():
     plant = FakePlant(time_limit=2.0)
     ending = Loop(plant, Scripted(), facts=lambda: {"batches": 3, "closed": plant.closed}).run()
     assert ending.facts == {"batches": 3, "closed": 1}

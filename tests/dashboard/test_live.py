@@ -162,11 +162,11 @@ def test_without_a_terminal_every_acting_decision_has_one_line() -> None:
     assert sum("  lease h2" in line for line in lines) == 1
 
 
-def test_without_a_terminal_the_same_refusal_is_told_once() -> None:
+def test_without_a_terminal_the_same_refusal_is_reported_once() -> None:
     assert sum("lease h7 (small): refused" in line for line in lines_of_a_run()) == 1
 
 
-def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_told() -> None:
+def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_reported() -> None:
     lines = lines_of_a_run()
     assert "p50 –   p99 –" in lines[1]
     assert lines[0] == "word_count (simulated): started with policy threshold"
@@ -178,7 +178,7 @@ def test_the_view_is_a_screen_on_a_terminal_and_lines_elsewhere() -> None:
     assert isinstance(view_for(Console(file=io.StringIO())), PlainView)
 
 
-def test_many_moves_of_a_round_are_told_together() -> None:
+def test_many_moves_of_a_round_are_reported_together() -> None:
     moves = tuple(Outcome(MoveTask(TaskId("count", n), f"h{n % 2}", why="even load"), Status.DONE) for n in range(9))
     refused = (Proposal(LeaseHost("h9", "small"), "i", "too many"),)
     assert summary_of(Decision(1, 1.0, "p", outcomes=moves)) == "move 9 tasks to h0, h1 (even load)"
@@ -189,7 +189,7 @@ def test_many_moves_of_a_round_are_told_together() -> None:
     )
 
 
-def test_what_a_round_noted_is_told_beside_what_it_did() -> None:
+def test_what_a_round_noted_is_reported_beside_what_it_did() -> None:
     assert summary_of(
         Decision(1, 1.0, "p", outcomes=(Outcome(LeaseHost("h2", "small"), Status.DONE),), note="all full")
     ) == ("lease h2 (small); all full")
@@ -203,7 +203,7 @@ def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out
     assert [decision.round for decision in kept] == [1, 19]
 
 
-def test_a_decision_told_again_with_its_actual_takes_its_own_place() -> None:
+def test_a_decision_repeated_with_its_actual_takes_its_own_place() -> None:
     kept: deque[Decision] = deque(maxlen=DECISIONS)
     outcome = Outcome(LeaseHost("h2", "small"), Status.DONE)
     first = Decision(1, 1.0, "p", outcomes=(outcome,))

@@ -97,6 +97,6 @@ def test_ocr_of_an_empty_screen_gives_no_figure():
     assert set(read(blank.getvalue()).values()) == {None}
 
 
-def test_a_missing_tesseract_is_told_with_what_to_do(monkeypatch, tmp_path):
+def test_a_missing_tesseract_is_reported_with_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "apt-get install tesseract-ocr" in needs_tesseract()

@@ -61,7 +61,7 @@ STATUS = st.lists(st.sampled_from(["available", "planned", "defect"]), max_size=
 
 
 @given(states=STATUS, data=st.data())
-def test_each_new_defect_is_told_once_however_batches_fall(states, data):
+def test_each_new_defect_is_reported_once_however_batches_fall(states, data):
     rows = [{"machine": "M1", "number": number, "status": status} for number, status in enumerate(states)]
     told, _ = in_batches(factory.filter_availability, ("M1",), rows, data.draw(cuts(len(rows))))
     assert [row["number"] for row in told] == [
@@ -70,7 +70,7 @@ def test_each_new_defect_is_told_once_however_batches_fall(states, data):
 
 
 @given(heat=st.lists(st.sampled_from([20.0, 90.0, 90.1, 99.0]), max_size=30), data=st.data())
-def test_each_time_that_a_machine_becomes_too_hot_is_told_once(heat, data):
+def test_each_time_that_a_machine_becomes_too_hot_is_reported_once(heat, data):
     rows = [{"machine": "M1", "number": number, "temperature": degrees} for number, degrees in enumerate(heat)]
     told, _ = in_batches(factory.monitor_temperature, ("M1",), rows, data.draw(cuts(len(rows))))
     assert [row["number"] for row in told] == [
@@ -84,7 +84,7 @@ def parts_of(reading):
 
 
 @given(order=st.permutations(range(12)), data=st.data())
-def test_an_oee_is_told_once_all_its_parts_are_there_in_whatever_order_they_come(order, data):
+def test_an_oee_is_reported_once_all_its_parts_are_there_in_whatever_order_they_come(order, data):
     readings = [each for each in LINE.emitted if each.machine == "M1"][:4]
     parts = [part for each in readings for part in parts_of(each)]
     rows = [parts[position] for position in order]

@@ -34,7 +34,7 @@ def test_a_bar_is_never_both_held_and_missed(runs, bar):
         assert sorted(runs)[(len(runs) - 1) // 2] >= bar
 
 
-def test_an_undecided_bar_is_told_apart_in_json_and_in_words():
+def test_an_undecided_bar_is_distinguished_in_json_and_in_words():
     checks = [Check("a", 1.0, ">= 1", True, WHERE), Check("b", 1.0, ">= 1", None, WHERE), Check.at_least("c", 0, 1, WHERE)]
     found = as_json({"n": 1}, {}, checks, {"cores": 2})
     assert [check["verdict"] for check in found["checks"]] == ["held", "undecided", "missed"]

@@ -125,7 +125,7 @@ def measured(tmp_path_factory):
     return folder
 
 
-def test_a_recorded_run_is_replayed_and_its_drift_told(measured, tmp_path):
+def test_a_recorded_run_is_replayed_and_its_drift_reported(measured, tmp_path):
     page, figures = tmp_path / "page.html", tmp_path / "figures.json"
     found = invoke("simulate", "--calibrate", measured, "--html", page, "--json", figures)
     assert found.exit_code in (0, 1), found.output

@@ -184,5 +184,5 @@ def test_every_operator_is_in_exactly_one_stage_and_segment(built):
 
 
 @given(layered_graphs())
-def test_the_order_is_the_same_however_often_it_is_asked_for(built):
+def test_the_order_is_the_same_however_often_it_is_requested(built):
     assert built.order == Graph(built.name, built.operators, built.edges).order

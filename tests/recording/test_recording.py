@@ -194,7 +194,7 @@ def test_micro_batches_are_recorded_with_what_is_unknown_of_them(tmp_path):
     assert (read[1], read[1].end) == (batches[1], 2.25)
 
 
-def test_a_recording_made_before_batches_were_told_of_has_none(tmp_path):
+def test_a_recording_of_an_earlier_version_has_no_batches(tmp_path):
     recorder = Recorder(tmp_path)
     recorder.started(example_header())
     recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))

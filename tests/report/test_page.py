@@ -92,7 +92,7 @@ def test_every_acting_decision_has_a_row_that_says_what_and_why(recording: Recor
             assert name.replace("_", " ") in row
 
 
-def test_rounds_with_nothing_to_do_are_told_together_and_none_is_left_out(recording: Recording, text: Text) -> None:
+def test_rounds_with_nothing_to_do_are_reported_together_and_none_is_left_out(recording: Recording, text: Text) -> None:
     told: set[int] = set()
     for row in text.rows:
         times_and_rounds = re.match(r"\s*[\d:]+(?: – [\d:]+)?\s+(\d+)(?: – (\d+))?\s", row)

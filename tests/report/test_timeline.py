@@ -64,7 +64,7 @@ def test_what_was_never_measured_is_null_and_not_zero(figure: dict[str, Any]) ->
     assert 0 not in p99["y"]
 
 
-def test_a_metric_that_nobody_knew_has_no_panel() -> None:
+def test_an_unknown_metric_has_no_panel() -> None:
     bare = Recording(Header("bare", "none"))
     assert timeline(bare)["data"] == []
 

@@ -134,7 +134,7 @@ def test_a_token_that_can_be_guessed_is_refused(written, tmp_path) -> None:
         load_manager(path)
 
 
-def test_the_smallest_type_that_is_large_enough_for_a_replica_is_asked_for(written) -> None:
+def test_the_smallest_type_that_is_large_enough_for_a_replica_is_requested(written) -> None:
     text = REGION.replace("small: {cores: 1,", "large: {cores: 4, price: 1}, medium: {cores: 2}, small: {cores: 1,")
     setting = load_manager(written(text.replace("spare: 2", "replica_cores: 2")))
     assert isinstance(setting, RegionSetting)

@@ -97,7 +97,7 @@ def test_a_message_is_answered_with_what_is_in_force(server) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a token of the testz", "ä"])
-def test_who_has_not_the_token_is_told_nothing(server, token: str) -> None:
+def test_without_the_token_nothing_is_shown(server, token: str) -> None:
     _, url = server
     headers = {"Authorization": f"Bearer {token}".encode()} if token else {}
     for answer in (httpx.get(url, headers=headers), httpx.put(f"{url}/regions/east", content=b"{", headers=headers)):
@@ -135,7 +135,7 @@ def test_a_message_without_a_length_is_not_read(server) -> None:
     assert answer.status_code == 413
 
 
-def test_nobody_there_something_else_there_and_a_wrong_token_are_told_apart(server) -> None:
+def test_no_service_another_service_and_a_wrong_token_are_distinguished(server) -> None:
     _, url = server
     report = RegionReport("east", 1, 0, ())
     with (

@@ -311,7 +311,7 @@ class TestRefusals:
             world.join("b")
         world.log.close()
 
-    def test_somebody_elses_key(self, world):
+    def test_the_key_of_another_application(self, world):
         a, b = world.join("a"), world.join("b")
         a.member._client._place = b.member._client._place
         with pytest.raises(ElastreamError, match="'b'"):
@@ -331,7 +331,7 @@ class TestRefusals:
         with pytest.raises(EnvironmentProblem, match="the service at http://x is no pool"):
             Pool("http://x", "a").client(transport).offer()
 
-    def test_nobody_answers(self):
+    def test_a_pool_that_does_not_answer(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -491,7 +491,7 @@ class Failing(Cloud):
         super().release(hosts)
 
 
-def test_what_fails_is_told_and_tried_again():
+def test_failures_are_reported_and_retried():
     cloud = Failing()
     node = region(cloud)
     node.hear(order(1, "h1"), 0.0)
@@ -502,7 +502,7 @@ def test_what_fails_is_told_and_tried_again():
     assert (node.act(), set(cloud.leased)) == ([], set())
 
 
-def test_a_type_that_is_not_known_here_is_told():
+def test_an_unknown_type_is_reported():
     node = region(Cloud())
     node.hear(order(1, "h1", kind="huge"), 0.0)
     assert node.act() == ["h1 cannot be leased: there is no host type 'huge' here"]
@@ -569,7 +569,7 @@ def test_an_arbiter_that_lost_its_journal_says_so_and_gives_no_orders():
     assert fresh.state.hosts == {}
 
 
-def test_whoever_is_not_on_the_list_is_refused():
+def test_an_application_not_on_the_list_is_refused():
     node = arbiter(standings={"a": Standing(2.0), "b": Standing()})
     with pytest.raises(CloudError, match=r"there is no application 'c' here .there are: a, b."):
         node.join("c", Standing())

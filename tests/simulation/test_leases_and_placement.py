@@ -54,7 +54,7 @@ def test_an_instance_starts_sooner_where_its_image_is_cached():
     assert plant.network.stations[0].crew.free.tolist() == [0.0, 5.0, 15.0]
 
 
-def test_an_instance_asked_for_on_a_host_that_is_starting_waits_for_it():
+def test_an_instance_requested_on_a_host_that_is_starting_waits_for_it():
     plant = one_queue([0.0], 1.0, settings=PLAIN)
     plant.apply(LeaseHost("h2", "big"))
     plant.apply(SetParallelism("work", 2, on=("h2",)))
@@ -148,7 +148,7 @@ def test_a_move_costs_the_start_of_the_instance_on_the_other_host():
         (lambda: make_plant(chain(operator("w", 1)), host_types=[], loads={}), CloudError, "no host type"),
     ],
 )
-def test_bad_input_is_told_in_one_sentence(build, error, words):
+def test_bad_input_is_reported_in_one_sentence(build, error, words):
     with pytest.raises(error, match=words):
         build()
 

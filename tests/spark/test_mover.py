@@ -131,7 +131,7 @@ def test_while_a_host_comes_it_looks_more_often():
     assert world.look() == pytest.approx(HOST_STEP)
 
 
-def test_a_wish_is_told_at_the_end_of_a_batch_and_lands_with_the_next():
+def test_a_wish_is_sent_at_the_end_of_a_batch_and_lands_with_the_next():
     world = World("h1", "h2", tasks=("h1", "h1", "h2"))
     world.placing.want(FIRST, "h2")
     assert world.mover.held()[FIRST] == "h2"

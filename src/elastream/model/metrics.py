@@ -209,10 +209,7 @@ class Metric(StrEnum):
             fused=when("mean over the last 3 s", Given.FIRST, kinds=READING),
         ),
         promised_of(
-            Rows.TASK,
-            spark=_TASK_TIME,
-            apart=when(_COUNTED, Given.QUEUES),
-            fused="an equal part of its operator's",
+            Rows.TASK, spark=_TASK_TIME, apart=when(_COUNTED, Given.QUEUES), fused="an equal part of its operator's"
         ),
     )
     BUSY_CORES_ERROR = (
@@ -266,10 +263,7 @@ class Metric(StrEnum):
         "speed",
         Quantity.SPEED,
         "Speed of a host's cores relative to the standard core, as measured now.",
-        promised_of(
-            Rows.HOST,
-            simulated=when("its type's, as it varies now", Given.UP),
-        ),
+        promised_of(Rows.HOST, simulated=when("its type's, as it varies now", Given.UP)),
     )
     TASKS = (
         "tasks",
@@ -307,10 +301,7 @@ class Metric(StrEnum):
         Quantity.BYTE_RATE,
         "Bytes exchanged over a link, or read by a task from shuffles.",
         promised_of(Rows.TASK, spark=f"shuffle bytes read, {_WINDOW}"),
-        promised_of(
-            Rows.LINK,
-            spark=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES),
-        ),
+        promised_of(Rows.LINK, spark=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES)),
     )
     LATENCY_P50 = (
         "latency_p50",
@@ -339,11 +330,7 @@ class Metric(StrEnum):
         Quantity.RATE,
         "Of the application: records taken from its sources and committed.",
         promised_of(
-            Rows.APPLICATION,
-            dataflow=_TAKEN,
-            watched=f"{_LAST_20}, sum over the queries",
-            apart=_COUNTED,
-            fused=_TAKEN,
+            Rows.APPLICATION, dataflow=_TAKEN, watched=f"{_LAST_20}, sum over the queries", apart=_COUNTED, fused=_TAKEN
         ),
     )
     COMPLIANCE = (

@@ -57,7 +57,7 @@ def test_thirty_tasks_lie_three_to_a_host_before_anybody_decides():
     assert np.bincount(seen.tasks.host).tolist() == [3] * 10
 
 
-def test_at_a_low_rate_everything_gets_through_and_what_is_asked_for_is_used():
+def test_at_a_low_rate_everything_gets_through_and_what_is_requested_is_used():
     found = run_case(AllocatorCase("even", 200))
     assert found.figures["CPU use"] == pytest.approx(AllocatorAssumptions().busy / 6, rel=0.02)
     assert found.figures["tuples/s"] == pytest.approx(200, rel=0.02)

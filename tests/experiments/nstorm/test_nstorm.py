@@ -154,7 +154,7 @@ def test_rounds_go_forwards_and_backwards_and_executors_are_replaced_last() -> N
     assert order == (none, restart, lazy, lazy, restart, none, executors, executors)
 
 
-def test_a_part_of_the_experiment_has_the_numbers_of_tasks_and_the_seconds_that_were_asked_for() -> None:
+def test_a_part_of_the_experiment_has_the_numbers_of_tasks_and_the_seconds_that_were_requested() -> None:
     part = FULL.reduced(moves=(1, 16), seconds=180.0)
     assert part.seconds * part.rounds == 180.0
     assert {case.moves for case in part.cases if case.scheme in (RESTART, ONLINE, LAZY)} == {1, 16}

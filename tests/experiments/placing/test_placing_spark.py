@@ -29,7 +29,7 @@ def test_figures_are_of_the_hosts_quota_and_links():
 
 
 @pytest.mark.parametrize("split", [(0.0, 0.0), (math.nan, math.nan)])
-def test_where_tasks_with_state_send_each_other_nothing_no_share_of_it_is_told(split):
+def test_where_tasks_with_state_send_each_other_nothing_no_share_of_it_is_reported(split):
     assert not any(
         "between hosts" in name
         for name in PlacementFigures((1.0,), (0.0,), ((0.0,),), *split, 1.0, 1.0, Moves(0, 0)).metrics

@@ -21,7 +21,7 @@ def found(seen, rules=RULES, withheld=()):
     return result.lacking.tolist(), set(names[result.release].tolist()), set(names[result.drain].tolist())
 
 
-def test_what_lacks_to_the_target_capacity_is_asked_for() -> None:
+def test_what_lacks_to_the_target_capacity_is_requested() -> None:
     seen = snapshot({"h1": ("east", 2, 0.5), "h2": ("west", 9, 0.5)}, [("a/x", "h1", 0.5)])
     assert found(seen) == ([1, 0], set(), set())
 

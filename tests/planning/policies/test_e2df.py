@@ -170,7 +170,7 @@ def test_a_host_that_is_leased_and_on_no_order_is_released() -> None:
     assert ReleaseHost("h9") in policy.plan(observed(stray, [("split", "h1", 0.5)], time=60.0)).actions
 
 
-def test_no_more_hosts_are_asked_for_than_the_plant_allows_those_shutting_down_included() -> None:
+def test_no_more_hosts_are_requested_than_the_plant_allows_those_shutting_down_included() -> None:
     states = {"h2": HostState.RELEASING}
     seen = observed({"h1": 0.5, "h2": 0.0}, [("split", "h1", 0.5)], states=states, max_hosts=3)
     leases = [a for a in E2df(spare=5, initial=1).plan(seen).actions if isinstance(a, LeaseHost)]

@@ -135,7 +135,7 @@ def test_the_policy_moves_one_task_a_round_and_waits_between_rounds():
 
 
 @pytest.mark.parametrize("times", [(5.0, 10.0), (5.0, 7.0, 9.0, 11.0)], ids=["its own period", "a shorter period"])
-def test_a_move_that_did_not_come_about_is_not_asked_for_again_until_something_moved(times):
+def test_a_move_that_did_not_come_about_is_not_requested_again_until_something_moved(times):
     policy = OneRun(Otd())
     actions = [action for time in times for action in policy.plan(together(time)).actions]
     assert actions[0] == MoveTask(TaskId("a", 0), "h2")

@@ -110,7 +110,7 @@ def test_late_backlog_is_worked_off_within_the_time_that_a_host_takes_to_start()
     assert "backlog" in plan[0].why
 
 
-def test_backlog_that_nobody_is_late_for_calls_for_nothing():
+def test_backlog_within_the_target_latency_causes_no_action():
     assert Threshold().plan(observe([host("h1")], 70.0, backlog=139.0)).actions == ()
 
 

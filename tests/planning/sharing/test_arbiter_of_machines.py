@@ -134,7 +134,7 @@ def test_a_recall_that_is_refused_is_cancelled_and_not_repeated_before_its_patie
     assert 2 <= len(recalls) <= 8
 
 
-def test_a_recall_that_nobody_needs_any_more_is_cancelled():
+def test_a_recall_that_is_no_longer_needed_is_cancelled():
     play = Play(pool(2), replace(RULES, settle=0.0))
     play.join("a", wants=2)
     play.step(5)
@@ -166,7 +166,7 @@ def test_an_application_that_leaves_frees_its_name_and_its_machines():
     assert {machine.tenure for machine in play.state.hosts.values()} == {Tenure.FREE}
 
 
-def test_a_machine_that_nobody_wants_is_kept_until_the_end_of_what_is_paid():
+def test_an_unrequested_machine_is_kept_until_the_end_of_its_paid_unit():
     play = Play(pool(1))
     app = play.join("a", wants=1)
     play.step(10)
@@ -207,7 +207,7 @@ def test_kinds_are_shared_each_by_itself():
     ("minimum", "said"),
     [(1, ""), (2, "'b' cannot be sure of 2 hosts: there are 3 of 'small', of which 2 are promised to others")],
 )
-def test_more_than_there_is_is_promised_to_nobody(minimum, said):
+def test_minima_beyond_the_machines_are_refused(minimum, said):
     play = Play(pool(3, big=5))
     play.join("a", wants=1, minimum=2)
     assert refusal(play.state, "b", minimum) == said
@@ -219,7 +219,7 @@ def test_a_name_is_taken_while_its_application_lives():
     assert refusal(play.state, "a", 1) == "an application called 'a' is a member already"
 
 
-def test_an_application_that_was_only_cut_off_has_back_what_nobody_took_meanwhile():
+def test_a_disconnected_application_regains_machines_not_assigned_meanwhile():
     play = Play(pool(2))
     play.join("a", wants=2)
     play.step(5)
@@ -241,7 +241,7 @@ class TestBill:
         owed = bill([Paid(lease, (("a", 0.0, 40.0), ("b", 40.0, 60.0)))], 100.0)
         assert owed == pytest.approx({"a": 1 + 1 / 3, "b": 2 / 3})
 
-    def test_what_nobody_held_is_owed_by_whoever_held_it_last(self):
+    def test_a_unit_without_a_holder_is_owed_by_the_last_holder(self):
         lease = replace(Lease("m1", SMALL, 0.0), until=90.0)
         assert bill([Paid(lease, (("a", 0.0, 10.0),))], 100.0) == pytest.approx({"a": 3.0})
 
@@ -302,7 +302,7 @@ def test_whatever_is_lost_or_doubled_no_machine_has_two_holders_and_the_books_ag
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.booleans()), max_size=8), st.integers(4, 8))
-def test_nobody_starves_whatever_the_others_want(changes, size):
+def test_no_application_starves_whatever_the_others_request(changes, size):
     play = Play(pool(size))
     for position, name in enumerate("abc"):
         play.join(name, wants=2, priority=10.0**position)

@@ -44,7 +44,7 @@ def refusals(told) -> dict[str, str]:
     return {m.region: m.refused for m in told if isinstance(m, RegionOrder) and m.refused}
 
 
-def test_a_host_that_is_asked_for_is_ordered_comes_up_and_goes_to_an_application() -> None:
+def test_a_host_that_is_requested_is_ordered_comes_up_and_goes_to_an_application() -> None:
     state, told = decide(RULES, start(), 0.0, [asks(add=("small",))])
     assert (orders(told), views(told)) == ({"east": ("h10",)}, {})
     state, told = decide(RULES, state, 60.0, [asks(up=("h10",), number=2, seen=2)])
@@ -58,7 +58,7 @@ def test_no_two_hosts_have_one_name() -> None:
     assert state.next_number == 13
 
 
-def test_who_was_not_heard_to_have_seen_an_order_is_told_again_and_may_ask_for_nothing_until_then() -> None:
+def test_an_unacknowledged_order_is_sent_again_and_its_region_may_request_nothing_until_then() -> None:
     state, first = decide(RULES, start(), 0.0, [asks(add=("small",))])
     state, second = decide(RULES, state, 60.0, [asks(add=("small",), number=2)])
     assert orders(first) == orders(second)
@@ -83,12 +83,12 @@ def test_a_region_is_refused_with_the_reason(rules: ArbiterRules, reason: str) -
     assert after.hosts == state.hosts
 
 
-def test_a_preferred_region_that_is_full_stands_in_nobodys_way() -> None:
+def test_a_full_preferred_region_blocks_no_other() -> None:
     rules = ArbiterRules(by_spare=True, prefer=("west",), regions={"west": RegionFacts(capacity=0)})
     assert orders(decide(rules, start(), 0.0, [asks(add=("small",))])[1]) == {"east": ("h10",)}
 
 
-def test_a_preferred_region_that_is_not_heard_or_may_not_grow_itself_stands_in_nobodys_way() -> None:
+def test_a_preferred_region_that_is_silent_or_may_not_grow_blocks_no_other() -> None:
     rules = replace(RULES, prefer=("west",), regions={"west": RegionFacts(price=2.0)}, absence=50.0)
     state, told = decide(rules, start(), 10.0, [asks("west", add=()), asks(add=("small",))])
     assert refusals(told) == {"east": "west is preferred and has room"}
@@ -251,7 +251,7 @@ def test_one_host_at_a_time_is_left_and_one_that_is_coming_is_waited_for() -> No
     assert views(decide(RULES, coming, 0.0, [asks(up=THREE, coming=("h4",), empty=("h2",)), *said])[1]) == {}
 
 
-def test_a_host_that_is_not_left_for_its_heir_in_time_stays_and_no_region_is_told_of_it() -> None:
+def test_a_host_that_is_not_left_for_its_heir_in_time_stays_and_no_region_is_notified() -> None:
     state, _ = beside(2, 0)
     state, told = decide(RULES, state, 100.0, [])
     assert (state.hosts["h3"].tenure, state.hosts["h3"].owner, state.hosts["h3"].heir) == (Tenure.HELD, "a", "")
@@ -337,7 +337,7 @@ def test_where_no_region_may_grow_a_host_is_recalled_for_who_is_entitled_with_th
     assert order_for(state, "east").hosts == (("h1", "small-east"), ("h2", "small-east")), "it stays leased"
 
 
-def test_who_has_its_share_is_told_so() -> None:
+def test_an_application_with_its_share_gets_that_reason() -> None:
     state = demand(h1=viewed(), h2=viewed(owner="b"))
     state, _ = decide(DEMAND, state, 0.0, [asks(up=("h1", "h2")), requested("b", 1, hosts=("h2",))])
     assert state.applications["b"].refused == "east has all 2 hosts that it can have; the share of b is 1 of 2"

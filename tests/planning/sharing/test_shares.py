@@ -50,7 +50,7 @@ def test_never_more_than_exist_and_never_more_than_wanted(capacity, needs):
 
 
 @given(CAPACITY, NEEDS)
-def test_nothing_that_somebody_wants_is_left_over(capacity, needs):
+def test_no_requested_host_is_left_over(capacity, needs):
     dealt = shares(capacity, needs)
     assert sum(dealt.values()) == min(capacity, sum(need.wanted for need in needs.values()))
 

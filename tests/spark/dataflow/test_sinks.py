@@ -79,7 +79,7 @@ def test_the_key_may_be_given_and_need_not_be_what_the_log_says(tmp_path: Path):
         latest(tmp_path, key="week")
 
 
-def test_a_folder_without_a_change_log_is_told_from_an_empty_one(tmp_path: Path):
+def test_a_folder_without_a_change_log_is_distinguished_from_an_empty_one(tmp_path: Path):
     with pytest.raises(InputError, match="holds no change log"):
         latest(tmp_path)
     begin_change_log(tmp_path, ["word"], fresh=True)

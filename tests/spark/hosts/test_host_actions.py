@@ -80,7 +80,7 @@ def test_the_only_host_that_takes_tasks_stays(actions, emptied, action):
     assert emptied == []
 
 
-def test_a_drain_is_taken_back_and_a_host_that_was_only_asked_for_is_given_up(actions):
+def test_a_drain_is_taken_back_and_a_host_that_was_only_requested_is_given_up(actions):
     hosts = actions(h1=HostState.DRAINING, h2=HostState.REQUESTED)
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE
     assert hosts.apply(CancelDrain("h1")).status is Status.DONE

@@ -108,7 +108,7 @@ class TestFound:
         assert found.next_number == 8
         assert found.leased == ("h7",)
 
-    def test_an_executor_nobody_requested_is_taken_in_under_a_new_name(self, found, session):
+    def test_an_executor_that_was_not_requested_is_taken_in_under_a_new_name(self, found, session):
         session.there["2"] = ("10.0.0.4", 2, 0, False)
         found.look()
         assert found.usable == ("h1", "h2", "h3")

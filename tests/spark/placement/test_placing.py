@@ -102,7 +102,7 @@ def states(placing):
     return {each.task.index: each.state for each in placing.migrations()}
 
 
-def test_a_task_is_told_after_a_batch_and_has_landed_after_the_next(tmp_path):
+def test_a_task_is_sent_after_a_batch_and_has_landed_after_the_next(tmp_path):
     bench = Bench(tmp_path)
     bench.placing.want(task(0), "h2")
     assert bench.engine.told == []
@@ -114,7 +114,7 @@ def test_a_task_is_told_after_a_batch_and_has_landed_after_the_next(tmp_path):
     assert bench.placing.wanted() == {}
 
 
-def test_nothing_is_told_while_the_new_executor_loads(tmp_path):
+def test_nothing_is_sent_while_the_new_executor_loads(tmp_path):
     bench = Bench(tmp_path, lazy=True)
     bench.placing.want(task(0), "h2")
     bench.batch()
@@ -168,7 +168,7 @@ def test_the_greatest_benefit_goes_first(tmp_path):
     assert bench.engine.told == [(2, "h2")]
 
 
-def test_what_a_running_batch_overwrote_is_told_again(tmp_path):
+def test_what_a_running_batch_overwrote_is_sent_again(tmp_path):
     bench = Bench(tmp_path)
     bench.placing.want(task(0), "h2")
     bench.batch()
@@ -179,7 +179,7 @@ def test_what_a_running_batch_overwrote_is_told_again(tmp_path):
     assert len(bench.placing.landed) == 1
 
 
-def test_a_batch_planned_before_it_was_told_proves_nothing(tmp_path):
+def test_a_batch_planned_before_it_was_sent_proves_nothing(tmp_path):
     bench = Bench(tmp_path)
     bench.placing.want(task(0), "h2")
     bench.engine.run()

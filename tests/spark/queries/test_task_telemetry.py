@@ -135,7 +135,7 @@ def test_bytes_between_two_stages_with_state_add_up_to_what_their_tasks_read_loc
     assert watch.stage(first) is stages[0]
 
 
-def test_nothing_is_told_twice(plant, chained):
+def test_nothing_is_reported_twice(plant, chained):
     execution = chained._jsq.streamingQuery()
     watch = TaskWatch(TaskLoads(plant.spark), execution, stateful_stages(DriverSide(plant.spark), execution))
     first = watch.poll(batches=2)
@@ -145,7 +145,7 @@ def test_nothing_is_told_twice(plant, chained):
     assert all(load.batch > max(batches) for load in watch.poll(batches=2))
 
 
-def test_what_a_spark_does_not_have_is_told_in_one_sentence(plant, tmp_path):
+def test_what_a_spark_does_not_have_is_reported_in_one_sentence(plant, tmp_path):
     source = tmp_path / "Asks.java"
     source.write_text("public static String ask(Object context) { return ((org.apache.spark.Nowhere) context).it(); }")
     with pytest.raises(EnvironmentProblem, match=r"^this Spark lacks .*[^\n]*$"):

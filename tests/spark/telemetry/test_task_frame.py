@@ -69,7 +69,7 @@ def test_a_host_exchanges_what_goes_over_its_links_in_both_directions(leases):
     assert hosts.column(Metric.TASKS).tolist() == [1.0, 1.0]
 
 
-def test_a_host_without_links_and_one_whose_links_were_not_measured_exchange_nobody_knows_what(leases):
+def test_the_exchange_of_hosts_without_links_or_measured_links_is_unknown(leases):
     for links in (Frame(), Frame(("h1>h2", "h2>h1"), {Metric.TRAFFIC: [math.nan, math.nan]})):
         assert np.isnan(host_frame(leases, {}, links).column(Metric.BANDWIDTH)).all()
 

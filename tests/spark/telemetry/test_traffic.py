@@ -91,7 +91,7 @@ def test_rates_are_means_over_the_batches_known():
     assert found.exchange(TASKS, now=100.0).rate.sum() == pytest.approx(3 * (210 + 45) / 4.0)
 
 
-def test_links_are_told_in_both_directions_with_what_they_can_carry():
+def test_links_are_reported_in_both_directions_with_what_they_can_carry():
     links = traffic().links({"a": "h1", "b": "h2"}, ("h1", "h2"), capacity=1e6)
     assert links.ids == ("h1>h2", "h2>h1")
     # Into the first: 20 + 30 from a to b; into the second: 1 + 3.

@@ -330,7 +330,7 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_a_function_that_fails_is_told_by_operator_alternate_and_record(case):
+def test_a_function_that_fails_is_reported_by_operator_alternate_and_record(case):
     add, sentence = FAILING[case]
     flow, stream = numbers_flow()
     add(stream).sink(None)

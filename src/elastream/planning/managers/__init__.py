@@ -2,10 +2,10 @@
 
 From "A multi-level elasticity framework for distributed data stream processing" (Nardelli, Russo Russo, Cardellini and
 Lo Presti, 2018), sections 3 and 4. The infrastructure manager is the arbiter of `elastream.planning.sharing`, whose package
-has the table of messages between the upper managers and that of a host's life. An application manager grants or refuses, in
-each of its rounds, what its operators propose: a replica more and where, or one fewer and which.
+documents the messages between the upper managers and the lifecycle of hosts. In each round an application manager grants
+or refuses the proposals of its operators: to add a replica on a host, or to remove one.
 
-All is pure: a manager is a function from (its state, what it sees, what it heard) to (its state, what it sends). How the
-four sit together in one process is `rounds`; how a plan of theirs becomes actions is `elastream.planning.policies.e2df`;
-how they sit in processes of their own, and what of their state must be on disk when, is `elastream.services.region_node`.
+All is pure: a manager is a function from (state, observation, messages received) to (state, messages sent). `rounds` runs
+all four in one process; `elastream.planning.policies.e2df` converts their plans to actions; `elastream.services` runs
+region managers and the arbiter as processes, with journals.
 """

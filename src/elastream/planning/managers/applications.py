@@ -1,8 +1,8 @@
-"""The application manager: which proposals of its operators are granted, and which hosts it lets go of (E2DF, section 4.2).
+"""The application manager: grants proposals of its operators, and releases hosts (E2DF, section 4.2).
 
-It decides for a whole application: no host is given away twice, no more reconfigurations than a token bucket allows, no
-replica and no host less while the response time is over its target. Decisions on many applications at once are columns;
-what one of them remembers about its hosts is a small value (`Application`).
+It decides for a whole application: no slot is granted twice, a token bucket limits reconfigurations, and while the response
+time is over its target no replica and no host is removed. Decisions for many applications are columns; the state of one
+about its hosts is a value (`Application`).
 """
 
 import math
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRules:
-    """tokens, window: at most `tokens` reconfigurations at once, and as many again every `window` seconds; inf: no limit.
+    """tokens, window: at most `tokens` reconfigurations at once, refilled every `window` seconds; inf: no limit.
 
     settle: seconds for which a placement that was granted counts although it was not seen yet.
     """
@@ -61,7 +61,7 @@ class Refusal(IntEnum):
 
 @dataclass(frozen=True)
 class Application(Holder):
-    """What an application manager remembers, besides what it holds.
+    """State of an application manager, besides its hosts.
 
     tokens, refilled: reconfigurations that it may still grant, as of that time. granted: placements by host, with their
     time.

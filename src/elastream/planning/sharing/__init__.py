@@ -1,8 +1,8 @@
-"""The arbiter of hosts that several applications share: claims in; grants, recalls and refusals with their reasons out.
+"""The arbiter of hosts that several applications share: turns claims into grants, recalls and refusals with reasons.
 
 It is E2DF's infrastructure manager (Nardelli, Russo Russo, Cardellini and Lo Presti, 2018, sections 3 and 4.1) and the
-owner of a fixed set of machines in one: hosts are either machines that are there, or are leased by the managers of regions.
-All is pure: a party is a function from (its state, what it heard) to (its state, what it sends).
+owner of a fixed set of machines in one: hosts are either fixed machines, or leased by the managers of regions. All is
+pure: a party is a function from (its state, messages received) to (its state, messages sent).
 
 Messages
 --------
@@ -16,14 +16,14 @@ Messages
     region       arbiter      RegionReport  each of its rounds      all its hosts; what it would add, release, drain
     arbiter      region       RegionOrder   answers a report        all hosts that the region is to have; what was refused
 
-No message says "one more": each gives the whole position of its sender. So a duplicate changes nothing, and
-a lost one is replaced by the next. Orders and views carry a *term* that grows with each change: a lower or equal one
-is not news. Claims and reports carry a *number* in the same manner, and the term that their sender had *seen*: what it has
-not seen it cannot have answered. A view gives with each host the term in which that host last changed, so that an
-application that has let a host go can tell a view made before that was heard from a new grant.
+No message is incremental: each has the complete state of its sender. So a duplicate changes nothing, and
+a lost one is replaced by the next. Orders and views carry a *term* that grows with each change: one with a
+lower or equal term is ignored. Claims and reports carry a *number* in the same manner, and the term that their sender had
+*seen*: it cannot have answered later ones. A view has for each host the term in which that host last changed, so that an
+application that released a host can distinguish an outdated view from a new grant.
 
-The life of a host
-------------------
+Lifecycle of a host
+-------------------
 
     from      to        when
     -         IDLE      a fixed machine, from the start: it costs nothing

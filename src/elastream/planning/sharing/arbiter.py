@@ -1,6 +1,6 @@
-"""What an arbiter decides in a round: who gets which host, who is to leave one, which region may lease more.
+"""Rounds of an arbiter: assigns and recalls hosts, and decides which region may lease more.
 
-The package has the table of messages and that of a host's life; how many hosts each application is entitled to is `shares`.
+The package documents messages and the lifecycle of hosts; `shares` computes the hosts that each application is entitled to.
 """
 
 from collections import Counter
@@ -33,13 +33,13 @@ def refusal(state: Arbiter, application: str, minimum: int) -> str:
 
 
 def join(state: Arbiter, application: str, priority: float, minimum: int, now: float) -> Arbiter:
-    """The application is a member from now on, and holds nothing yet. Only where `refusal` has nothing against it."""
+    """Add an application without hosts as a member. Requires an empty `refusal`."""
     member = Member(1, heard=now, priority=priority, minimum=minimum)
     return replace(state, applications={**state.applications, application: member})
 
 
 def leave(rules: ArbiterRules, state: Arbiter, application: str, now: float) -> Arbiter:
-    """The application has ended, and gives back what it held."""
+    """Remove an application that has ended; its hosts are given back."""
     ledger = Ledger(rules, state, now)
     ledger.dismiss(application)
     return ledger.close()[0]
@@ -88,7 +88,7 @@ def decide(
 
 
 def _hear_region(ledger: Ledger, report: RegionReport) -> tuple[str, ...]:
-    """Hosts that came up or were lost, then what the region requests; its empty hosts where the report counts in full."""
+    """Process a report: hosts up or lost, then requests. Returns the empty hosts if the report has seen the last order."""
     party = ledger.regions.setdefault(report.region, Party())
     if report.number <= party.number:
         return ()
@@ -142,7 +142,7 @@ def _hear_application(ledger: Ledger, claim: Claim) -> bool:
         return False
     asks = list(claim.asks)
     for host in ledger.owned(name) if asks else ():
-        # It requested this before it could know that it has it.
+        # Requested before it could know of the grant.
         if ledger.hosts[host].term > claim.seen and ledger.hosts[host].kind in asks:
             asks.remove(ledger.hosts[host].kind)
     unknown = [kind for kind in asks if kind not in ledger.kinds]
@@ -174,7 +174,7 @@ def _hear_application(ledger: Ledger, claim: Claim) -> bool:
 
 
 def _turn(member: Member, has: float, minimum: bool) -> tuple[bool, float]:
-    """Whose turn it is to get a host, least first: who lacks its minimum, then who has the least for its priority."""
+    """Sort key, least first, of who gets a host: below its minimum first, then fewest hosts for its priority."""
     return minimum, has / member.priority
 
 
@@ -182,7 +182,7 @@ def _turn(member: Member, has: float, minimum: bool) -> tuple[bool, float]:
 
 
 class _Demand:
-    """Brings the hosts of one kind nearer to what applications are entitled to of those that they request."""
+    """Moves the hosts of one kind towards the shares of the applications that request them."""
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         self.ledger = ledger
@@ -236,7 +236,7 @@ class _Demand:
         return min(self.asks[name], self.due[name] - len(self.mine[name]))
 
     def _give(self) -> None:
-        """A host that is paid already goes first, of those the one that is paid for longest."""
+        """Assign spare hosts: paid ones first, longest paid first."""
         leases, now = self.ledger.leases, self.ledger.now
         spare = sorted(self.free, key=lambda host: -leases[host].lease.remaining(now) if host in leases else 0.0)
         spare += self.idle
@@ -255,7 +255,7 @@ class _Demand:
     def _supply(self, name: str, awaited: int) -> int:
         """Order hosts for the unmet request of an application; if none may be ordered, recall those that it is due.
 
-        awaited: hosts already ordered that no earlier application waits for; returns how many of them this one uses.
+        awaited: ordered and recalled hosts that no earlier application waits for; returns how many of them this one uses.
         """
         entitled, reason = self._lacking(name), ""
         for number in range(max(0, awaited), self.asks[name]):
@@ -274,7 +274,7 @@ class _Demand:
         return self.asks[name]
 
     def _order(self) -> str:
-        """Have a region lease one more; why not, where that cannot be."""
+        """Have a region lease one more; returns why not, if refused."""
         if self.fixed:
             return f"all {self.capacity} {self.kind!r} are held"
         region = self.ledger.kinds[self.kind].region
@@ -302,7 +302,7 @@ class _Demand:
 def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -> None:
     """Give each free host to the application with the least spare slots in its region, for its priority.
 
-    What an application without hosts in that region has to spare is all that it has elsewhere.
+    For an application without hosts in that region its spare slots elsewhere count.
     """
     free = [host for host in ledger.unsettled if ledger.hosts[host].tenure is Tenure.FREE]
     if not free:
@@ -323,10 +323,9 @@ def _deal_free(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]]) -
 
 
 def _make_room(ledger: Ledger, spare: Mapping[str, Sequence[tuple[str, int]]], empty: Collection[str]) -> None:
-    """Have an empty host left for each application that has no slot to spare and is entitled to one, so that none starves.
+    """Recall an empty host for each application that has no spare slot and is entitled to one, so that none starves.
 
-    What is shared is all spare slots; who holds nothing at all is guaranteed one. While hosts are coming, these are waited
-    for.
+    All spare slots are shared; an application without hosts is guaranteed one. While hosts are coming, none is recalled.
     """
     slots = {name: sum(number for _, number in said) for name, said in spare.items()}
     awaited = {ledger.hosts[host].heir for host in ledger.unsettled}

@@ -1,4 +1,4 @@
-"""What the leases of shared hosts cost, and which application owes how much of it."""
+"""Bills the leases of shared hosts to applications."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Paid", "bill"]
 
 @dataclass(frozen=True)
 class Paid:
-    """One lease of a host, and who held it when: (application, from, until or None), oldest first."""
+    """One lease of a host, and its holders: (application, from, until or None), oldest first."""
 
     lease: Lease
     spells: tuple[tuple[str, float, float | None], ...] = ()

@@ -1,4 +1,4 @@
-"""An application's side of the conversation with the arbiter: which hosts it may use, and which it has let go of."""
+"""An application's state towards the arbiter: hosts that it may use, and hosts that it has released."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ __all__ = ["Holder", "claim", "hear"]
 
 @dataclass(frozen=True)
 class Holder:
-    """What an application remembers of its arbiter.
+    """An application's state towards its arbiter.
 
     term: of the last view heard. number: claims sent so far. hosts: those of the view that it has not let go of, with their
     kinds. leave: of them those that are recalled, with the reason. let_go: hosts that it has let go of as long as views
@@ -35,10 +35,10 @@ Held = TypeVar("Held", bound=Holder)
 
 
 def hear(holder: Held, view: View) -> Held:
-    """The application after a view; one that is not newer than the last is no news.
+    """The application's state after a view; one not newer than the last is ignored.
 
-    A host that it let go of is its own again only where it changed after the last claim that was silent about it: else the
-    view was made before that was heard, and the arbiter may give the host away any moment.
+    A host that it has let go of is its own again only if it changed after the last claim without it: otherwise the view is
+    older than that claim, and the arbiter may assign the host to another at any moment.
     """
     if view.term <= holder.term:
         return holder
@@ -60,7 +60,7 @@ def claim(
     spare: tuple[tuple[str, int], ...] = (),
     used: tuple[tuple[str, int, float | None], ...] = (),
 ) -> tuple[Held, Claim]:
-    """The next claim, letting go of the hosts `gone`; nothing may be placed on these from now on, nor be there."""
+    """The next claim, which lets go of the hosts `gone`; they must be empty, and stay so from now on."""
     hosts, leave = holder.hosts, holder.leave
     if gone:
         hosts = {host: kind for host, kind in hosts.items() if host not in gone}

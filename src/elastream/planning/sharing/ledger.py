@@ -1,4 +1,4 @@
-"""The records of an arbiter while a round changes them: every transition of a host, and who must hear of it."""
+"""The mutable records of an arbiter in a round: transitions of hosts, and the parties to notify."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from elastream.planning.sharing.state import TRANSITIONS, Arbiter, HostRecord, M
 __all__ = ["Ledger"]
 
 Held = dict[str, dict[str, None]]
-"""Hosts by party, in order, as they can be changed."""
+"""Hosts by party, in order, mutable."""
 
 
 class Ledger:
@@ -40,11 +40,11 @@ class Ledger:
                 self.ordered.setdefault(self.hosts[host].region, set()).add(host)
         self.staying = self.total - sum(self.hosts[host].goes for host in self.unsettled)
         self.speaking: set[str] = set()
-        """Regions that were heard in this round."""
+        """Regions that reported in this round."""
         self.unwanted: dict[str, str] = {}
-        """Hosts that their regions would be rid of, with the reason."""
+        """Hosts that their regions propose to free, with the reason."""
         self.refused: dict[str, str] = {}
-        """By region, why it may not have all that it requests."""
+        """By region, why a request is refused."""
         self.kept: dict[str, list[tuple[str, str, str]]] = {}
         """By region, hosts that it would have freed: (host, manager that refused, reason)."""
         self._next_number = state.next_number
@@ -73,7 +73,7 @@ class Ledger:
         heir: str = "",
         spared: float | None = None,
     ) -> None:
-        """Another tenure; raises LifecycleError where the table has no such edge.
+        """Change the tenure of a host; raises LifecycleError if the table has no such edge.
 
         owner: its new owner; empty: the current one, or none if the tenure has none.
         """
@@ -116,7 +116,7 @@ class Ledger:
             self.unsettled[host] = None
 
     def add(self, region: str, kind: str) -> str:
-        """Order a host of a region; why not, where that may not be."""
+        """Order a host of a region; returns why not, if refused."""
         reason = self.rules.refusal(region, self.sizes, self.present)
         if not reason and self.total >= self.rules.max_hosts:
             reason = f"there are {self.total} hosts, as many as may be"
@@ -135,7 +135,7 @@ class Ledger:
         return ""
 
     def strike(self, host: str) -> None:
-        """The host is no more: its region hears so, and the application that held it."""
+        """Remove a host; its region and the application that held it are notified."""
         record = self.hosts.pop(host)
         self.unsettled.pop(host, None)
         self.total -= 1
@@ -161,11 +161,11 @@ class Ledger:
             self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, goes=True)
 
     def recall(self, host: str, why: str, heir: str = "") -> None:
-        """Ask its application to leave a host to another."""
+        """Recall a host: its application must leave it, to `heir` if given."""
         self.to(host, Tenure.RECALLED, until=self.now + self.rules.patience, why=why, heir=heir)
 
     def left(self, host: str) -> None:
-        """Its application has let go of a host."""
+        """Record that a host was left by its application."""
         record = self.hosts[host]
         if record.goes:
             self.strike(host)
@@ -175,7 +175,7 @@ class Ledger:
             self.to(host, Tenure.FREE)
 
     def cancel(self, host: str, by: str, why: str) -> None:
-        """A recalled host stays whose it is; `by` will have it so."""
+        """Cancel a recall: the host stays with its application, by decision of `by`."""
         record = self.hosts[host]
         if record.tenure is not Tenure.RECALLED:
             return
@@ -184,11 +184,11 @@ class Ledger:
             self.keep(host, by, why)
 
     def keep(self, host: str, by: str, why: str) -> None:
-        """The region that would have freed a host hears who would not have it."""
+        """Notify the region that proposed to free a host who refused."""
         self.kept.setdefault(self.hosts[host].region, []).append((host, by, why))
 
     def dismiss(self, application: str) -> None:
-        """The application is no member any more; its hosts are free, or go where they were to go."""
+        """Remove a member; its hosts become free, or go to their heirs or regions."""
         for host in self.owned(application):
             if self.hosts[host].goes:
                 self.strike(host)
@@ -241,7 +241,7 @@ class Ledger:
         return self._of_regions[region]
 
     def _bump(self, region: bool, name: str) -> int:
-        """The term in which a party hears of this round's changes."""
+        """The term of this round's changes for a party."""
         known: dict[str, Party] | dict[str, Member] = self.regions if region else self.members
         party = known[name]
         if (region, name) not in self._bumped:

@@ -1,7 +1,6 @@
-"""What applications, regions and the arbiter of their hosts send each other; the table is in the package.
+"""Messages between applications, regions and the arbiter of their hosts; the package has the table.
 
-Frozen values of plain fields, so that they survive a trip through JSON. Transport, and checking what comes from elsewhere,
-is left to others.
+Frozen values of plain fields, which convert to JSON and back. Transport and validation are elsewhere.
 """
 
 from collections.abc import Mapping
@@ -14,10 +13,10 @@ __all__ = ["Claim", "Offer", "RegionOrder", "RegionReport", "View"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Application to arbiter: what it holds, and what it would have besides.
+    """Application to arbiter: hosts that it holds and hosts that it requests.
 
     number: grows with each claim. seen: term of the last view heard. hosts: all that it holds, those it is leaving
-    included. refused: hosts that it was asked to leave and will not. asks: kind of each host that it requests besides.
+    included. refused: recalled hosts that it keeps. asks: kind of each host that it requests besides.
     critical: whether it misses its service level. spare: free slots by region, where it has hosts. used: (host, replicas on
     it, CPU utilisation or None) of the hosts that it uses.
     """
@@ -38,7 +37,7 @@ class View:
     """Arbiter to application: the hosts that it may use.
 
     hosts: (host, kind, term in which it last changed) each. recalled: (host, reason) of those that it is to leave and not
-    to use any more. refused: why not all that it requests is granted; empty where it is. owed: money so far.
+    to use any more. refused: why a request is not granted; empty if all are. owed: money so far.
     """
 
     application: str

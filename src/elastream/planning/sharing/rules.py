@@ -1,4 +1,4 @@
-"""The rules of an arbiter: how long it waits for whom, which region may have one more host, what is shared (E2DF, 4.1)."""
+"""The rules of an arbiter: waiting times, which region may have one more host, what is shared (E2DF, section 4.1)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ class RegionFacts:
 
 @dataclass(frozen=True)
 class ArbiterRules:
-    """What is granted, and when.
+    """Rules and waiting times of grants.
 
     patience: seconds after which a recalled host that was not left is its holder's again; one that was recalled for another
     application is then left alone for as long. silence: seconds without a claim after which an application counts as dead.
@@ -61,7 +61,7 @@ class ArbiterRules:
         return ""
 
     def _unfit(self, region: str, sizes: Mapping[str, int]) -> str:
-        """Why `region` by itself may not grow."""
+        """Why `region` may not grow, regardless of other regions."""
         facts = self.regions.get(region, RegionFacts())
         if facts.price > self.max_price:
             return f"a host in {region} costs {facts.price:g} a second, more than {self.max_price:g}"

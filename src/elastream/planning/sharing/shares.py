@@ -1,6 +1,6 @@
 """How many hosts each application is entitled to: a guaranteed minimum, and shares by priority of the rest.
 
-The rule alone, as numbers; who holds which host, and how it changes hands, is the `arbiter`'s.
+Numbers only; `arbiter` assigns the hosts.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ __all__ = ["Need", "shares"]
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an application could use. minimum: hosts guaranteed to it. priority: its weight, above 0. wanted: hosts that it
+    """Demand of an application. minimum: hosts guaranteed to it. priority: its weight, above 0. wanted: hosts that it
     holds or requests. critical: whether it misses its service level. held: hosts that it holds, which decide ties.
     """
 

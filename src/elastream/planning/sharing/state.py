@@ -1,4 +1,4 @@
-"""What an arbiter remembers: hosts with their life as one table, applications and regions, and the leases that are paid."""
+"""The state of an arbiter: hosts with their lifecycle as a table, applications, regions, and paid leases."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Tenure(StrEnum):
-    """Whose a host is."""
+    """Assignment states of a host."""
 
     IDLE = "idle"
     """A fixed machine that is not leased and costs nothing."""
@@ -35,7 +35,7 @@ class Tenure(StrEnum):
     HELD = "held"
     """In the view of an application, which may use it."""
     RECALLED = "recalled"
-    """Its application is asked to leave it."""
+    """Its application is requested to leave it."""
 
 
 TRANSITIONS: Mapping[Tenure, frozenset[Tenure]] = {
@@ -101,7 +101,7 @@ class Member(Party):
 
 @dataclass(frozen=True)
 class Arbiter:
-    """What an arbiter remembers.
+    """The state of an arbiter.
 
     unsettled: hosts that are not HELD, so that a round need not look at all. next_number: of the next host name never used.
     kinds: host types by name; those of the first are what minima are about. leases: by host, those that run; ended: those
@@ -127,7 +127,7 @@ def fixed(kinds: Iterable[HostType], machines: Mapping[str, str]) -> Arbiter:
 def adopt(
     hosts: Mapping[str, HostRecord], regions: Iterable[str], applications: Mapping[str, float], number: int
 ) -> Arbiter:
-    """An arbiter that knows these hosts already, as if it had ordered and assigned them in term 1.
+    """An arbiter with existing hosts, counted as ordered and assigned in term 1.
 
     applications: priorities by name. number: of the next host.
     """
@@ -148,7 +148,7 @@ def adopt(
 
 
 def order_for(state: Arbiter, region: str, refused: str = "", kept: tuple[tuple[str, str, str], ...] = ()) -> RegionOrder:
-    """The order in force for `region`; one of term 0 without hosts where it was never heard of."""
+    """The current order for `region`; of term 0 and without hosts if the region is unknown."""
     party = state.regions.get(region, Party())
     hosts = tuple((host, state.hosts[host].kind) for host in party.hosts)
     going = tuple(host for host in _recalled(state, party) if state.hosts[host].goes)
@@ -158,7 +158,7 @@ def order_for(state: Arbiter, region: str, refused: str = "", kept: tuple[tuple[
 
 
 def view_for(state: Arbiter, application: str, owed: float = 0.0) -> View:
-    """The view in force of an application that is known."""
+    """The current view of a known application."""
     member = state.applications[application]
     records = state.hosts
     hosts = tuple((host, (record := records[host]).kind, record.term) for host in member.hosts)
