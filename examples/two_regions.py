@@ -147,7 +147,8 @@ def main(folder):
         print(application, results[application])
     for host, owner, why in sorted(recalled):
         print(f"{host} was recalled from {owner}: {why}")
-    history = {region: (folder / "hosts" / region / "history.log").read_text().splitlines() for region in REGIONS}
+    logs = {region: folder / "hosts" / region / "history.log" for region in REGIONS}
+    history = {region: log.read_text().splitlines() if log.exists() else [] for region, log in logs.items()}
     return {"held": seen, "recalled": recalled, "history": history, "results": results, "bill": bill}
 
 
