@@ -20,7 +20,7 @@ class ActionState(StrEnum):
     """States of an action."""
 
     PLANNED = "planned"
-    """A policy or a local proposer requested it."""
+    """A policy requested it."""
     GRANTED = "granted"
     """Arbitration accepted it."""
     REFUSED = "refused"
