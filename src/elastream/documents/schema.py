@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from elastream.documents.located import Loc, Located
 from elastream.model import units
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError
@@ -25,6 +26,7 @@ __all__ = [
     "SinkKeys",
     "SourceKeys",
     "chosen",
+    "declared_types",
 ]
 
 FORMS: Mapping[str, Form] = {
@@ -113,8 +115,8 @@ class EdgeKeys(Keys):
         return value
 
 
-class AlternateKeys(Keys):
-    """One implementation of an operator: at most one function, its value, and its cost if known."""
+class FunctionKeys(Keys):
+    """A function of records, and its cost where that is known."""
 
     map: str | None = None
     flat_map: str | None = None
@@ -122,9 +124,14 @@ class AlternateKeys(Keys):
     map_arrow: str | None = None
     map_pandas: str | None = None
     select: Columns | None = None
-    value: float = Field(1.0, ge=0, le=1)
     cost: Duration | None = None
     selectivity: float | None = Field(None, ge=0)
+
+
+class AlternateKeys(FunctionKeys):
+    """One implementation of an operator: at most one function, its value, and its cost if known."""
+
+    value: float = Field(1.0, ge=0, le=1)
 
     @model_validator(mode="after")
     def _one_function(self) -> "AlternateKeys":
@@ -132,20 +139,23 @@ class AlternateKeys(Keys):
         return self
 
 
-class SourceKeys(Keys):
-    """What a source reads: one of text_files, files, records and kafka with its options; `simulated`; or `own`, a class of
-    the user's with its parameters.
-    """
+class EndpointKeys(Keys):
+    """What sources and sinks share: `simulated`; `own`, a class of the user's with its parameters; and Kafka."""
 
     simulated: Literal[True] | None = None
     own: dict[str, dict[str, Any]] | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+
+
+class SourceKeys(EndpointKeys):
+    """What a source reads: one of text_files, files, records and kafka with its options, `simulated` and `own`."""
+
     text_files: str | None = None
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
     records: list[dict[str, Any]] | None = None
-    kafka: str | None = None
-    servers: str = "127.0.0.1:9092"
-    options: dict[str, str] = Field(default_factory=dict)
     schema_: str | None = Field(None, alias="schema")
 
     @model_validator(mode="after")
@@ -160,16 +170,11 @@ class SourceKeys(Keys):
         return self
 
 
-class SinkKeys(Keys):
-    """What a sink writes: one of parquet, collect and kafka; `simulated`; or `own`, a class of the user's."""
+class SinkKeys(EndpointKeys):
+    """What a sink writes: one of parquet, collect, kafka, `simulated` and `own`."""
 
-    simulated: Literal[True] | None = None
-    own: dict[str, dict[str, Any]] | None = None
     parquet: str | None = None
     collect: str | None = None
-    kafka: str | None = None
-    servers: str = "127.0.0.1:9092"
-    options: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one(self) -> "SinkKeys":
@@ -180,27 +185,19 @@ class SinkKeys(Keys):
         return self
 
 
-class OperatorKeys(Keys):
+class OperatorKeys(FunctionKeys):
     """An operator: a source, a sink, a function of records, or a function of records by key."""
 
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
     source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
     sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
     load: Any = None
-    map: str | None = None
-    flat_map: str | None = None
-    filter: str | None = None
-    map_arrow: str | None = None
-    map_pandas: str | None = None
-    select: Columns | None = None
     alternates: dict[str, AlternateKeys] | None = None
     key_by: Names | None = None
     aggregate: Columns | None = None
     apply: str | None = None
     state: str | None = None
     returns: str = ""
-    cost: Duration | None = None
-    selectivity: float | None = Field(None, ge=0)
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)
     memory: Memory = 0.0
@@ -245,6 +242,15 @@ class HostTypeKeys(Keys):
     def built(self, name: str) -> HostType:
         """Build the host type `name`. Raises CloudError for invalid values."""
         return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
+
+
+def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
+    """The host types below `loc`, by name; raises DataflowError with the line of an invalid one."""
+    found = {}
+    for name, each in keys.items():
+        with file.at((*loc, name)):
+            found[name] = each.built(name)
+    return found
 
 
 Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(_named)]

@@ -168,25 +168,14 @@ def _first_problem(error: RequestValidationError) -> str:
 def _status(node: ArbiterNode) -> dict[str, Any]:
     """Holders of hosts, and money owed."""
     state = node.state
+    shown = ("kind", "region", "tenure", "owner", "why")
     return {
-        "hosts": {
-            name: {
-                "kind": record.kind,
-                "region": record.region,
-                "tenure": record.tenure.value,
-                "owner": record.owner,
-                "why": record.why,
-            }
-            for name, record in state.hosts.items()
-        },
+        "hosts": {name: {field: getattr(record, field) for field in shown} for name, record in state.hosts.items()},
         "applications": {
             name: {
-                "priority": member.priority,
-                "minimum": member.minimum,
+                **{field: getattr(member, field) for field in ("priority", "minimum", "critical", "refused")},
                 "holds": len(member.hosts),
                 "asks": len(member.asks),
-                "critical": member.critical,
-                "refused": member.refused,
             }
             for name, member in state.applications.items()
         },

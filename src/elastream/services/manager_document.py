@@ -10,9 +10,8 @@
 Paths are relative to the document. Every error names file, line and field in one sentence.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -22,10 +21,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from elastream.clouds.local.local import HOST_TYPES
 from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
-from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names
+from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types
 from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
@@ -202,7 +200,7 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own = _types(file, "arbiter", keys.host_types)
+    own, rules = declared_types(file, ("arbiter", "host_types"), keys.host_types), _rules(keys)
     if keys.machines:
         known = {**HOST_TYPES, **own}
         for name in keys.machines:
@@ -218,20 +216,17 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
                     ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {known_regions})"
                 )
         kinds = tuple(own.values())
-        rooms = [math.inf if each.capacity is None else each.capacity for each in keys.regions.values()]
-        most = int(min(sum(rooms), math.inf if keys.max_hosts is None else keys.max_hosts, MOST_HOSTS))
+        most = int(min(sum(each.capacity for each in rules.regions.values()), rules.max_hosts, MOST_HOSTS))
     offer = Offer(keys.name, kinds, most, keys.latency)
-    try:
+    with file.at(("arbiter", "machines" if keys.machines else "regions")):
         local_of(offer)
-    except ElastreamError as error:
-        raise file.error(("arbiter", "machines" if keys.machines else "regions"), str(error)) from None
     host, port = host_and_port(keys.listen)
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
         {f"m{number}": kind for number, kind in enumerate(names, start=1)},
         tuple(keys.regions),
-        _rules(keys),
+        rules,
         {name: Standing(each.priority, each.minimum) for name, each in keys.applications.items()},
         host,
         port,
@@ -242,27 +237,17 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
 
 
 def _rules(keys: ArbiterKeys) -> ArbiterRules:
+    named = {each.name for each in fields(ArbiterRules)} - {"prefer", "regions"}
     return ArbiterRules(
-        patience=keys.patience,
-        silence=keys.silence,
-        settle=keys.settle,
+        **keys.model_dump(include=named, exclude_none=True),
         prefer=tuple(keys.prefer),
-        regions={
-            name: RegionFacts(each.price, each.latency, math.inf if each.capacity is None else each.capacity)
-            for name, each in keys.regions.items()
-        },
-        max_price=_bound(keys.max_price),
-        max_latency=_bound(keys.max_latency),
-        max_hosts=_bound(keys.max_hosts),
-        min_hosts=keys.min_hosts,
-        consolidate_below=keys.consolidate_below,
-        absence=keys.absence,
+        regions={name: RegionFacts(**each.model_dump(exclude_none=True)) for name, each in keys.regions.items()},
     )
 
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
-    types = _types(file, "region", placed)
+    types = declared_types(file, ("region", "host_types"), placed)
     enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
@@ -278,19 +263,5 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     )
 
 
-def _types(file: Located, whose: str, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    found = {}
-    for name, each in keys.items():
-        try:
-            found[name] = each.built(name)
-        except ElastreamError as error:
-            raise file.error((whose, "host_types", name), str(error)) from None
-    return found
-
-
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
     return None if written is None else read_token(file, (whose, "token_file"), folder / written)
-
-
-def _bound(value: float | None) -> float:
-    return math.inf if value is None else value
