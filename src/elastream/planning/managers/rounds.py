@@ -121,11 +121,7 @@ def planning_round(
     state = replace(state, applications=_remember(state, snapshot, grants, shifts, tokens))
     if not hosts_too:
         return state, RoundPlan(grants, shifts, leaving=_leaving(state))
-    state, told = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
-    plan = RoundPlan(
-        grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept)
-    )
-    return state, plan
+    return _infrastructure_round(rules, state, snapshot, types, owner, withheld, RoundPlan(grants, shifts))
 
 
 def _ownership(state: Hierarchy, snapshot: Snapshot) -> tuple[Integers, Booleans]:
@@ -194,16 +190,6 @@ def _remember(
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What regions were told in a round: hosts to lease and to release, and what they may not have and not free."""
-
-    lease: list[tuple[str, str]] = field(default_factory=list)
-    release: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    kept: list[tuple[str, str, str]] = field(default_factory=list)
-
-
 def _infrastructure_round(
     rules: HierarchyRules,
     state: Hierarchy,
@@ -211,7 +197,8 @@ def _infrastructure_round(
     types: Mapping[str, HostType],
     owner: Integers,
     withheld: Booleans,
-) -> tuple[Hierarchy, _Told]:
+    plan: RoundPlan,
+) -> tuple[Hierarchy, RoundPlan]:
     """Reports and claims go up, orders and views come down, twice: so an empty host is let go in the same round."""
     now = snapshot.time
     found = regions.survey(rules.regions, snapshot, withheld)
@@ -220,7 +207,10 @@ def _infrastructure_round(
     manager, sent = decide(rules.infrastructure, state.infrastructure, now, [*reports, *claims])
     by_region = {region.name: number for number, region in enumerate(kept_regions)}
     by_application = {application.name: number for number, application in enumerate(kept)}
-    heard = _Told()
+    lease: list[tuple[str, str]] = []
+    release: list[str] = []
+    refused: dict[str, str] = {}
+    barred: list[tuple[str, str, str]] = []
     asked: list[int] = []
 
     def deliver(messages: Sequence[RegionOrder | View]) -> None:
@@ -232,11 +222,11 @@ def _infrastructure_round(
                 continue
             number = by_region[message.region]
             kept_regions[number], more, less = regions.hear(kept_regions[number], message, now)
-            heard.lease.extend(more)
-            heard.release.extend(less)
-            heard.kept.extend(message.kept)
+            lease.extend(more)
+            release.extend(less)
+            barred.extend(message.kept)
             if message.refused:
-                heard.refused[message.region] = message.refused
+                refused[message.region] = message.refused
 
     deliver(sent)
     again = [kept[number] for number in dict.fromkeys(asked)]
@@ -245,7 +235,8 @@ def _infrastructure_round(
         kept[by_application[application.name]] = application
     manager, sent = decide(rules.infrastructure, manager, now, claims)
     deliver(sent)
-    return Hierarchy(tuple(kept), tuple(kept_regions), manager), heard
+    state = Hierarchy(tuple(kept), tuple(kept_regions), manager)
+    return state, RoundPlan(plan.grants, plan.shifts, tuple(lease), tuple(release), _leaving(state), refused, tuple(barred))
 
 
 def _reports(
