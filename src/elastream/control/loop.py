@@ -95,8 +95,8 @@ class Loop:
         """Run to the end, close the plant, and return how it ended.
 
         An ElastreamError of the plant or the journal ends the run as failed with that sentence as its reason, an interrupt
-        from the keyboard ends it as stopped. Any other exception is a bug: the run ends as failed for the observers too, and
-        the exception is raised.
+        from the keyboard ends it as stopped. Any other exception is a bug: observers receive a failed ending, and the
+        exception is raised.
         """
         status, reason = "failed", ""
         bug: Exception | None = None
@@ -297,7 +297,7 @@ class Loop:
             self._last = None
 
     def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
-        """Log a caught error, with its traceback unless it repeats the last one, and keep it for the next decision record."""
+        """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""
         log.error("%s", said, exc_info=error if said != self._logged else None)
         self._logged = said
         self._faults.append(Fault.of(source, said, error))
