@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from elastream.api.options import RunOptions, current_options
+from elastream.api.options import current_options
 from elastream.clouds.provider import Cloud
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -28,8 +28,6 @@ from elastream.recording.recorder import Recorder
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS, check_source
 from elastream.spark.jvm.session import StateStore
-from elastream.spark.plant import SparkPlant
-from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
@@ -98,7 +96,6 @@ def run(
     if options.before is not None:
         options.before(graph, policy, cloud, target)
     pace = pace_of(target) if batch is None else duration(batch)
-    about = {"batch seconds": pace, "policy": asdict(policy) if is_dataclass(policy) else {}}
     directory = RunDirectory.create(options.runs, graph.name)
     watching = [Recorder(directory.recording), *options.observers, *observers]
     if options.record is not None:
@@ -117,50 +114,37 @@ def run(
             settings=settings,
         )
         try:
-            ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
+            environment: dict[str, Any] = {
+                "machine": platform.platform(),
+                "python": platform.python_version(),
+                "spark": plant.spark.version,
+                "hosts": plant.confinement,
+                "directory": str(directory.root),
+                "cores": os.cpu_count(),
+                "period": duration(period),
+                "batch seconds": pace,
+                "policy": asdict(policy) if is_dataclass(policy) else {},
+            }
+            loop = Loop(
+                plant,
+                policy,
+                monitor=duration(monitor),
+                period=duration(period),
+                observers=watching,
+                journal=Journal(directory.journal),
+                observe_only=options.observe_only,
+                limit=options.limit,
+                facts=plant.facts,
+                header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+            )
+            stop.then(loop.stop, plant.clock.wake)
+            ending = loop.run()
         finally:
             plant.close()
         taken = plant.queries.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
-
-
-def _drive(
-    plant: SparkPlant[CompiledQueries],
-    policy: Policy,
-    directory: RunDirectory,
-    about: Mapping[str, Any],
-    observers: Sequence[Observer],
-    options: RunOptions,
-    monitor: float,
-    period: float,
-    stop: "_Stop",
-) -> Ending:
-    environment = {
-        "machine": platform.platform(),
-        "python": platform.python_version(),
-        "spark": plant.spark.version,
-        "hosts": plant.confinement,
-        "directory": str(directory.root),
-        "cores": os.cpu_count(),
-        "period": period,
-        **about,
-    }
-    loop = Loop(
-        plant,
-        policy,
-        monitor=monitor,
-        period=period,
-        observers=observers,
-        journal=Journal(directory.journal),
-        observe_only=options.observe_only,
-        limit=options.limit,
-        facts=plant.facts,
-        header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
-    )
-    stop.then(loop.stop, plant.clock.wake)
-    return loop.run()
 
 
 @contextmanager

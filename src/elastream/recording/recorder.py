@@ -201,15 +201,12 @@ class Recording:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Names of the dataflow's operators, in declaration order."""
         return tuple(operator["name"] for operator in self.header.operators)
 
     def application(self, metric: Metric) -> Floats:
-        """`metric` of the whole dataflow over time."""
         return self._series("application", None, metric)
 
     def operator(self, name: str, metric: Metric) -> Floats:
-        """`metric` of one operator over time."""
         return self._series("operators", name, metric)
 
     def host(self, name: str, metric: Metric) -> Floats:
@@ -241,7 +238,6 @@ class Recording:
         }
 
     def cost(self) -> Floats:
-        """Cost since the start, over time."""
         return self.application(Metric.COST)
 
     @cached_property

@@ -85,12 +85,10 @@ class StageStation(Station):
 
     @property
     def in_service(self) -> float:
-        """Records of the current batch."""
         return self.working
 
     @property
     def unfinished(self) -> bool:
-        """Whether a record waits or is in the current batch."""
         return self.queued > 1e-6 or self.working > 1e-6
 
     def settle(self) -> None:
@@ -375,7 +373,6 @@ class FusedNetwork:
         return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Simulate [begin, end), seconds."""
         speeds = pool.speeds(begin)
         for name in self.segments:
             segment = self.segments[name]
@@ -416,7 +413,6 @@ class FusedNetwork:
 
     @property
     def empty(self) -> bool:
-        """Whether all arrivals have been processed."""
         return all(source.ended for source in self.sources.values()) and not any(
             segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
         )

@@ -74,7 +74,6 @@ class Source:
 
     @property
     def ended(self) -> bool:
-        """Whether all records were emitted."""
         return self.offered >= self.total - 1e-6 * max(1, self.total)
 
 
@@ -132,7 +131,6 @@ class QueueNetwork:
         }
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Simulate [begin, end), seconds."""
         self._rate(begin, pool)
         self._measure_links(pool)
         lasts = end - begin

@@ -83,7 +83,6 @@ class Watch:
 
     @property
     def next_tick(self) -> float:
-        """End of the current monitoring period."""
         return (self.ticks + 1) * self.settings.monitor
 
     def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
@@ -211,7 +210,6 @@ class Watch:
         return Frame(self.names, {**self.columns, **dict(zip(CURRENT, current, strict=True))}, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """Build the observation at `now`, seconds."""
         age = now - self.ticks * self.settings.monitor
         self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()

@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,6 @@ class Churn:
     starts: int
     wrong: int
     seconds: float
-
-    def figures(self) -> dict[str, Any]:
-        """The results as JSON-ready dict."""
-        return asdict(self)
 
 
 def schedule(events: int, seed: int) -> Iterator[str]:

@@ -78,13 +78,11 @@ class Rig:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session."""
         assert self._spark is not None
         return self._spark
 
     @property
     def follower(self) -> Follower:
-        """What follows the plan."""
         assert self._follower is not None
         return self._follower
 
@@ -137,7 +135,6 @@ class Rig:
         time.sleep(warm)
 
     def switch(self, scheme: Scheme, cycles: Cycles) -> None:
-        """Continue with another scheme."""
         self.follower.switch(scheme, cycles)
 
     def kill(self, address: str) -> None:
@@ -180,7 +177,6 @@ class Rig:
 
     @property
     def batches(self) -> list[CommittedBatch]:
-        """All recorded batches."""
         return list(self._batches.values())
 
     def finish(self) -> tuple[int, int]:
@@ -198,7 +194,6 @@ class Rig:
         return committed, both.where("n is distinct from m").count()
 
     def close(self) -> None:
-        """End everything."""
         self._cluster.close()
         if self._spark is not None:
             with contextlib.suppress(Exception):
@@ -303,7 +298,6 @@ class _Traffic:
         client.send_command = counting
 
     def counted(self) -> Counter[str]:
-        """Bytes so far."""
         return Counter({"gateway": self._bytes})
 
 
