@@ -5,7 +5,7 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -163,19 +163,15 @@ def _logged(path: Path) -> Iterator[None]:
 class _Stop:
     """Signal handler: interrupts before the loop exists, later requests the loop to end; a second signal interrupts."""
 
-    def __init__(self) -> None:
-        self._actions: tuple[Any, ...] = ()
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        self._signals = signals
         self._requested = False
+        self.then()
 
-    def then(self, *actions: Any) -> None:
+    def then(self, *actions: Callable[[], object]) -> None:
         self._actions = actions
-        # PySpark replaced our handler when its session was opened.
-        self.take_over()
-
-    def take_over(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self)
+        for number in self._signals:  # again with the loop: PySpark replaced our handler when its session was opened
+            signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._requested or not self._actions:
@@ -188,14 +184,10 @@ class _Stop:
 @contextmanager
 def _ending_in_order() -> Iterator[_Stop]:
     """Install handlers so that SIGINT and SIGTERM end the run in order; no effect outside the main thread."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop.take_over()
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (SIGNALS if main else ())}
     try:
-        yield stop
+        yield _Stop(before)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -138,7 +138,6 @@ class FusedSegment:
         self.charges: Floats = np.zeros(0)
         self.governor: Governor | None = None
         self.planned: tuple[float, float] | None = None
-        self.durations: list[float] = []
         self.reports: list[MicroBatch] = []
         self.recent: deque[MicroBatch] = deque(maxlen=200)
         self.work: dict[str, float] = {}
@@ -279,7 +278,6 @@ class FusedSegment:
         period.delay += float((delay * batch.counts).sum())
         period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
         self.leader.durations.append(Items(delay, batch.counts, batch.counts))
-        self.durations.append(at - self.starts)
         waited = at - batch.born
         done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
         self.reports.append(done)
@@ -336,7 +334,6 @@ class FusedNetwork:
             if loads_of:
                 segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
         self.latencies: list[Items] = []
-        self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.out: dict[str, list[tuple[Edge, float]]] = {}
@@ -380,9 +377,8 @@ class FusedNetwork:
                 if operator in self.sources:
                     self._enter(segment, self.sources[operator].until(end))
             done = segment.advance(begin, end, pool, speeds)
-            self.batches += segment.durations
             self.reports += segment.reports
-            segment.durations, segment.reports = [], []
+            segment.reports = []
             if not done.times.size:
                 continue
             for station in segment.stations:

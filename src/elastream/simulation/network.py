@@ -95,7 +95,6 @@ class QueueNetwork:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Items] = []
-        self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)

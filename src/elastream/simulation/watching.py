@@ -175,9 +175,6 @@ class Watch:
             Metric.THROUGHPUT: (network.committed - self.committed) / period,
         }
         self.committed = network.committed
-        if network.batches:
-            self.application[Metric.BATCH_DURATION] = float(np.mean(network.batches))
-            network.batches = []
         if network.latencies:
             middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from elastream.experiments.nstorm.rig import HOSTS, Rig
-from elastream.spark.jvm.session import StateStore
 from elastream.spark.placement.schemes import Cycles, Scheme
 
 __all__ = ["Churn", "churn", "schedule"]
@@ -25,7 +24,7 @@ AT_ONCE = 4
 """Most moves requested by one version of the plan."""
 LEAST = 3
 """Least number of hosts before one is ended: with one host left, its tasks could not move."""
-ROWS, VOCABULARY = 1000, 5000
+ROWS, VOCABULARY, SEED = 1000, 5000, 1
 CYCLES = Cycles(0.1, 0.05)
 PATIENCE = 240.0
 """Seconds without a batch after which the query counts as hung."""
@@ -62,27 +61,22 @@ def churn(
     events: int,
     *,
     hosts: int = HOSTS,
-    seed: int = 1,
-    state_store: StateStore = "memory",
-    limit: float = float("inf"),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run `events` events, or as many as begin within `limit` seconds. Raises EnvironmentProblem if the query fails."""
-    chance = random.Random(seed)
+    """Run `events` events. Raises EnvironmentProblem if the query fails."""
+    chance = random.Random(SEED)
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
         contextlib.closing(
-            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY, state_store=state_store),
+            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY),
         ) as rig,
     ):
         rig.begin(warm=0.0)
         run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
         asked: dict[Any, str] = {}
         size = 1
-        for number, kind in enumerate(schedule(events, seed)):
-            if time.monotonic() - began > limit:
-                break
+        for number, kind in enumerate(schedule(events, SEED)):
             count[kind] += 1
             if kind == "move":
                 rig.wait_for_hosts(2, PATIENCE)

@@ -27,7 +27,7 @@ from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
-from elastream.spark.jvm.session import StateStore, open_session, settings_for
+from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
@@ -65,10 +65,9 @@ class Rig:
         hosts: int = HOSTS,
         rows: int = ROWS,
         vocabulary: int = VOCABULARY,
-        state_store: StateStore = "memory",
     ) -> None:
         self._size = hosts
-        self._folder, self._rows, self._vocabulary, self._state_store = folder, rows, vocabulary, state_store
+        self._folder, self._rows, self._vocabulary = folder, rows, vocabulary
         self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
         self._leased = 0
@@ -115,7 +114,7 @@ class Rig:
             executor_memory=self._cluster.executor_memory_mb,
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
-            state_store=self._state_store,
+            state_store="memory",
             small=self._size > CORES,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
