@@ -98,25 +98,8 @@ class Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
 
 
-class EdgeKeys(Keys):
-    """An input of an operator, with the delivery of its records."""
-
-    operator: str
-    delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
-    durable: Literal["parquet", "kafka"] | None = None
-    choice: str | None = None
-
-    @field_validator("delivery", "durable", mode="before")
-    @classmethod
-    def _known(cls, value: object, info: Any) -> object:
-        known = {"delivery": ("duplicate", "round_robin"), "durable": ("parquet", "kafka")}[info.field_name]
-        if value not in known:
-            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
-        return value
-
-
 class FunctionKeys(Keys):
-    """A function of records, and its cost where that is known."""
+    """A function of records, of which one form may be given, and its cost if known."""
 
     map: str | None = None
     flat_map: str | None = None
@@ -126,6 +109,25 @@ class FunctionKeys(Keys):
     select: Columns | None = None
     cost: Duration | None = None
     selectivity: float | None = Field(None, ge=0)
+
+
+class EndpointKeys(Keys):
+    """What sources and sinks have in common: `simulated`; Kafka with its options; or `own`, a class of the user's."""
+
+    simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+
+
+class EdgeKeys(Keys):
+    """An input of an operator, with the delivery of its records."""
+
+    operator: str
+    delivery: Literal["duplicate", "round_robin"] = Delivery.DUPLICATE.value
+    durable: Literal["parquet", "kafka"] | None = None
+    choice: str | None = None
 
 
 class AlternateKeys(FunctionKeys):
@@ -139,18 +141,8 @@ class AlternateKeys(FunctionKeys):
         return self
 
 
-class EndpointKeys(Keys):
-    """What sources and sinks share: `simulated`; `own`, a class of the user's with its parameters; and Kafka."""
-
-    simulated: Literal[True] | None = None
-    own: dict[str, dict[str, Any]] | None = None
-    kafka: str | None = None
-    servers: str = "127.0.0.1:9092"
-    options: dict[str, str] = Field(default_factory=dict)
-
-
 class SourceKeys(EndpointKeys):
-    """What a source reads: one of text_files, files, records and kafka with its options, `simulated` and `own`."""
+    """What a source reads."""
 
     text_files: str | None = None
     files: str | None = None
@@ -171,7 +163,7 @@ class SourceKeys(EndpointKeys):
 
 
 class SinkKeys(EndpointKeys):
-    """What a sink writes: one of parquet, collect, kafka, `simulated` and `own`."""
+    """What a sink writes."""
 
     parquet: str | None = None
     collect: str | None = None

@@ -10,6 +10,7 @@
 Paths are relative to the document. Every error names file, line and field in one sentence.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,7 +29,7 @@ from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
-from elastream.services.serving import Listen, host_and_port, read_token
+from elastream.services.serving import Listen, read_token
 
 __all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
@@ -82,9 +83,9 @@ Positive = Annotated[Duration, Field(gt=0)]
 class RegionFactsKeys(Keys):
     """Keys of a region: price a second, latency, capacity in hosts."""
 
-    price: float = Field(0.0, ge=0, allow_inf_nan=False)
+    price: float = Field(0.0, ge=0)
     latency: Duration = 0.0
-    capacity: int | None = Field(None, ge=0)
+    capacity: float = Field(math.inf, ge=0, multiple_of=1)
 
 
 class ApplicationKeys(Keys):
@@ -98,7 +99,7 @@ class ArbiterKeys(Keys):
     """Keys of an arbiter."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    listen: Listen = "127.0.0.1:8471"
+    listen: Listen = ("127.0.0.1", 8471)
     token_file: str | None = None
     journal: str | None = None
     machines: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
@@ -112,9 +113,9 @@ class ArbiterKeys(Keys):
     settle: Annotated[Duration, Field(ge=0)] = 15.0
     absence: Positive = 180.0
     prefer: Names = Field(default_factory=list)
-    max_price: float | None = Field(None, ge=0)
-    max_latency: Duration | None = None
-    max_hosts: int | None = Field(None, ge=0)
+    max_price: float = Field(math.inf, ge=0)
+    max_latency: Duration = math.inf
+    max_hosts: float = Field(math.inf, ge=0, multiple_of=1)
     min_hosts: int = Field(0, ge=0)
     consolidate_below: float | None = Field(None, ge=0, le=1)
 
@@ -140,6 +141,10 @@ class ArbiterKeys(Keys):
         if self.regions and not self.host_types:
             raise ValueError("an arbiter of regions must know the host types that they have ('host_types')")
         return self
+
+
+RULES = {each.name for each in fields(ArbiterRules)} & ArbiterKeys.model_fields.keys() - {"prefer", "regions"}
+"""Keys of an arbiter that are its rules as they are written."""
 
 
 class HostsKeys(Keys):
@@ -192,15 +197,14 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)
-    folder = path.parent
     if keys.arbiter is not None:
-        return _arbiter(file, keys.arbiter, folder)
+        return _arbiter(file, keys.arbiter, path.parent)
     assert keys.region is not None
-    return _region(file, keys.region, folder)
+    return _region(file, keys.region, path.parent)
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own, rules = declared_types(file, ("arbiter", "host_types"), keys.host_types), _rules(keys)
+    own = declared_types(file, ("arbiter", "host_types"), keys.host_types)
     if keys.machines:
         known = {**HOST_TYPES, **own}
         for name in keys.machines:
@@ -216,32 +220,25 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
                     ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {known_regions})"
                 )
         kinds = tuple(own.values())
-        most = int(min(sum(each.capacity for each in rules.regions.values()), rules.max_hosts, MOST_HOSTS))
+        most = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, MOST_HOSTS))
     offer = Offer(keys.name, kinds, most, keys.latency)
     with file.at(("arbiter", "machines" if keys.machines else "regions")):
         local_of(offer)
-    host, port = host_and_port(keys.listen)
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
         {f"m{number}": kind for number, kind in enumerate(names, start=1)},
         tuple(keys.regions),
-        rules,
-        {name: Standing(each.priority, each.minimum) for name, each in keys.applications.items()},
-        host,
-        port,
+        ArbiterRules(
+            **{rule: value for rule, value in keys if rule in RULES},
+            prefer=tuple(keys.prefer),
+            regions={name: RegionFacts(**dict(each)) for name, each in keys.regions.items()},
+        ),
+        {name: Standing(**dict(each)) for name, each in keys.applications.items()},
+        *keys.listen,
         folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
         _token(file, "arbiter", keys.token_file, folder),
-    )
-
-
-def _rules(keys: ArbiterKeys) -> ArbiterRules:
-    named = {each.name for each in fields(ArbiterRules)} - {"prefer", "regions"}
-    return ArbiterRules(
-        **keys.model_dump(include=named, exclude_none=True),
-        prefer=tuple(keys.prefer),
-        regions={name: RegionFacts(**each.model_dump(exclude_none=True)) for name, each in keys.regions.items()},
     )
 
 
