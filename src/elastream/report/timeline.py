@@ -114,13 +114,11 @@ def timeline(recording: Recording) -> Json:
 
 def _panels(recording: Recording) -> Iterable[Panel]:
     blue, orange, green, _, red, *_ = PALETTE
-    offered = recording.application(Metric.ARRIVAL_RATE)
-    if not _any_known(offered):
-        offered = _sum(recording, _sources(recording), Metric.ARRIVAL_RATE)
+    offered = _whole(recording, Metric.ARRIVAL_RATE)
     processed = recording.application(Metric.THROUGHPUT)
     load = (Curve("offered", offered, orange, unit="/s"), Curve("processed", processed, blue, unit="/s"))
     yield Panel("Load, records/s", load)
-    yield Panel("Backlog, records", (Curve("waiting", _backlog(recording), red, fill="tozeroy"),))
+    yield Panel("Backlog, records", (Curve("waiting", _whole(recording, Metric.BACKLOG), red, fill="tozeroy"),))
     target = recording.header.target_latency
     latency = (
         Curve("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
@@ -142,18 +140,12 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
 
 
-def _sources(recording: Recording) -> list[str]:
-    return [operator["name"] for operator in recording.header.operators if operator["kind"] == "source"]
-
-
-def _backlog(recording: Recording) -> Floats:
-    whole = recording.application(Metric.BACKLOG)
-    return whole if _any_known(whole) else _sum(recording, _sources(recording), Metric.BACKLOG)
-
-
-def _sum(recording: Recording, operators: Sequence[str], metric: Metric) -> Floats:
-    """Sum over several operators; NaN where one of them is unknown."""
-    return sum((recording.operator(name, metric) for name in operators), start=0 * recording.times)
+def _whole(recording: Recording, metric: Metric) -> Floats:
+    """`metric` of the dataflow, else the sum over its sources."""
+    whole = recording.application(metric)
+    if _any_known(whole):
+        return whole
+    return sum((recording.operator(name, metric) for name in recording.sources), start=0 * recording.times)
 
 
 def _any_known(values: Floats) -> bool:
