@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from elastream.api.options import RunOptions, current_options
+from elastream.api.options import current_options
 from elastream.clouds.provider import Cloud
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -117,7 +117,26 @@ def run(
             settings=settings,
         )
         try:
-            ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
+            seconds = duration(period)
+            loop = Loop(
+                plant,
+                policy,
+                monitor=duration(monitor),
+                period=seconds,
+                observers=watching,
+                journal=Journal(directory.journal),
+                observe_only=options.observe_only,
+                limit=options.limit,
+                facts=plant.facts,
+                header=describe_run(
+                    plant.context,
+                    policy=policy.name,
+                    plant="spark",
+                    environment={**_environment(plant, directory), "period": seconds, **about},
+                ),
+            )
+            stop.then(loop.stop, plant.clock.wake)
+            ending = loop.run()
         finally:
             plant.close()
         taken = plant.queries.taken()
@@ -126,41 +145,15 @@ def run(
     return RunResult(ending, directory.root, taken)
 
 
-def _drive(
-    plant: SparkPlant[CompiledQueries],
-    policy: Policy,
-    directory: RunDirectory,
-    about: Mapping[str, Any],
-    observers: Sequence[Observer],
-    options: RunOptions,
-    monitor: float,
-    period: float,
-    stop: "_Stop",
-) -> Ending:
-    environment = {
+def _environment(plant: SparkPlant[CompiledQueries], directory: RunDirectory) -> dict[str, Any]:
+    return {
         "machine": platform.platform(),
         "python": platform.python_version(),
         "spark": plant.spark.version,
         "hosts": plant.confinement,
         "directory": str(directory.root),
         "cores": os.cpu_count(),
-        "period": period,
-        **about,
     }
-    loop = Loop(
-        plant,
-        policy,
-        monitor=monitor,
-        period=period,
-        observers=observers,
-        journal=Journal(directory.journal),
-        observe_only=options.observe_only,
-        limit=options.limit,
-        facts=plant.facts,
-        header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
-    )
-    stop.then(loop.stop, plant.clock.wake)
-    return loop.run()
 
 
 @contextmanager

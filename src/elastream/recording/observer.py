@@ -97,16 +97,7 @@ def describe_run(
             }
             for o in graph.operators
         ),
-        edges=tuple(
-            {
-                "source": e.source,
-                "target": e.target,
-                "delivery": e.delivery.value,
-                "durable": e.durable,
-                "choice": e.choice,
-            }
-            for e in graph.edges
-        ),
+        edges=tuple(asdict(edge) for edge in graph.edges),
         stages=tuple(
             {"name": s.name, "segment": s.segment, "operators": list(s.operators), "keyed": s.keyed}
             for s in context.layout.stages
