@@ -168,26 +168,12 @@ def _first_problem(error: RequestValidationError) -> str:
 def _status(node: ArbiterNode) -> dict[str, Any]:
     """Holders of hosts, and money owed."""
     state = node.state
+    shown = ("kind", "region", "tenure", "owner", "why")
+    told = ("priority", "minimum", "critical", "refused")
     return {
-        "hosts": {
-            name: {
-                "kind": record.kind,
-                "region": record.region,
-                "tenure": record.tenure.value,
-                "owner": record.owner,
-                "why": record.why,
-            }
-            for name, record in state.hosts.items()
-        },
+        "hosts": {name: {field: getattr(record, field) for field in shown} for name, record in state.hosts.items()},
         "applications": {
-            name: {
-                "priority": member.priority,
-                "minimum": member.minimum,
-                "holds": len(member.hosts),
-                "asks": len(member.asks),
-                "critical": member.critical,
-                "refused": member.refused,
-            }
+            name: {"holds": len(member.hosts), "asks": len(member.asks)} | {field: getattr(member, field) for field in told}
             for name, member in state.applications.items()
         },
         "regions": {name: {"hosts": len(party.hosts), "heard": party.heard} for name, party in state.regions.items()},
