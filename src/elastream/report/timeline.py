@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from elastream.model.action import (
-    Action,
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -47,14 +48,12 @@ MARKED_LINES = 80
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One curve; `shape`, `dash` and `fill` take Plotly's values."""
+    """One curve; `shape` and `fill` take Plotly's values."""
 
     name: str
     values: Floats
     colour: str
     shape: str = "linear"
-    width: float = 1.6
-    dash: str = "solid"
     fill: str | None = None
     unit: str = ""
 
@@ -149,7 +148,7 @@ def _whole(recording: Recording, metric: Metric) -> Floats:
 
 
 def _any_known(values: Floats) -> bool:
-    return any(not math.isnan(value) for value in values)
+    return not np.isnan(values).all()
 
 
 def _x(time: float) -> int:
@@ -174,7 +173,7 @@ def _add_panel(
             "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in line.values.tolist()],
             "xaxis": "x",
             "yaxis": axis,
-            "line": {"color": line.colour, "width": line.width, "shape": line.shape, "dash": line.dash},
+            "line": {"color": line.colour, "width": 1.6, "shape": line.shape, "dash": "solid"},
             "hovertemplate": f"%{{y:,.4~g}}{line.unit}",
             **({"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}),
         }
@@ -186,7 +185,7 @@ def _add_panel(
         "rangemode": "tozero",
         "zeroline": False,
         "nticks": 5,
-        "tickformat": "~s" if max(max(_finite(line.values), default=0) for line in panel.lines) >= 10_000 else "",
+        "tickformat": "~s" if any((line.values >= 10_000).any() for line in panel.lines) else "",
         "fixedrange": True,
         **panel.options,
     }
@@ -262,10 +261,9 @@ LANES = {
 
 
 def _style(outcome: Outcome) -> tuple[str, str, str]:
-    action: Action = outcome.action
     if not outcome.succeeded:
         return REFUSED
-    match action:
+    match outcome.action:
         case LeaseHost():
             return LEASED
         case DrainHost() | ReleaseHost():
@@ -326,7 +324,3 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
         time = _x(mark.decision.time)
         line = {"type": "line", "xref": "x", "x0": time, "x1": time, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
         layout["shapes"].append({**line, "line": {"color": mark.colour, "width": 1, "dash": "dot"}, "opacity": 0.55})
-
-
-def _finite(values: Floats) -> list[float]:
-    return [value for value in values.tolist() if math.isfinite(value)]
