@@ -22,8 +22,7 @@ takes SHARE of a core. While something moves it waits for the ends of batches wi
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -38,7 +37,8 @@ from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.running import RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.query import Query
+from elastream.spark.queries.compiled import CompiledQueries
+from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.rounds import Rounds
 
 __all__ = ["STEP", "Mover"]
@@ -61,15 +61,6 @@ ENDING = 10.0
 log = logging.getLogger(__name__)
 
 
-class Running(Protocol):
-    """The queries whose partitions are moved."""
-
-    @property
-    def live(self) -> Sequence[Query]:
-        """Those that run."""
-        ...
-
-
 class Mover:
     """Moves the state partitions of `queries` between `hosts`, by way of `placing`; `start` it and `close` it."""
 
@@ -77,7 +68,7 @@ class Mover:
         self,
         spark: SparkSession,
         driver: DriverSide,
-        queries: Running,
+        queries: CompiledQueries | WatchedQueries,
         hosts: Hosts,
         placing: Placing,
         clock: Callable[[], float],

@@ -39,9 +39,9 @@ from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.mover import Mover
-from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.seam import Queries
+from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.hosts import HostWatch
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.task_frame import task_frame, weights
@@ -54,7 +54,7 @@ HISTORY = 600
 """Monitoring times in the history of an observation: ten minutes at one a second."""
 LEASING = {"LeaseHost", "ReleaseHost"}
 """Actions that need a provider of hosts."""
-Q = TypeVar("Q", bound=Queries)
+Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,8 @@ class Scope:
 class SparkPlant(Generic[Q]):
     """Queries on hosts. Made by `start_plant` or `attach`; close it.
 
-    end: what `close` does. links: how far apart hosts are, where that is measured.
+    end: what `close` does. links: how far apart hosts are, where that is measured. `queries.look` fetches what is new and
+    changes nothing; their other methods are arithmetic on it.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class SparkPlant(Generic[Q]):
         links: LinkWatch | None = None,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
-        self._with, self._driver, self.spark = instruments, instruments.driver, instruments.spark
-        self.queries, self.hosts, self._scope = queries, hosts, scope
-        self._clock, self.alarms, self._links, self._end = clock, alarms, links, end
-        self._placing = instruments.placing
-        self.mover = Mover(self.spark, self._driver, queries, hosts, self._placing, clock.now, alarms)
+        self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
+        self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.confinement
+        self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
+        self.placing = instruments.placing
+        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms)
         self._host_actions = HostActions(hosts, scope.types, scope.max_hosts, self.mover.empty)
         self._watch = HostWatch()
         self._history: list[Sample] = []
@@ -126,34 +127,9 @@ class SparkPlant(Generic[Q]):
         )
 
     @property
-    def clock(self) -> RunClock:
-        """Time of the run."""
-        return self._clock
-
-    @property
     def ledger(self) -> Sequence[Lease]:
         """Every lease of the run."""
         return tuple(self.hosts.leases.values())
-
-    @property
-    def placing(self) -> Placing:
-        """The state partitions, for tests and benchmarks."""
-        return self._placing
-
-    @property
-    def instruments(self) -> Instruments:
-        """What the queries are seen through, for experiments."""
-        return self._with
-
-    @property
-    def confinement(self) -> str:
-        """One sentence on how hosts are held to their type."""
-        return self._scope.confinement
-
-    @property
-    def session_gone(self) -> bool:
-        """Whether the session was stopped."""
-        return self._session_gone
 
     def describe(self, host: str) -> str:
         """A host as people know it."""
@@ -164,11 +140,11 @@ class SparkPlant(Generic[Q]):
         """Whether nothing is left to do, or the session was stopped; raises ElastreamError where a query has failed."""
         if self._session_gone:
             self.queries.lost()
-        return self._session_gone or self.queries.finished(self._clock.now())
+        return self._session_gone or self.queries.finished(self.clock.now())
 
     def observe(self) -> Observation:
         """Observe now; if observing is costly, return the last observation instead."""
-        now = self._clock.now()
+        now = self.clock.now()
         if self._last is not None and (now < self._not_before or self._session_gone):
             return self._seen_again(self._last, now)
         began = time.monotonic()
@@ -217,7 +193,7 @@ class SparkPlant(Generic[Q]):
     def stop_acting(self) -> None:
         """Apply, move and step nothing any more: the first thing in any end."""
         self._closing.set()
-        self._clock.wake()
+        self.clock.wake()
         self.mover.close()
         if self._links is not None:
             self._links.close()
@@ -225,7 +201,7 @@ class SparkPlant(Generic[Q]):
     def facts(self) -> Mapping[str, float | str]:
         """Figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
-        return {**self.queries.facts(), "moves": len(self._placing.landed), **({} if owed is None else {"owed": owed})}
+        return {**self.queries.facts(), "moves": len(self.placing.landed), **({} if owed is None else {"owed": owed})}
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -244,14 +220,14 @@ class SparkPlant(Generic[Q]):
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
-        if task not in self._placing.tasks:
+        if task not in self.placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self._placing.wanted() and self.mover.ran().get(task) == host:
-            self._placing.keep(task, host, action.why)
+        if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
+            self.placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
-        self._placing.want(task, host, action.why)
+        self.placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     # -- observation ---------------------------------------------------------------------------------------------------
@@ -274,7 +250,7 @@ class SparkPlant(Generic[Q]):
         leases = {name: lease for name, lease in self.hosts.leases.items() if lease.active}
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
-        traffic, host_of = self._with.traffic, self.hosts.host_of()
+        traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.link_rate)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)

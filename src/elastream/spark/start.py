@@ -35,7 +35,6 @@ from elastream.spark.plant import Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import led_by_edges, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.seam import Queries
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -54,7 +53,7 @@ CAUGHT_UP = 3
 """Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
 
 log = logging.getLogger(__name__)
-Q = TypeVar("Q", bound=Queries)
+Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
 def start_plant(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 __all__ = ["CgroupV1", "CgroupV2", "Cgroups", "find_cgroups", "kill", "mounted_cgroups", "quota"]
 
@@ -27,50 +27,13 @@ def quota(cores: float) -> int:
     return max(1000, round(cores * PERIOD))
 
 
-class Cgroups(Protocol):
-    """A parent in which a control group can be created for each host; groups are identified by name."""
-
-    @property
-    def version(self) -> int:
-        """Version of control groups, 1 or 2."""
-        ...
-
-    def create(self, name: str) -> None:
-        """Create the group, without a quota."""
-        ...
-
-    def join(self, name: str) -> None:
-        """Move the calling process, and all processes that it starts from now on, into the group."""
-        ...
-
-    def limit(self, name: str, cores: float | None) -> None:
-        """Limit the group to that much CPU time per wall time; None removes the quota."""
-        ...
-
-    def cpu_seconds(self, name: str) -> float:
-        """CPU time used by the group, ended processes included."""
-        ...
-
-    def members(self, name: str) -> set[int]:
-        """Ids of the processes in the group; empty if it does not exist."""
-        ...
-
-    def remove(self, name: str) -> bool:
-        """Remove the group; False if it still has processes."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CgroupV1:
     """Version 1: the controllers `cpu` (quota) and `cpuacct` (CPU time) are two trees, or one mounted twice."""
 
     cpu: Path
     cpuacct: Path
-
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
+    version: ClassVar[int] = 1
 
     def create(self, name: str) -> None:
         """Create the group in both trees, without a quota."""
@@ -107,11 +70,7 @@ class CgroupV2:
     """Version 2: one tree; `root` is a group that delegates the controller `cpu` to its children."""
 
     root: Path
-
-    @property
-    def version(self) -> int:
-        """2."""
-        return 2
+    version: ClassVar[int] = 2
 
     def create(self, name: str) -> None:
         """Create the group; a new one has no quota."""
@@ -138,6 +97,10 @@ class CgroupV2:
     def remove(self, name: str) -> bool:
         """Remove the group."""
         return _remove(self.root / name)
+
+
+Cgroups: TypeAlias = CgroupV1 | CgroupV2
+"""A parent in which a control group can be created for each host; groups are identified by name."""
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
