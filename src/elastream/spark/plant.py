@@ -42,9 +42,8 @@ from elastream.spark.mover import Mover
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
-from elastream.spark.telemetry.hosts import HostWatch
+from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
-from elastream.spark.telemetry.task_frame import task_frame, weights
 
 __all__ = ["Scope", "SparkPlant"]
 

@@ -24,9 +24,8 @@ from elastream.spark.clock import RunClock
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
-from elastream.spark.jvm.allocation import AllocationClient
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
@@ -106,13 +105,12 @@ def start_beside(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
-    name: str = "queries",
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts(name, cloud, directory, None, True, state_partitions, "memory", {}) as on:
+    with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments), target_latency)

@@ -1,4 +1,4 @@
-"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2.
+"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2, and finds its processes.
 
 `find_cgroups` tests which version this machine allows; without one it returns the reason, and hosts run without a quota.
 This module runs inside the supervisor and therefore imports little.
@@ -13,7 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-__all__ = ["CgroupV1", "CgroupV2", "Cgroups", "find_cgroups", "kill", "mounted_cgroups", "quota"]
+__all__ = [
+    "TAG",
+    "CgroupV1",
+    "CgroupV2",
+    "Cgroups",
+    "cpu_seconds",
+    "find_cgroups",
+    "kill",
+    "megabytes",
+    "mounted_cgroups",
+    "quota",
+    "tagged",
+]
 
 PERIOD = 100_000
 """Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
@@ -206,3 +218,40 @@ def kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+TAG = "ELASTREAM_HOST"
+"""Environment variable that every process of a host carries: `<run>/<host>`."""
+
+
+def tagged(run: str) -> dict[int, str]:
+    """Process id -> host of every living process whose environment carries `run`, wherever it hangs in the tree."""
+    found = {}
+    mark = f"{TAG}={run}/".encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:
+                for variable in environment.read().split(b"\0"):
+                    if variable.startswith(mark):
+                        found[int(entry.name)] = variable.removeprefix(mark).decode()
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of its children that it has waited for; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def megabytes(pid: int) -> float:
+    """Proportional set size of a process in megabytes; 0 where it is gone."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return 0.0

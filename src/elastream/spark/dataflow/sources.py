@@ -7,7 +7,7 @@ one. `corpus` stores the records; `planning.algorithms.governor` limits batch si
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from elastream.spark.dataflow.pacing import Pacing, shares
 from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, wanted_file
 from elastream.spark.worker.setup import freeze_imports
 
-__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
+__all__ = ["Offset", "ShapedReader", "ShapedSource", "check_source", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
@@ -151,12 +151,6 @@ def check_source(operator: Operator) -> None:
             pass  # what it reads is known when it is opened
         case _:
             raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
-
-
-def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:
-    """Records of `load` due at `now`, epoch seconds, that are not taken at `offset`; 0 before the load begins."""
-    started = float(offset["started"])
-    return max(0, load.count(now - started) - int(offset["n"])) if started else 0
 
 
 class ShapedSource(DataSource):

@@ -24,7 +24,6 @@ from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
-from elastream.spark.dataflow.failures import explain_failure
 from elastream.spark.dataflow.fusing import FusedRegion, Inlet, region, wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
@@ -39,6 +38,7 @@ from elastream.spark.worker.composition import (
 )
 from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.runner import explain_failure
 
 __all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 

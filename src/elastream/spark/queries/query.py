@@ -7,14 +7,13 @@ id, which outlives a restart from the same checkpoint; each run starts with noth
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
-from elastream.spark.jvm.state_partitions import StatePartitions
+from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, read_batch
@@ -45,13 +44,6 @@ class Instruments:
     task_loads: TaskLoads | None = None
     traffic: Traffic | None = None
     caught_up: int = 1
-
-
-class Run(NamedTuple):
-    """One run of a query, with the names that PySpark has for its ids."""
-
-    id: str
-    runId: str
 
 
 class Query:
