@@ -77,9 +77,9 @@ class LocalCluster:
     `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never
     spawned, raise CloudError.
 
-    executor_memory_mb: for `spark.executor.memory`, mebibytes: what the least of the host types has. `start` sets url, what a
-    session calls its master (`spark://127.0.x.1:PORT`); driver_address, at which hosts reach this machine; and confinement, a
-    sentence on how hosts are held to their cores and links, or why they are not.
+    executor_memory_mb: for `spark.executor.memory`, mebibytes: what the least host type has. `start` sets `url`, what
+    a session calls its master (`spark://127.0.x.1:PORT`); `driver_address`, at which hosts reach this machine; and
+    `confinement`, a sentence on how hosts are held to their cores and links, or why they are not.
     """
 
     url: str
