@@ -24,7 +24,7 @@ from elastream.model.graph import Kind, Operator
 from elastream.spark.dataflow.corpus import freeze
 from elastream.spark.dataflow.pacing import committed
 from elastream.spark.dataflow.sources import HOLD, LOAD, ShapedReader, check_source, open_source
-from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, wanted_file, write_wanted
+from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, write_wanted
 from elastream.workload import constant, ramp
 from waiting import wait_until
 
@@ -131,12 +131,12 @@ def test_a_composition_takes_effect_with_the_next_batch_and_not_before(tmp_path:
     planner, start = reader(tmp_path, constant("100/s", "3s"), partitions=3), begun(60)
     first = planner.latestOffset(start)
     assert (first["version"], first["code"], first["partitions"]) == (0, 0, 3)
-    write_wanted(wanted_file(tmp_path), version=4, code=11, partitions=8)
+    write_wanted(tmp_path, version=4, code=11, partitions=8)
     second = planner.latestOffset(first)
     assert (second["version"], second["code"], second["partitions"]) == (4, 11, 8)
     assert {row[COLUMN] for row in rows(planner, start, first)} == {0}
     last = planner.latestOffset(second)
-    write_wanted(wanted_file(tmp_path), version=5, code=12, partitions=8)
+    write_wanted(tmp_path, version=5, code=12, partitions=8)
     assert last["n"] == 300
     assert planner.latestOffset(last) == last
 
@@ -232,7 +232,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
                 nonlocal seen, version
                 if latest_batch(checkpoint) > seen:
                     seen, version = latest_batch(checkpoint), version + 1
-                    write_wanted(wanted_file(control), version, code=100 + version, partitions=1 + version % 3)
+                    write_wanted(control, version, code=100 + version, partitions=1 + version % 3)
                 return taken(checkpoint) >= share * target
 
             wait_for(query, on_the_way)

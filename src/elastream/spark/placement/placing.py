@@ -6,19 +6,27 @@ task is checked: if it is not on its planned host, because the plan changed or S
 `target` maps hosts to executors.
 """
 
+import logging
+import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from elastream.model.action import TaskId
-from elastream.model.alarms import Alarms
+from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.migration import Migration, MigrationState
 from elastream.spark.jvm.state_partitions import Location, StatePartitions
 from elastream.spark.placement.allocation import Allocation, AllocationStore, VolatilePlan
-from elastream.spark.placement.loading import Load, Loaders
 
 __all__ = ["Limits", "Placing", "Target"]
 
+log = logging.getLogger(__name__)
+
+LOADERS = 4
+"""Most concurrent jobs that load state ahead: each blocks its thread until all of its tasks have ended."""
 ATTEMPTS = 20
 """Most reports to Spark of a migration before it is abandoned; one or two are normal."""
 LOADS = 3
@@ -41,6 +49,15 @@ class Limits:
     lazy: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """State of an operator's partitions loaded by one job, each at its place. keep: batches still run at the old place."""
+
+    operator: str
+    keep: bool
+    places: dict[TaskId, Location]
+
+
 @dataclass
 class _UnderWay:
     """A migration with its target executor and the batch that will confirm it.
@@ -55,6 +72,37 @@ class _UnderWay:
     load: Load | None = None
     loaded: bool = False
     keep: bool = False
+
+
+class Loaders:
+    """Executes `load` for queued loads, in up to LOADERS threads. A thread that dies raises an alarm in `alarms`."""
+
+    def __init__(self, load: Callable[[Load], None], alarms: Alarms) -> None:
+        self._load, self._alarms = load, alarms
+        self._waiting: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._threads: list[AlarmedThread] = []
+
+    def put(self, load: Load) -> None:
+        """Queue a load; it starts when a thread is free."""
+        self._waiting.put(load)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) < LOADERS:
+            thread = AlarmedThread(self._alarms, f"load-state-{len(self._threads)}", self._work)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Start no further load. A running one is not awaited: without an executor it would never end."""
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (load := self._waiting.get()) is not None:
+            try:
+                self._load(load)
+            except (Py4JError, PySparkException, OSError):
+                # A query or session that ends meanwhile raises; the migration continues without the load.
+                log.warning("state of %r was not loaded ahead of its move", load.operator, exc_info=True)
 
 
 class Placing:

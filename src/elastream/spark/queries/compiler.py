@@ -33,7 +33,6 @@ from elastream.spark.worker.composition import (
     CompositionCodec,
     CompositionLog,
     latest_batch,
-    wanted_file,
     write_wanted,
 )
 from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
@@ -134,11 +133,9 @@ def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
         code = each.codec.encode(composition)
         for source, control in each.sources.items():
             width = composition.parallelism.get(source, 1)
-            write_wanted(wanted_file(control), composition.version, code, width)
+            write_wanted(control, composition.version, code, width)
         for edge, channel in each.edges.items():
-            write_wanted(
-                wanted_file(channel.control), composition.version, code, _edge_width(each.segment, edge, composition)
-            )
+            write_wanted(channel.control, composition.version, code, _edge_width(each.segment, edge, composition))
         if each.own_source or each.codec.size == 1:
             continue
         if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
@@ -227,11 +224,11 @@ class _Compiler:
         """Say which composition the first batch runs under, before there is a query."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
-            write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
+            write_wanted(self._control_of(source), version, code, self._width(source))
             (self._control_of(source) / HOLD).touch()
         for edge in self.edges:
             width = _edge_width(self.segment, edge, self.composition)
-            write_wanted(wanted_file(self._channel(edge).control), version, code, width)
+            write_wanted(self._channel(edge).control, version, code, width)
         if not self.own and self.codec.size > 1:
             _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
