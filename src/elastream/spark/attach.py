@@ -16,7 +16,6 @@ from elastream.clouds.provider import Cloud, ExistingSession, Provider, Terms
 from elastream.model.action import ReleaseHost
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
-from elastream.spark.clock import RunClock
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -25,7 +24,7 @@ from elastream.spark.jvm.gateway import java_context
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
-from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.traffic import Traffic

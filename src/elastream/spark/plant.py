@@ -34,7 +34,6 @@ from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
-from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
@@ -45,7 +44,7 @@ from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 
-__all__ = ["Scope", "SparkPlant"]
+__all__ = ["RunClock", "Scope", "SparkPlant"]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +74,27 @@ class Scope:
     look_share: float | None = None
     link_rate: float = float("nan")
     confinement: str = ""
+
+
+class RunClock:
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self.epoch = time.time()
+        self._wake = threading.Event()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._start
+
+    def sleep_until(self, time: float) -> None:
+        """Return at `time`, or at once when woken."""
+        self._wake.wait(max(0.0, time - self.now()))
+
+    def wake(self) -> None:
+        """End this and every later sleep: the run is over."""
+        self._wake.set()
 
 
 class SparkPlant(Generic[Q]):

@@ -20,7 +20,6 @@ from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.spark.clock import RunClock
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
@@ -30,7 +29,7 @@ from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
-from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import led_by_edges, start_queries
 from elastream.spark.queries.query import Instruments

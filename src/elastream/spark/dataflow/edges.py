@@ -22,9 +22,8 @@ from pyspark.sql.types import LongType, StructType
 
 from elastream.model.graph import Edge
 from elastream.spark.dataflow.pacing import RangeReader, shares
-from elastream.spark.worker.composition import COLUMN
+from elastream.spark.worker.composition import COLUMN, freeze_imports
 from elastream.spark.worker.records import conformed
-from elastream.spark.worker.setup import freeze_imports
 
 __all__ = ["Channel", "EdgeLog", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
 

@@ -29,8 +29,7 @@ from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
-from elastream.spark.worker.composition import COLUMN
-from elastream.spark.worker.setup import freeze_imports
+from elastream.spark.worker.composition import COLUMN, freeze_imports
 
 __all__ = ["ShapedReader", "ShapedSource", "check_source", "open_source"]
 

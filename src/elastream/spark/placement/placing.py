@@ -7,6 +7,7 @@ task is checked: if it is not on its planned host, because the plan changed or S
 """
 
 import logging
+import math
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -40,12 +41,11 @@ Target = Callable[[str], Location | None]
 class Limits:
     """Limits of concurrent migrations; None: unlimited.
 
-    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. in_all: to
-    all hosts. lazy: whether the new executor loads the state before the new location is reported, if no batch waits for it.
+    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. lazy: whether
+    the new executor loads the state before the new location is reported, if no batch waits for it.
     """
 
     per_host: int | None = 1
-    in_all: int | None = None
     lazy: bool = True
 
 
@@ -300,15 +300,13 @@ class Placing:
         waiting = [each for each in self._under_way.values() if each.place is None]
         # State is loaded ahead only if no batch waits for it: by an executor without tasks, or between batches. During a
         # batch, a load on a participating executor would delay the batch.
-        held = set(self._where.values())
+        held, most = set(self._where.values()), math.inf if self.limits.per_host is None else self.limits.per_host
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
         loads: dict[tuple[str, bool], Load] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
-            if _reached(sum(count.values()), self.limits.in_all):
-                break
             place = target(host)
-            if place is None or (host not in fresh and _reached(count.get(host, 0), self.limits.per_host)):
+            if place is None or (host not in fresh and count.get(host, 0) >= most):
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
@@ -373,7 +371,3 @@ class Placing:
             self.landed.append(ended)
         else:
             self.dropped.append(ended)
-
-
-def _reached(count: int, limit: int | None) -> bool:
-    return limit is not None and count >= limit

@@ -314,7 +314,7 @@ class _Compiler:
     def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
         assert stage is not None
         if len(flows) != 1:
-            others = [_name(flow.target) for flow in flows if flow.target is not operator]
+            others = [flow.name for flow in flows if flow.target is not operator]
             others += [flow.natives[0].name for flow in flows if flow.target is operator and flow.natives]
             raise DataflowError(
                 f"dataflow {self.graph.name!r}: one query would feed {' and '.join(map(repr, others))} besides the keyed "
@@ -335,7 +335,7 @@ class _Compiler:
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [_arrow(frame.drop(COLUMN).schema) for frame in frames]
+        arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else _together(frames)
@@ -370,12 +370,4 @@ def _together(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _schema_of(ddl: str) -> pa.Schema:
-    return _arrow(schema_from(ddl, "what an operator returns"))
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    return to_arrow_schema(schema)
-
-
-def _name(target: Operator | Edge) -> str:
-    return target.target if isinstance(target, Edge) else target.name
+    return to_arrow_schema(schema_from(ddl, "what an operator returns"))
