@@ -42,7 +42,8 @@ def count(application, url, folder):
     words.key_by("word").count().sink(parquet(out))
     result = run(
         flow,
-        policy=E2df(infrastructure="shared", period=4, infrastructure_period=8, initial=1),
+        # The worker's JVM takes part of a half-core host, and operators are measured without it: the threshold is low.
+        policy=E2df(infrastructure="shared", scale_out=0.3, period=4, infrastructure_period=8, initial=1),
         cloud=Pool(url, application, priority=PRIORITIES[application]),
         target_latency="5s",
         state_partitions=4,
@@ -146,7 +147,8 @@ def main(folder):
         print(application, results[application])
     for host, owner, why in sorted(recalled):
         print(f"{host} was recalled from {owner}: {why}")
-    history = {region: (folder / "hosts" / region / "history.log").read_text().splitlines() for region in REGIONS}
+    logs = {region: folder / "hosts" / region / "history.log" for region in REGIONS}
+    history = {region: log.read_text().splitlines() if log.exists() else [] for region, log in logs.items()}
     return {"held": seen, "recalled": recalled, "history": history, "results": results, "bill": bill}
 
 

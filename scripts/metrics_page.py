@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
-from elastream.model.promises import PlantKind, Promise, Rows
+from elastream.model.promises import PLANTS, Promise, Rows
 from elastream.services.metrics import EXPORTED, gauge_name
 
 INTRODUCTION = """\
@@ -16,17 +16,16 @@ measure is *unknown* there, never 0. Rates and fractions are means over the last
 This page is written from the table in `elastream.model.metrics` (`scripts/metrics_page.py`), and the conformance
 suite holds every plant to it: what is promised here is known while a dataflow runs, and nothing else is.
 """
-SHORT = dict(zip(PlantKind, ("S", "W", "A", "F"), strict=True))
 
 
 def page() -> Iterator[str]:
     """The lines of the page."""
     yield INTRODUCTION
-    yield "Plants: " + ", ".join(f"**{short}** {plant}" for plant, short in SHORT.items()) + ".\n"
+    yield "Plants: " + ", ".join(f"**{letter}** {plant}" for letter, plant in PLANTS.items()) + ".\n"
     yield f"| metric | unit | {' | '.join(Rows)} |"
     yield "| --- | --- |" + " --- |" * len(Rows)
     for metric in Metric:
-        plants = ("".join(SHORT[plant] for plant in PlantKind if (rows, plant) in metric.promises) for rows in Rows)
+        plants = ("".join(letter for letter, plant in PLANTS.items() if (rows, plant) in metric.promises) for rows in Rows)
         yield f"| [`{metric}`](#{metric}) | {metric.quantity.unit} | {' | '.join(plants)} |"
     for metric in Metric:
         yield f"\n## {metric}\n\n{metric.meaning} Unit: {metric.quantity.unit}.\n"

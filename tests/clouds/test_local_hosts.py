@@ -11,9 +11,9 @@ from elastream.clouds.local import hosts as module
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.provider import Measured, Phase, RunState
-from elastream.control.clock import FakeClock
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
+from fake_clock import FakeClock
 
 SMALL = HostType("small", cores=0.5, slots=1)
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from elastream.control.clock import FakeClock
 from elastream.model.action import (
     KINDS,
     Action,
@@ -29,6 +28,7 @@ from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cos
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
+from fake_clock import FakeClock
 
 SMALL = HostType("small", cores=1.0, price=1.0, billing=Billing(10.0), start=4.0, stop=2.0)
 BIG = HostType("big", cores=4.0, price=3.0, billing=Billing(10.0), start=4.0, stop=2.0)

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from elastream.control.journal import TRANSITIONS, ActionLifecycleError, ActionState, Journal
+from elastream.control.journal import TRANSITIONS, ActionState, Journal
 from elastream.model.action import KINDS, DrainHost, LeaseHost, MoveTask, SetParallelism, TaskId
+from elastream.model.cloud import LifecycleError
 from elastream.model.errors import EnvironmentProblem, InputError
 
 LEASE = LeaseHost("h2", "small", why="load")
@@ -72,9 +73,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
 
 def test_the_table_decides_where_an_action_may_go():
     entry = Journal().grant(LEASE, "threshold", 1.0)
-    with pytest.raises(
-        ActionLifecycleError, match=r"from granted to done at 2.0 s \(it was planned at 1.0 s, granted at 1"
-    ):
+    with pytest.raises(LifecycleError, match=r"from granted to done at 2.0 s \(it was planned at 1.0 s, granted at 1"):
         entry.to(ActionState.DONE, 2.0)
     assert set(TRANSITIONS) == set(ActionState)
 

@@ -3,7 +3,8 @@
 import pytest
 
 from elastream.model.action import TaskId
-from elastream.model.migration import TRANSITIONS, Migration, MigrationError, MigrationState
+from elastream.model.cloud import LifecycleError
+from elastream.model.migration import TRANSITIONS, Migration, MigrationState
 
 TASK = TaskId("count", 3)
 PATH = (MigrationState.WARMING, MigrationState.WARM, MigrationState.FLIPPED, MigrationState.LANDED)
@@ -20,7 +21,7 @@ def test_the_whole_way_is_remembered_with_its_times() -> None:
 
 
 def test_the_plan_never_flips_while_the_new_executor_loads() -> None:
-    with pytest.raises(MigrationError, match=r"count#3 to 'h2' cannot go from warming to flipped .*wanted at 1.0 s"):
+    with pytest.raises(LifecycleError, match=r"count#3 to 'h2' cannot go from warming to flipped .*wanted at 1.0 s"):
         Migration(TASK, "h2", 1.0).to(MigrationState.WARMING, 2.0).to(MigrationState.FLIPPED, 3.0)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
-from elastream.model.qos import erlang_c, instances_needed, offered_rates, waiting_time
+from elastream.model.qos import erlang_c, offered_rates, waiting_time
 
 
 def test_rates_follow_selectivities_and_dealing():
@@ -40,17 +40,6 @@ def test_two_servers_wait_as_the_textbook_says():
 
 def test_an_overloaded_queue_has_no_bound():
     assert waiting_time(2.0, 1.0, 2) == math.inf
-
-
-@given(st.floats(0.01, 50), st.floats(0.1, 4), st.floats(0.1, 1.0))
-def test_the_instances_needed_keep_utilisation_at_the_target(busy, cores, target):
-    count = instances_needed(busy, cores, target)
-    assert busy <= count * cores * target * (1 + 1e-6)
-    assert count == 1 or busy > (count - 1) * cores * target * (1 - 1e-6)
-
-
-def test_an_unknown_load_needs_one_instance():
-    assert instances_needed(math.nan, 1.0, 0.7) == 1
 
 
 @given(st.integers(1, 30), st.floats(0.0, 1.0, exclude_max=True))

@@ -49,6 +49,14 @@ def test_an_observation_tells_of_each_batch_once():
     assert all(0 <= batch.newest <= batch.oldest for batch in told)
 
 
+def test_two_observations_at_one_time_are_of_the_same_batches():
+    busy = plant()
+    busy.advance(5.0)
+    first = busy.observe()
+    assert first.batches
+    assert busy.observe().batches == first.batches
+
+
 @given(batches)
 def test_quantiles_of_latency_rise_and_stay_between_the_newest_and_the_oldest(given_batches):
     found = [latency_quantile(given_batches, q) for q in (0.0, 0.25, 0.5, 0.99, 1.0)]

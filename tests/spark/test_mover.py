@@ -9,7 +9,6 @@ import pytest
 
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.control.clock import FakeClock
 from elastream.model.action import Outcome, ReleaseHost, Status, TaskId
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
@@ -18,6 +17,7 @@ from elastream.spark.jvm.executors import Executors, Location
 from elastream.spark.mover import CALM, FAULTS, HOST_STEP, STEP, Mover
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
+from fake_clock import FakeClock
 
 FIRST, SECOND, THIRD = (TaskId("q/count", number) for number in range(3))
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,7 +57,7 @@ def experiment(
     wanted, plant = plant, plant or next(iter(PAGES[name]))
     if plant not in PAGES[name]:
         raise typer.BadParameter(f"{name} does not run on the plant {plant!r} (it runs on: {', '.join(PAGES[name])})")
-    run = PAGES[name][plant]()
+    run = resolve_name(f"elastream.experiments.{PAGES[name][plant]}")
     options = {"--plant": wanted, "--moves": moves, "--seconds": seconds}
     command = " ".join(
         (
@@ -94,62 +95,17 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     return found
 
 
-def _visp() -> "Callable[..., Findings]":
-    from elastream.experiments.visp.page import run_visp
-
-    return run_visp
-
-
-def _e2df() -> "Callable[..., Findings]":
-    from elastream.experiments.e2df.page import run_e2df
-
-    return run_e2df
-
-
-def _e2df_spark() -> "Callable[..., Findings]":
-    from elastream.experiments.e2df.on_spark_page import run_e2df_spark
-
-    return run_e2df_spark
-
-
-def _otd() -> "Callable[..., Findings]":
-    from elastream.experiments.otd.page import run_otd
-
-    return run_otd
-
-
-def _elastic_allocator() -> "Callable[..., Findings]":
-    from elastream.experiments.elastic_allocator.page import run_elastic_allocator
-
-    return run_elastic_allocator
-
-
-def _nstorm() -> "Callable[..., Findings]":
-    from elastream.experiments.nstorm.page import run_nstorm
-
-    return run_nstorm
-
-
-def _otd_spark() -> "Callable[..., Findings]":
-    from elastream.experiments.placing.page import run_otd_spark
-
-    return run_otd_spark
-
-
-def _elastic_allocator_spark() -> "Callable[..., Findings]":
-    from elastream.experiments.placing.page import run_elastic_allocator_spark
-
-    return run_elastic_allocator_spark
-
-
-PAGES: Mapping[str, Mapping[str, "Callable[[], Callable[..., Findings]]"]] = {
-    "visp": {"simulated": _visp},
-    "e2df": {"simulated": _e2df, "spark": _e2df_spark},
-    "otd": {"simulated": _otd, "spark": _otd_spark},
-    "elastic-allocator": {"simulated": _elastic_allocator, "spark": _elastic_allocator_spark},
-    "nstorm": {"spark": _nstorm},
+PAGES: Mapping[str, Mapping[str, str]] = {
+    "visp": {"simulated": "visp.page:run_visp"},
+    "e2df": {"simulated": "e2df.page:run_e2df", "spark": "e2df.on_spark_page:run_e2df_spark"},
+    "otd": {"simulated": "otd.page:run_otd", "spark": "placing.page:run_otd_spark"},
+    "elastic-allocator": {
+        "simulated": "elastic_allocator.page:run_elastic_allocator",
+        "spark": "placing.page:run_elastic_allocator_spark",
+    },
+    "nstorm": {"spark": "nstorm.page:run_nstorm"},
 }
-"""Experiment -> {plant: loader of its function}; imported when used."""
+"""Experiment -> {plant: its function, as module:name}; imported when used."""
 
 
 @contextmanager

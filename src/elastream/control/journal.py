@@ -4,23 +4,24 @@ A controller that died in the middle of an action cannot know whether it happene
 reads the journal, proposes again what was never concluded, and drops what no longer makes sense.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from elastream.model.action import Action, Status, describe, from_json, to_json
+from elastream.model.cloud import LifecycleError
 from elastream.model.errors import InputError
 from elastream.recording.lines import Lines
 
-__all__ = ["TRANSITIONS", "ActionLifecycleError", "ActionState", "Entry", "Journal"]
+__all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
 
 
 class ActionState(StrEnum):
     """States of an action."""
 
     PLANNED = "planned"
-    """A policy or a local proposer requested it."""
+    """A policy requested it."""
     GRANTED = "granted"
     """Arbitration accepted it."""
     REFUSED = "refused"
@@ -39,45 +40,33 @@ class ActionState(StrEnum):
     """Abandoned: replaced by another action, or obsolete after a restart."""
 
 
-TRANSITIONS: Mapping[ActionState, frozenset[ActionState]] = {
-    ActionState.PLANNED: frozenset(
-        {
-            ActionState.GRANTED,  # no rule refuses it
-            ActionState.REFUSED,  # a duplicate, a contradiction, out of bounds, backing off, or a dry run
-        }
-    ),
-    ActionState.GRANTED: frozenset(
-        {
-            ActionState.TRIED,  # its turn came
-        }
-    ),
-    ActionState.TRIED: frozenset(
-        {
-            ActionState.DONE,  # the plant did it at once
-            ActionState.ACCEPTED,  # the plant began it
-            ActionState.REFUSED,  # the plant refuses it in its current state
-            ActionState.FAILED,  # the plant could not do it
-            ActionState.INTERRUPTED,  # found without an outcome after a restart
-        }
-    ),
-    ActionState.ACCEPTED: frozenset(
-        {
-            ActionState.DONE,  # an observation shows it
-            ActionState.FAILED,  # its host died, or it did not show in time
-            ActionState.DROPPED,  # a later action about the same thing was granted
-            ActionState.INTERRUPTED,  # found under way after a restart
-        }
-    ),
-    ActionState.INTERRUPTED: frozenset(
-        {
-            ActionState.GRANTED,  # proposed again, and it still makes sense
-            ActionState.DROPPED,  # proposed again, and it does not
-        }
-    ),
-    ActionState.REFUSED: frozenset(),
-    ActionState.DONE: frozenset(),
-    ActionState.FAILED: frozenset(),
-    ActionState.DROPPED: frozenset(),
+TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
+    ActionState.PLANNED: {
+        ActionState.GRANTED,  # no rule refuses it
+        ActionState.REFUSED,  # a duplicate, a contradiction, out of bounds, backing off, or a dry run
+    },
+    ActionState.GRANTED: {ActionState.TRIED},  # its turn came
+    ActionState.TRIED: {
+        ActionState.DONE,  # the plant did it at once
+        ActionState.ACCEPTED,  # the plant began it
+        ActionState.REFUSED,  # the plant refuses it in its current state
+        ActionState.FAILED,  # the plant could not do it
+        ActionState.INTERRUPTED,  # found without an outcome after a restart
+    },
+    ActionState.ACCEPTED: {
+        ActionState.DONE,  # an observation shows it
+        ActionState.FAILED,  # its host died, or it did not show in time
+        ActionState.DROPPED,  # a later action about the same thing was granted
+        ActionState.INTERRUPTED,  # found under way after a restart
+    },
+    ActionState.INTERRUPTED: {
+        ActionState.GRANTED,  # proposed again, and it still makes sense
+        ActionState.DROPPED,  # proposed again, and it does not
+    },
+    ActionState.REFUSED: set(),
+    ActionState.DONE: set(),
+    ActionState.FAILED: set(),
+    ActionState.DROPPED: set(),
 }
 
 OUTCOMES: Mapping[Status, ActionState] = {
@@ -86,10 +75,6 @@ OUTCOMES: Mapping[Status, ActionState] = {
     Status.REFUSED: ActionState.REFUSED,
     Status.FAILED: ActionState.FAILED,
 }
-
-
-class ActionLifecycleError(RuntimeError):
-    """Raised for a transition that the table does not have, with the action's history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +92,10 @@ class Entry:
     history: tuple[tuple[float, ActionState], ...] = ()
 
     def to(self, state: ActionState, at: float, reason: str = "") -> "Entry":
-        """This entry after a step to `state`; raises ActionLifecycleError where `TRANSITIONS` has no such edge."""
+        """This entry after a step to `state`; raises LifecycleError where `TRANSITIONS` has no such edge."""
         if state not in TRANSITIONS[self.state]:
             story = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history) or "planned"
-            raise ActionLifecycleError(
+            raise LifecycleError(
                 f"'{describe(self.action)}' cannot go from {self.state} to {state} at {at:.1f} s (it was {story})"
             )
         return replace(self, state=state, reason=reason, history=(*self.history, (at, state)))

@@ -13,10 +13,18 @@ R = TypeVar("R")
 
 
 def run_all(
-    run: Callable[[C], R], cases: Sequence[C], workers: int, progress: Callable[[C, int, int], None]
+    run: Callable[[C], R],
+    cases: Sequence[C],
+    workers: int,
+    progress: Callable[[C, int, int], None],
+    warm: Callable[[C], object] = lambda _: None,
 ) -> tuple[list[R], float]:
-    """Run all `cases`; returns (results in order, total seconds). progress: called with (case, cases done, all cases)."""
+    """Run all `cases`; returns (results in order, total seconds). progress: called with (case, cases done, all cases).
+
+    warm: called with the first case beforehand, to load the compiled loops that forked workers then inherit.
+    """
     begun = time.monotonic()
+    warm(cases[0])
     found = []
     if workers == 1:
         for case in cases:

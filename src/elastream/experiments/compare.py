@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from elastream.experiments.findings import Check, Findings, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
@@ -318,31 +318,16 @@ def _figures(trial: Trial) -> dict[str, float | None]:
 
 def _plots(trial: Trial) -> tuple[Plot, Plot]:
     series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
-    minutes = (series[:, 0] / 60).tolist()
-
-    def values(column: int) -> list[float | None]:
-        return [None if math.isnan(value) else value for value in series[:, column].tolist()]
-
+    seconds, offered, hosts, instances, waiting, kept = series.T.tolist()
+    minutes = [time / 60 for time in seconds]
+    load = load_line("offered load", minutes, offered, steps=True)
     return (
-        Plot(
-            f"{trial.name} (simulated)",
-            "minutes",
-            "hosts, instances",
-            (
-                line("offered load", minutes, values(1), colour=5, axis=2, steps=True, fill=True, dash="dot"),
-                line("instances", minutes, values(3), colour=0, steps=True),
-                line("hosts", minutes, values(2), colour=1, steps=True),
-            ),
-            "records/s",
-        ),
+        hosts_plot(f"{trial.name} (simulated)", "minutes", minutes, load, "records/s", instances, hosts, "instances"),
         Plot(
             f"{trial.name}: waiting and in time (simulated)",
             "minutes",
             "records waiting",
-            (
-                line("waiting", minutes, values(4), colour=4),
-                line("in time", minutes, values(5), colour=2, axis=2),
-            ),
+            (line("waiting", minutes, waiting, colour=4), line("in time", minutes, kept, colour=2, axis=2)),
             "fraction in time",
         ),
     )

@@ -277,7 +277,7 @@ class Replayed:
                 line(
                     name,
                     (run.times + shift).tolist(),
-                    [_plain(value) for value in values(run).tolist()],
+                    values(run).tolist(),
                     colour=(5, 0, 1, 3, 4)[number % 5],
                     steps=steps,
                     fill=number == 0,

@@ -16,7 +16,7 @@ from typing import Any
 
 from elastream.experiments.page import Page, Table
 
-__all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment"]
+__all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment", "variation_table"]
 
 CHANCE = 0.05
 """Significance level of the sign test that decides whether a bar over several runs is held or missed."""
@@ -127,6 +127,16 @@ def check_table(checks: Sequence[Check], plant: str = "simulated") -> Table:
         ("bar", "value", "bound", "verdict", "source"),
         tuple((c.name, str(c.value), c.bound, c.verdict, c.source) for c in checks),
         tuple(c.holds for c in checks),
+    )
+
+
+def variation_table(varied: Mapping[str, Sequence[Check]]) -> Table:
+    """A table of the bars' values under each set of assumptions."""
+    return Table(
+        "The bars under other assumptions, simulated",
+        ("assumed", *(check.name for check in next(iter(varied.values())))),
+        tuple((name, *(str(check.value) for check in checks)) for name, checks in varied.items()),
+        tuple(not any(check.missed for check in checks) for checks in varied.values()),
     )
 
 

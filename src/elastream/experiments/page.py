@@ -5,14 +5,29 @@ Scripts and data are inlined. Callers choose the content.
 
 import html
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["Block", "Heading", "Page", "Plot", "Prose", "Table", "line", "write_page"]
+__all__ = [
+    "Block",
+    "Heading",
+    "Page",
+    "Plot",
+    "Prose",
+    "Table",
+    "comparison_table",
+    "hosts_plot",
+    "line",
+    "load_line",
+    "write_page",
+]
+
+V = TypeVar("V")
 
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")
 """Line colours, distinguishable on white and with common colour deficiencies."""
@@ -72,7 +87,7 @@ class Page:
 def line(
     name: str,
     x: Sequence[float],
-    y: Sequence[float | None],
+    y: Sequence[float],
     *,
     colour: int = 0,
     axis: int = 1,
@@ -80,17 +95,54 @@ def line(
     dash: str = "solid",
     fill: bool = False,
 ) -> dict[str, Any]:
-    """A curve as Plotly data. steps: hold each value until the next point."""
+    """A curve as Plotly data; NaN is a gap. steps: hold each value until the next point."""
     return {
         "type": "scatter",
         "mode": "lines",
         "name": name,
         "x": list(x),
-        "y": list(y),
+        "y": [None if math.isnan(value) else value for value in y],
         "yaxis": "y" if axis == 1 else "y2",
         "fill": "tozeroy" if fill else "none",
         "line": {"color": PALETTE[colour % len(PALETTE)], "width": 1.6, "dash": dash, "shape": "hv" if steps else "linear"},
     }
+
+
+def load_line(name: str, x: Sequence[float], y: Sequence[float], *, steps: bool = False) -> dict[str, Any]:
+    """The offered load as Plotly data: dotted and filled, over the right-hand axis."""
+    return line(name, x, y, colour=5, axis=2, steps=steps, fill=True, dash="dot")
+
+
+def hosts_plot(
+    caption: str,
+    x: str,
+    times: Sequence[float],
+    load: dict[str, Any],
+    unit: str,
+    instances: Sequence[float],
+    hosts: Sequence[float],
+    what: str = "replicas",
+) -> Plot:
+    """Instances (called `what`) and hosts over the offered load, in `unit`."""
+    lines = (load, line(what, times, instances, steps=True), line("hosts", times, hosts, colour=1, steps=True))
+    return Plot(caption, x, f"{what}, hosts", lines, unit)
+
+
+def comparison_table(
+    caption: str,
+    ours: Mapping[str, Mapping[str, V]],
+    paper: Mapping[str, Mapping[str, V]],
+    source: str,
+    text: Callable[[str, V], str],
+) -> Table:
+    """A column per key of `ours`; per metric a row of ours (simulated), followed by the paper's if it gives one."""
+    rows: list[tuple[str, ...]] = []
+    for metric in next(iter(ours.values())):
+        rows.append((f"{metric} (simulated)", *(text(metric, figures[metric]) for figures in ours.values())))
+        printed = [paper.get(column, {}).get(metric) for column in ours]
+        if any(value is not None for value in printed):
+            rows.append((f"   paper, {source}", *("-" if value is None else text(metric, value) for value in printed)))
+    return Table(caption, ("", *ours), tuple(rows))
 
 
 def write_page(page: Page, path: Path) -> Path:

@@ -5,7 +5,7 @@ only `Lease.to` sets a state.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -94,48 +94,38 @@ class HostState(StrEnum):
 
 ACTIVE = frozenset({HostState.REQUESTED, HostState.STARTING, HostState.RUNNING, HostState.DRAINING, HostState.RELEASING})
 
-TRANSITIONS: Mapping[HostState, frozenset[HostState]] = {
-    HostState.REQUESTED: frozenset(
-        {
-            HostState.STARTING,  # the provider accepted the request
-            HostState.RELEASED,  # the request was withdrawn before the provider accepted it
-            HostState.LOST,  # the provider refused, or the request timed out
-        }
-    ),
-    HostState.STARTING: frozenset(
-        {
-            HostState.RUNNING,  # its executor registered
-            HostState.RELEASING,  # no longer wanted
-            HostState.LOST,  # it failed, or did not come up in time
-        }
-    ),
-    HostState.RUNNING: frozenset(
-        {
-            HostState.DRAINING,  # a drain was granted
-            HostState.RELEASING,  # released while it held no task
-            HostState.LOST,  # it failed
-        }
-    ),
-    HostState.DRAINING: frozenset(
-        {
-            HostState.RUNNING,  # the drain was cancelled
-            HostState.RELEASING,  # it is empty, or its drain timed out
-            HostState.LOST,  # it failed
-        }
-    ),
-    HostState.RELEASING: frozenset(
-        {
-            HostState.RELEASED,  # the provider confirmed
-            HostState.LOST,  # it failed while shutting down; billing ends as well
-        }
-    ),
-    HostState.RELEASED: frozenset(),
-    HostState.LOST: frozenset(),
+TRANSITIONS: Mapping[HostState, Set[HostState]] = {
+    HostState.REQUESTED: {
+        HostState.STARTING,  # the provider accepted the request
+        HostState.RELEASED,  # the request was withdrawn before the provider accepted it
+        HostState.LOST,  # the provider refused, or the request timed out
+    },
+    HostState.STARTING: {
+        HostState.RUNNING,  # its executor registered
+        HostState.RELEASING,  # no longer wanted
+        HostState.LOST,  # it failed, or did not come up in time
+    },
+    HostState.RUNNING: {
+        HostState.DRAINING,  # a drain was granted
+        HostState.RELEASING,  # released while it held no task
+        HostState.LOST,  # it failed
+    },
+    HostState.DRAINING: {
+        HostState.RUNNING,  # the drain was cancelled
+        HostState.RELEASING,  # it is empty, or its drain timed out
+        HostState.LOST,  # it failed
+    },
+    HostState.RELEASING: {
+        HostState.RELEASED,  # the provider confirmed
+        HostState.LOST,  # it failed while shutting down; billing ends as well
+    },
+    HostState.RELEASED: set(),
+    HostState.LOST: set(),
 }
 
 
 class LifecycleError(RuntimeError):
-    """A transition that `TRANSITIONS` does not allow; the message holds the lease's history."""
+    """A transition that a table of transitions does not have; the message holds the history."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,68 +1,170 @@
 """The one table of metrics: what is observed, in which unit, of which rows, and which plant measures it how.
 
 How a value is written for people, what Prometheus exports, the reference page and the conformance suite all derive from
-it. A new metric is one member of `Metric` and the place that measures it.
+it. A new metric is an entry of the table, a member of `Metric`, and the place that measures it.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import TypeAlias
 
 from elastream.model.graph import Operator
-from elastream.model.promises import (
-    FED,
-    KEYED,
-    READING,
-    SOURCES,
-    TRANSFORMS,
-    WORKING,
-    Given,
-    PlantKind,
-    Promise,
-    Promises,
-    Quantity,
-    Rows,
-    promised_of,
-    when,
-)
+from elastream.model.promises import PlantKind, Promise, Promises, Quantity, Rows, read_table
 
 __all__ = ["FIGURES", "Metric", "Needs", "quantity_of"]
 
-_PARTITIONS = "state partitions placed there"
-_SUM = "sum over the sources"
-_COUNTED = "counted in the monitoring period"
 _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
+_METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = f"records taken by {_BATCHES}"
 _LAST_20 = "records of the last 20 batches over the time between them"
 _WINDOW = "mean over the last seven batches"
-_DUE = "commit of the batch less the moment at which the load made the record due"
-_TASK_TIME = "CPU time, with Python the time in its slot less waiting; median of the last seven batches"
-_SPREAD = "spread of the last seven batches"
-_CPU = "CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take"
-_LEASES = "leases in whole billing time units, or what a pool charges"
+_DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
 
-_DURATIONS = promised_of(
-    Rows.OPERATOR,
-    dataflow=(
-        when("from being due to the start of the batch", Given.LOAD, kinds=SOURCES),
-        when("busy time of a task in the batch", Given.PYTHON, kinds=TRANSFORMS),
-        when("from the end of the Python stage to the commit", Given.METERED, kinds=KEYED),
-        when("from being written to the durable edge to the commit", Given.DURABLE, kinds=FED),
-    ),
-    apart=Promise("records that passed in the monitoring period", WORKING),
-    fused=when("from being queued to the commit", Given.LEADS, kinds=READING),
-)
-_LATENCIES = promised_of(
-    Rows.APPLICATION,
-    dataflow=when(f"{_DUE}, {_BATCHES}", Given.LOAD),
-    apart="records that reached a sink in the monitoring period",
-    fused=f"{_DUE}, {_BATCHES}",
-)
+_TABLE = read_table(f"""
+arrival_rate rate | Records that became due at an operator, queued or not; of a source and of the application, the \
+offered load.
+  operator S source | the declared load now; without one, what batches took
+  operator S transform python | {_METER}
+  operator S keyed metered | what the operators before it emitted
+  operator S fed durable | records written to its durable edges
+  operator W source | {_LAST_20}
+  operator A reading | counted in the monitoring period
+  operator F source | counted in the monitoring period
+  operator F working first | what its query's batches took
+  application SAF | sum over the sources
+processed_rate rate | Records that an operator or a task finished.
+  operator S source | {_TAKEN}
+  operator S transform python | {_METER}
+  operator S keyed metered | what the operators before it emitted
+  operator W source | {_LAST_20}
+  operator A working | counted in the monitoring period
+  operator F reading first | {_TAKEN}
+  task SW | records read from shuffles, {_WINDOW}
+emitted_rate rate | Records that an operator emitted.
+  operator S source | {_TAKEN}
+  operator S working python | {_METER}
+  operator A reading | counted in the monitoring period
+  operator F reading first | {_TAKEN}
+backlog records | Records queued at an operator (VISP's o_queue). A fused operator has no queue of its own; its query's \
+source has.
+  operator S source load | due by the load and taken by no batch
+  operator SW source behind | as the source reports with its last batch
+  operator S fed durable | written to its durable edges and taken by no batch
+  operator A working | records in the queue now
+  operator F reading leads | records that wait for the next batch
+  application S loads | sum over sources and durable edges
+  task A queues | records in its queue now
+duration seconds | Time from a record being queued at the operator to having passed it, mean (VISP's o_d).
+  operator S source load | from being due to the start of the batch
+  operator S transform python | busy time of a task in the batch
+  operator S keyed metered | from the end of the Python stage to the commit
+  operator S fed durable | from being written to the durable edge to the commit
+  operator A working | records that passed in the monitoring period
+  operator F reading leads | from being queued to the commit
+duration_p50 seconds | Median of `duration`.
+  as duration
+duration_p99 seconds | 99th percentile of `duration`.
+  as duration
+service_time seconds | Core-seconds that an operator works on one record.
+  operator S transform python | {_METER}
+  operator S keyed | {_METER_AND_REST}
+  operator S source walked | the same
+  operator A working | counted in the monitoring period
+  operator F reading first | counted in the monitoring period
+utilisation fraction | Of an operator: busy core-seconds over what its instances had. Of a task: part of the time for \
+which it was busy.
+  operator S transform python | {_METER}, over all usable cores
+  operator S keyed | as for `busy_cores`, over all usable cores
+  operator S source walked | the same
+  operator A working | counted in the monitoring period
+  task SW | part of the time for which it kept a slot, {_WINDOW}
+  task A | counted in the monitoring period
+  task F | an equal part of its operator's `busy_cores`
+busy_cores cores | Core-seconds spent a second.
+  operator S transform python | {_METER}
+  operator S keyed | {_METER_AND_REST}
+  operator S source walked | the same
+  operator W keyed | sum over its tasks
+  operator W source | an equal part of what executors use and no stage with state is charged with
+  operator A working | counted in the monitoring period
+  operator F reading first | mean over the last 3 s
+  task SW | CPU time, with Python the time in its slot less waiting; median of the last seven batches
+  task A queues | counted in the monitoring period
+  task F | an equal part of its operator's
+busy_cores_error cores | Standard error of `busy_cores` where it is an estimate from samples: noise that no decision \
+should rest on.
+  task SW | spread of the last seven batches
+parallelism count | Instances of an operator, or tasks of its stage.
+  operator S | tasks of its stage: by the composition, of a keyed stage its state partitions
+  operator W keyed | state partitions
+  operator A working | instances now
+  operator F reading first | tasks now
+scalings count | Changes of an operator's parallelism so far, up and down (VISP's o_s).
+  operator S width | changes that were applied
+  operator A working | counted since the start
+  operator F reading first | counted since the start
+cpu fraction | Part of a host's cores that is in use (E2DF's U_n).
+  host SW up | CPU time of its processes, mean over 3 s; where that is unknown, part of its slots that tasks take
+  host A up | counted in the monitoring period
+  host F up | mean over the last 3 s
+memory megabytes | Memory in use on a host or by a task.
+  host SW measured | memory of its processes
+  host A | what its tasks declare
+  task A | what its operator declares
+speed speed | Speed of a host's cores relative to the standard core, as measured now.
+  host AF up | its type's, as it varies now
+tasks count | Tasks placed on a host (E2DF's A_n).
+  host SW | state partitions placed there
+  host A | instances placed there
+  host F | state partitions placed there
+bandwidth byte_rate | Of a host: what it exchanges with others, both directions. Of a link: what it can carry.
+  host SW shuffles | sum of `traffic` over its links
+  host AF sizes | emitted records by their size, between hosts
+  link S networks | what the host's network is limited to
+  link AF limited | as declared
+network_latency seconds | Time one way over a link.
+  link S networks | half of an ICMP echo's round trip between hosts
+  link AF | as declared for the regions of the two hosts
+traffic byte_rate | Bytes exchanged over a link, or read by a task from shuffles.
+  task SW | shuffle bytes read, {_WINDOW}
+  link SW shuffles | shuffle bytes between two hosts, {_WINDOW}
+latency_p50 seconds | Of the application: time from a record being due to its result being committed, median.
+  application S load | {_DUE}
+  application A | records that reached a sink in the monitoring period
+  application F | {_DUE}
+latency_p99 seconds | 99th percentile of the same.
+  as latency_p50
+  application W | upper bound, slowest query: time between batches and the longest of the last seven
+latency seconds | Mean of the same (E2DF's response time).
+  as latency_p50
+  application W | upper bound, slowest query: time between batches and their mean duration
+throughput rate | Of the application: records taken from its sources and committed.
+  application S | {_TAKEN}
+  application W | {_LAST_20}, sum over the queries
+  application A | counted in the monitoring period
+  application F | {_TAKEN}
+compliance fraction | Part of the records that passed within the service level.
+  operator A working level | counted in the monitoring period
+  operator F reading leads level | counted in the monitoring period
+  application S target load | latencies up to the target, {_BATCHES}
+  application A target | latencies up to the target
+  application A levels | sum over the operators
+  application F target | latencies up to the target, {_BATCHES}
+batch_duration seconds | Duration of a micro-batch.
+  application S | median of {_BATCHES}
+  application W | last batch of the slowest query
+  application F | median of {_BATCHES}
+cost money | Money paid for hosts since the start.
+  application SWAF | leases in whole billing time units, or what a pool charges
+""")
+"""Of each metric its name, kind of value and meaning (with the papers' symbols), then a promise a line: of which rows, by
+which plants (`PLANTS`), for which kinds of operator and under which conditions (`Given`), and how.
+"""
 
 
 class Metric(StrEnum):
-    """Every quantity that is observed: its name, kind of value, meaning (with the papers' symbols), who measures it how."""
+    """Every quantity that is observed."""
 
     __hash__ = str.__hash__  # that of Enum is a Python call, and metrics are the keys of every frame
 
@@ -70,12 +172,11 @@ class Metric(StrEnum):
     meaning: str
     promises: Promises
 
-    def __new__(cls, name: str, quantity: Quantity, meaning: str, *promises: Promises) -> "Metric":
-        """A row of the table."""
+    def __new__(cls, name: str) -> "Metric":
+        """The entry `name` of the table."""
         member = str.__new__(cls, name)
         member._value_ = name
-        member.quantity, member.meaning = quantity, meaning
-        member.promises = {key: found for each in promises for key, found in each.items()}
+        member.quantity, member.meaning, member.promises = _TABLE[name]
         return member
 
     def promised(self, rows: Rows, plant: PlantKind, operator: Operator | None = None) -> tuple[Promise, ...]:
@@ -83,289 +184,33 @@ class Metric(StrEnum):
         found = self.promises.get((rows, plant), ())
         return found if operator is None else tuple(each for each in found if operator.kind in each.kinds)
 
-    ARRIVAL_RATE = (
-        "arrival_rate",
-        Quantity.RATE,
-        "Records that became due at an operator, queued or not; of a source and of the application, the offered load.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                Promise("the declared load now; without one, what batches took", SOURCES),
-                when(_METER, Given.PYTHON, kinds=TRANSFORMS),
-                when("what the operators before it emitted", Given.METERED, kinds=KEYED),
-                when("records written to its durable edges", Given.DURABLE, kinds=FED),
-            ),
-            watched=Promise(_LAST_20, SOURCES),
-            apart=Promise(_COUNTED, READING),
-            fused=(Promise(_COUNTED, SOURCES), when("what its query's batches took", Given.FIRST, kinds=WORKING)),
-        ),
-        promised_of(Rows.APPLICATION, dataflow=_SUM, simulated=_SUM),
-    )
-    PROCESSED_RATE = (
-        "processed_rate",
-        Quantity.RATE,
-        "Records that an operator or a task finished.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                Promise(_TAKEN, SOURCES),
-                when(_METER, Given.PYTHON, kinds=TRANSFORMS),
-                when("what the operators before it emitted", Given.METERED, kinds=KEYED),
-            ),
-            watched=Promise(_LAST_20, SOURCES),
-            apart=Promise(_COUNTED, WORKING),
-            fused=when(_TAKEN, Given.FIRST, kinds=READING),
-        ),
-        promised_of(Rows.TASK, spark=f"records read from shuffles, {_WINDOW}"),
-    )
-    EMITTED_RATE = (
-        "emitted_rate",
-        Quantity.RATE,
-        "Records that an operator emitted.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(Promise(_TAKEN, SOURCES), when(_METER, Given.PYTHON, kinds=WORKING)),
-            apart=Promise(_COUNTED, READING),
-            fused=when(_TAKEN, Given.FIRST, kinds=READING),
-        ),
-    )
-    BACKLOG = (
-        "backlog",
-        Quantity.RECORDS,
-        "Records queued at an operator (VISP's o_queue). A fused operator has no queue of its own; its query's source has.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                when("due by the load and taken by no batch", Given.LOAD, kinds=SOURCES),
-                when("as the source reports with its last batch", Given.BEHIND, kinds=SOURCES),
-                when("written to its durable edges and taken by no batch", Given.DURABLE, kinds=FED),
-            ),
-            watched=when("as the source reports with its last batch", Given.BEHIND, kinds=SOURCES),
-            apart=Promise("records in the queue now", WORKING),
-            fused=when("records that wait for the next batch", Given.LEADS, kinds=READING),
-        ),
-        promised_of(Rows.APPLICATION, dataflow=when("sum over sources and durable edges", Given.LOADS)),
-        promised_of(Rows.TASK, apart=when("records in its queue now", Given.QUEUES)),
-    )
-    DURATION = (
-        "duration",
-        Quantity.SECONDS,
-        "Time from a record being queued at the operator to having passed it, mean (VISP's o_d).",
-        _DURATIONS,
-    )
-    DURATION_P50 = ("duration_p50", Quantity.SECONDS, "Median of `duration`.", _DURATIONS)
-    DURATION_P99 = ("duration_p99", Quantity.SECONDS, "99th percentile of `duration`.", _DURATIONS)
-    SERVICE_TIME = (
-        "service_time",
-        Quantity.SECONDS,
-        "Core-seconds that an operator works on one record.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                when(_METER, Given.PYTHON, kinds=TRANSFORMS),
-                Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.WALKED, kinds=SOURCES),
-            ),
-            apart=Promise(_COUNTED, WORKING),
-            fused=when(_COUNTED, Given.FIRST, kinds=READING),
-        ),
-    )
-    UTILISATION = (
-        "utilisation",
-        Quantity.FRACTION,
-        "Of an operator: busy core-seconds over what its instances had. Of a task: part of the time for which it was busy.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                when(f"{_METER}, over all usable cores", Given.PYTHON, kinds=TRANSFORMS),
-                Promise("as for `busy_cores`, over all usable cores", KEYED),
-                when("the same", Given.WALKED, kinds=SOURCES),
-            ),
-            apart=Promise(_COUNTED, WORKING),
-        ),
-        promised_of(
-            Rows.TASK,
-            spark=f"part of the time for which it kept a slot, {_WINDOW}",
-            apart=_COUNTED,
-            fused="an equal part of its operator's `busy_cores`",
-        ),
-    )
-    BUSY_CORES = (
-        "busy_cores",
-        Quantity.CORES,
-        "Core-seconds spent a second.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=(
-                when(_METER, Given.PYTHON, kinds=TRANSFORMS),
-                Promise("meter, and an equal part of what hosts use and no meter saw", KEYED),
-                when("the same", Given.WALKED, kinds=SOURCES),
-            ),
-            watched=(
-                Promise("sum over its tasks", KEYED),
-                Promise("an equal part of what executors use and no stage with state is charged with", SOURCES),
-            ),
-            apart=Promise(_COUNTED, WORKING),
-            fused=when("mean over the last 3 s", Given.FIRST, kinds=READING),
-        ),
-        promised_of(
-            Rows.TASK, spark=_TASK_TIME, apart=when(_COUNTED, Given.QUEUES), fused="an equal part of its operator's"
-        ),
-    )
-    BUSY_CORES_ERROR = (
-        "busy_cores_error",
-        Quantity.CORES,
-        "Standard error of `busy_cores` where it is an estimate from samples: noise that no decision should rest on.",
-        promised_of(Rows.TASK, spark=_SPREAD),
-    )
-    PARALLELISM = (
-        "parallelism",
-        Quantity.COUNT,
-        "Instances of an operator, or tasks of its stage.",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow="tasks of its stage: by the composition, of a keyed stage its state partitions",
-            watched=Promise("state partitions", KEYED),
-            apart=Promise("instances now", WORKING),
-            fused=when("tasks now", Given.FIRST, kinds=READING),
-        ),
-    )
-    SCALINGS = (
-        "scalings",
-        Quantity.COUNT,
-        "Changes of an operator's parallelism so far, up and down (VISP's o_s).",
-        promised_of(
-            Rows.OPERATOR,
-            dataflow=when("changes that were applied", Given.WIDTH),
-            apart=Promise("counted since the start", WORKING),
-            fused=when("counted since the start", Given.FIRST, kinds=READING),
-        ),
-    )
-    CPU = (
-        "cpu",
-        Quantity.FRACTION,
-        "Part of a host's cores that is in use (E2DF's U_n).",
-        promised_of(
-            Rows.HOST,
-            spark=when(_CPU, Given.UP),
-            apart=when(_COUNTED, Given.UP),
-            fused=when("mean over the last 3 s", Given.UP),
-        ),
-    )
-    MEMORY = (
-        "memory",
-        Quantity.MEGABYTES,
-        "Memory in use on a host or by a task.",
-        promised_of(Rows.HOST, spark=when("memory of its processes", Given.MEASURED), apart="what its tasks declare"),
-        promised_of(Rows.TASK, apart="what its operator declares"),
-    )
-    SPEED = (
-        "speed",
-        Quantity.SPEED,
-        "Speed of a host's cores relative to the standard core, as measured now.",
-        promised_of(Rows.HOST, simulated=when("its type's, as it varies now", Given.UP)),
-    )
-    TASKS = (
-        "tasks",
-        Quantity.COUNT,
-        "Tasks placed on a host (E2DF's A_n).",
-        promised_of(Rows.HOST, spark=_PARTITIONS, apart="instances placed there", fused=_PARTITIONS),
-    )
-    BANDWIDTH = (
-        "bandwidth",
-        Quantity.BYTE_RATE,
-        "Of a host: what it exchanges with others, both directions. Of a link: what it can carry.",
-        promised_of(
-            Rows.HOST,
-            spark=when("sum of `traffic` over its links", Given.SHUFFLES),
-            simulated=when("emitted records by their size, between hosts", Given.SIZES),
-        ),
-        promised_of(
-            Rows.LINK,
-            dataflow=when("what the host's network is limited to", Given.NETWORKS),
-            simulated=when("as declared", Given.LIMITED),
-        ),
-    )
-    NETWORK_LATENCY = (
-        "network_latency",
-        Quantity.SECONDS,
-        "Time one way over a link.",
-        promised_of(
-            Rows.LINK,
-            dataflow=when("half of an ICMP echo's round trip between hosts", Given.NETWORKS),
-            simulated="as declared for the regions of the two hosts",
-        ),
-    )
-    TRAFFIC = (
-        "traffic",
-        Quantity.BYTE_RATE,
-        "Bytes exchanged over a link, or read by a task from shuffles.",
-        promised_of(Rows.TASK, spark=f"shuffle bytes read, {_WINDOW}"),
-        promised_of(Rows.LINK, spark=when(f"shuffle bytes between two hosts, {_WINDOW}", Given.SHUFFLES)),
-    )
-    LATENCY_P50 = (
-        "latency_p50",
-        Quantity.SECONDS,
-        "Of the application: time from a record being due to its result being committed, median.",
-        _LATENCIES,
-    )
-    LATENCY_P99 = (
-        "latency_p99",
-        Quantity.SECONDS,
-        "99th percentile of the same.",
-        _LATENCIES,
-        promised_of(
-            Rows.APPLICATION, watched="upper bound, slowest query: time between batches and the longest of the last seven"
-        ),
-    )
-    LATENCY = (
-        "latency",
-        Quantity.SECONDS,
-        "Mean of the same (E2DF's response time).",
-        _LATENCIES,
-        promised_of(Rows.APPLICATION, watched="upper bound, slowest query: time between batches and their mean duration"),
-    )
-    THROUGHPUT = (
-        "throughput",
-        Quantity.RATE,
-        "Of the application: records taken from its sources and committed.",
-        promised_of(
-            Rows.APPLICATION, dataflow=_TAKEN, watched=f"{_LAST_20}, sum over the queries", apart=_COUNTED, fused=_TAKEN
-        ),
-    )
-    COMPLIANCE = (
-        "compliance",
-        Quantity.FRACTION,
-        "Part of the records that passed within the service level.",
-        promised_of(
-            Rows.OPERATOR,
-            apart=when(_COUNTED, Given.LEVEL, kinds=WORKING),
-            fused=when(_COUNTED, Given.LEADS, Given.LEVEL, kinds=READING),
-        ),
-        promised_of(
-            Rows.APPLICATION,
-            dataflow=when(f"latencies up to the target, {_BATCHES}", Given.TARGET, Given.LOAD),
-            apart=(when("latencies up to the target", Given.TARGET), when("sum over the operators", Given.LEVELS)),
-            fused=when(f"latencies up to the target, {_BATCHES}", Given.TARGET),
-        ),
-    )
-    BATCH_DURATION = (
-        "batch_duration",
-        Quantity.SECONDS,
-        "Duration of a micro-batch.",
-        promised_of(
-            Rows.APPLICATION,
-            dataflow=f"median of {_BATCHES}",
-            watched="last batch of the slowest query",
-            fused=f"median of {_BATCHES}",
-        ),
-    )
-    COST = (
-        "cost",
-        Quantity.MONEY,
-        "Money paid for hosts since the start.",
-        promised_of(Rows.APPLICATION, spark=_LEASES, simulated=_LEASES),
-    )
+    ARRIVAL_RATE = auto()
+    PROCESSED_RATE = auto()
+    EMITTED_RATE = auto()
+    BACKLOG = auto()
+    DURATION = auto()
+    DURATION_P50 = auto()
+    DURATION_P99 = auto()
+    SERVICE_TIME = auto()
+    UTILISATION = auto()
+    BUSY_CORES = auto()
+    BUSY_CORES_ERROR = auto()
+    PARALLELISM = auto()
+    SCALINGS = auto()
+    CPU = auto()
+    MEMORY = auto()
+    SPEED = auto()
+    TASKS = auto()
+    BANDWIDTH = auto()
+    NETWORK_LATENCY = auto()
+    TRAFFIC = auto()
+    LATENCY_P50 = auto()
+    LATENCY_P99 = auto()
+    LATENCY = auto()
+    THROUGHPUT = auto()
+    COMPLIANCE = auto()
+    BATCH_DURATION = auto()
+    COST = auto()
 
 
 Needs: TypeAlias = frozenset[tuple[Rows, Metric]]

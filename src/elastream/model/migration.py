@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from elastream.model.action import TaskId
+from elastream.model.cloud import LifecycleError
 
-__all__ = ["TRANSITIONS", "Migration", "MigrationError", "MigrationState"]
+__all__ = ["TRANSITIONS", "Migration", "MigrationState"]
 
 
 class MigrationState(StrEnum):
@@ -61,10 +62,6 @@ TRANSITIONS: Mapping[MigrationState, Mapping[MigrationState, str]] = {
 """State -> {next state: condition of the transition}."""
 
 
-class MigrationError(RuntimeError):
-    """A transition that `TRANSITIONS` does not allow; the message holds the migration's history."""
-
-
 @dataclass(frozen=True, slots=True)
 class Migration:
     """Migration of a task to `host`, requested at `since` (seconds on the caller's clock).
@@ -97,10 +94,10 @@ class Migration:
         return next((at for at, state in self.history if state is MigrationState.LANDED), None)
 
     def to(self, state: MigrationState, at: float) -> "Migration":
-        """The migration in `state` from time `at`. Raises MigrationError for a transition that `TRANSITIONS` lacks."""
+        """The migration in `state` from time `at`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
         if state not in TRANSITIONS[self.state]:
             past = ", ".join(f"{s} at {t:.1f} s" for t, s in self.history)
-            raise MigrationError(
+            raise LifecycleError(
                 f"the migration of {self.task} to {self.host!r} cannot go from {self.state} to {state} at {at:.1f} s "
                 f"(it was {past})"
             )

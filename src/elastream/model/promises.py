@@ -3,6 +3,7 @@
 The words of the table in `elastream.model.metrics`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TypeAlias
@@ -11,20 +12,14 @@ from elastream.model.graph import Form, Kind, Operator
 from elastream.model.stages import Layout
 
 __all__ = [
-    "FED",
-    "KEYED",
-    "READING",
-    "SOURCES",
-    "TRANSFORMS",
-    "WORKING",
+    "PLANTS",
     "Given",
     "PlantKind",
     "Promise",
     "Promises",
     "Quantity",
     "Rows",
-    "promised_of",
-    "when",
+    "read_table",
 ]
 
 
@@ -65,6 +60,10 @@ class PlantKind(StrEnum):
     WATCHED = "watched queries on Spark"
     APART = "simulated, operators apart"
     FUSED = "simulated, fused"
+
+
+PLANTS: Mapping[str, PlantKind] = dict(zip("SWAF", PlantKind, strict=True))
+"""Plants by their letters in tables."""
 
 
 class Given(StrEnum):
@@ -123,12 +122,13 @@ class Given(StrEnum):
         return None
 
 
-SOURCES = frozenset({Kind.SOURCE})
-TRANSFORMS = frozenset({Kind.TRANSFORM})
-KEYED = frozenset({Kind.KEYED})
-WORKING = TRANSFORMS | KEYED
-READING = SOURCES | WORKING
-FED = frozenset(Kind) - SOURCES
+KINDS: Mapping[str, frozenset[Kind]] = {
+    **{kind.value: frozenset({kind}) for kind in Kind},
+    "working": frozenset({Kind.TRANSFORM, Kind.KEYED}),
+    "reading": frozenset(Kind) - {Kind.SINK},
+    "fed": frozenset(Kind) - {Kind.SOURCE},
+}
+"""Sets of kinds of operator, as the table names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +140,24 @@ class Promise:
     given: tuple[Given, ...] = ()
 
 
-Cell: TypeAlias = str | Promise | tuple[Promise, ...]
 Promises: TypeAlias = dict[tuple[Rows, PlantKind], tuple[Promise, ...]]
 
 
-def promised_of(
-    rows: Rows,
-    dataflow: Cell = (),
-    watched: Cell = (),
-    apart: Cell = (),
-    fused: Cell = (),
-    *,
-    spark: Cell = (),
-    simulated: Cell = (),
-) -> Promises:
-    """What each plant promises of `rows`; `spark` and `simulated` are for both of theirs where nothing else is said."""
-    cells = zip(PlantKind, (dataflow or spark, watched or spark, apart or simulated, fused or simulated), strict=True)
-    promises = {(rows, plant): _promises(cell) for plant, cell in cells}
-    return {key: found for key, found in promises.items() if found}
-
-
-def _promises(cell: Cell) -> tuple[Promise, ...]:
-    if isinstance(cell, str):
-        return (Promise(cell),)
-    return (cell,) if isinstance(cell, Promise) else cell
-
-
-def when(how: str, *given: Given, kinds: frozenset[Kind] = frozenset(Kind)) -> Promise:
-    """A promise with conditions."""
-    return Promise(how, kinds, given)
+def read_table(text: str) -> dict[str, tuple[Quantity, str, Promises]]:
+    """Quantity, meaning and promises of each metric in the table of `elastream.model.metrics`, by name."""
+    found: dict[str, tuple[Quantity, str, Promises]] = {}
+    promises: Promises = {}
+    for line in text.strip().splitlines():
+        terms, _, said = line.partition(" | ")
+        first, second, *conditions = terms.split()
+        if not line.startswith(" "):
+            promises = {}
+            found[first] = (Quantity[second.upper()], said, promises)
+        elif first == "as":
+            promises |= found[second][2]
+        else:
+            kinds = KINDS[conditions.pop(0)] if conditions and conditions[0] in KINDS else frozenset(Kind)
+            promise = Promise(said, kinds, tuple(Given[each.upper()] for each in conditions))
+            for cell in ((Rows(first), PLANTS[letter]) for letter in second):
+                promises[cell] = (*promises.get(cell, ()), promise)
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from elastream.model.graph import Delivery, Graph
 from elastream.model.observation import Composition, Floats
 
-__all__ = ["erlang_c", "instances_needed", "offered_rates", "waiting_time"]
+__all__ = ["erlang_c", "offered_rates", "waiting_time"]
 
 
 def offered_rates(
@@ -37,13 +37,6 @@ def offered_rates(
         for edge in live:
             arriving[edge.target] += emitted / dealt if edge.delivery is Delivery.ROUND_ROBIN else emitted
     return arriving
-
-
-def instances_needed(busy_cores: float, cores_each: float, target_utilisation: float) -> int:
-    """Fewest instances, at least 1, that keep utilisation at or below `target_utilisation`; 1 for NaN."""
-    if not busy_cores > 0:
-        return 1
-    return max(1, int(np.ceil(busy_cores / (cores_each * target_utilisation) - 1e-9)))
 
 
 def erlang_c(servers: int, offered: float) -> float:

@@ -4,6 +4,7 @@ The Python API, the YAML reader and the command line share this parser, so that 
 """
 
 import re
+from collections.abc import Mapping
 
 from elastream.model.errors import ElastreamError
 
@@ -40,12 +41,7 @@ def duration(value: float | str) -> float:
 
     Raises ElastreamError for anything else, and for a negative duration.
     """
-    number, unit = (float(value), "s") if isinstance(value, int | float) else _split(value, "a duration such as '50ms'")
-    if unit not in _SECONDS and unit:
-        raise ElastreamError(f"{value!r} is not a duration: {unit!r} is not one of us, ms, s, min, h, d")
-    if number < 0:
-        raise ElastreamError(f"{value!r} is not a duration: it is negative")
-    return number * _SECONDS.get(unit, 1.0)
+    return _in(_SECONDS, value, "a duration", " such as '50ms'", "{!r} is not one of us, ms, s, min, h, d")
 
 
 def rate(value: float | str) -> float:
@@ -61,29 +57,31 @@ def rate(value: float | str) -> float:
         if factor not in _FACTORS or (unit and unit not in _SECONDS):
             raise ElastreamError(f"{value!r} is not a rate: write it per s, min or h, such as '550/s' or '40k/s'")
         number, per = number * _FACTORS[factor], _SECONDS[unit] if unit else 1.0
-    if number < 0:
-        raise ElastreamError(f"{value!r} is not a rate: it is negative")
-    return number / per
+    return _positive(value, number / per, "a rate")
 
 
 def memory(value: float | str) -> float:
     """Megabytes (10^6 bytes) of `value`: a number of megabytes, or text such as `"512 MB"`, `"7GB"`."""
-    number, unit = (float(value), "mb") if isinstance(value, int | float) else _split(value, "an amount of memory")
-    if unit not in _MEGABYTES and unit:
-        raise ElastreamError(f"{value!r} is not an amount of memory: {unit!r} is not one of kB, MB, GB, MiB, GiB")
-    if number < 0:
-        raise ElastreamError(f"{value!r} is not an amount of memory: it is negative")
-    return number * _MEGABYTES.get(unit, 1.0)
+    return _in(_MEGABYTES, value, "an amount of memory", "", "{!r} is not one of kB, MB, GB, MiB, GiB")
 
 
 def bytes_per_second(value: float | str) -> float:
     """Bytes per second of `value`: a number, or text such as `"100mbit"`, `"12 MB/s"`."""
-    number, unit = (float(value), "b/s") if isinstance(value, int | float) else _split(value, "a bandwidth")
-    if unit not in _BYTES_PER_SECOND and unit:
-        raise ElastreamError(f"{value!r} is not a bandwidth: write it as '100mbit' or '12 MB/s'")
+    return _in(_BYTES_PER_SECOND, value, "a bandwidth", "", "write it as '100mbit' or '12 MB/s'")
+
+
+def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:
+    """`value` in the base unit of `units`, which a number without a unit is in."""
+    number, unit = (float(value), "") if isinstance(value, int | float) else _split(value, what + example)
+    if unit not in units and unit:
+        raise ElastreamError(f"{value!r} is not {what}: {known.format(unit)}")
+    return _positive(value, number * units.get(unit, 1.0), what)
+
+
+def _positive(value: float | str, number: float, what: str) -> float:
     if number < 0:
-        raise ElastreamError(f"{value!r} is not a bandwidth: it is negative")
-    return number * _BYTES_PER_SECOND.get(unit, 1.0)
+        raise ElastreamError(f"{value!r} is not {what}: it is negative")
+    return number
 
 
 def format_duration(seconds: float) -> str:

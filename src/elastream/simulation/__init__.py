@@ -7,7 +7,6 @@
 from elastream.simulation.arrivals import Emissions, emissions
 from elastream.simulation.calibrate import Calibration, Constant, calibrate
 from elastream.simulation.plant import SimulatedPlant, make_plant
-from elastream.simulation.recorded import Recorded
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result
 from elastream.simulation.settings import (
@@ -31,7 +30,6 @@ __all__ = [
     "HostFailure",
     "Messaging",
     "NetworkLink",
-    "Recorded",
     "Result",
     "Service",
     "Settings",

@@ -80,7 +80,6 @@ class BatchWatch(Watch):
             self.application[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
             if (target := self.context.target_latency) is not None:
                 self.application[Metric.COMPLIANCE] = latency_share(batches, target)
-        self.applications[-1:] = [self.application]
 
     def _window(self, segment: str) -> list[MicroBatch]:
         """Batches committed in the last WINDOW seconds; if none, the newest batch."""

@@ -16,10 +16,11 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric, MicroBatch
 from elastream.model.stages import Layout
+from elastream.recording.recorder import Recording
 from elastream.simulation.arrivals import Emissions
+from elastream.simulation.circumstances import circumstances_of, state_at
 from elastream.simulation.lines import line_through
 from elastream.simulation.microbatch import COMING
-from elastream.simulation.recorded import Recorded, circumstances_of, state_at
 from elastream.simulation.settings import Settings
 
 __all__ = ["Calibration", "Constant", "calibrate"]
@@ -73,7 +74,7 @@ class Calibration:
 
 
 def calibrate(
-    recording: Recorded,
+    recording: Recording,
     layout: Layout,
     host_types: Sequence[HostType],
     settings: Settings | None = None,
@@ -174,7 +175,7 @@ class Part:
 
 
 def _batch_costs(
-    recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float], notes: Notes
+    recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float], notes: Notes
 ) -> Costs:
     """Fit durations and CPU use of `batches`. shares: fraction of a record's cost, by stage."""
     seen = circumstances_of(recording, layout, batches, shares)
@@ -226,7 +227,7 @@ def _batch_costs(
     return Costs(fixed, record, work, delivered, delay, load, tuple(ratios.tolist()), tuple(np.flatnonzero(peace).tolist()))
 
 
-def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
+def _cpu_costs(recording: Recording, since: float) -> tuple[float, float]:
     """(core-s per batch, core-s per record) that hosts used from `since` on while no host started; (0, 0) if unknown."""
     starts, ends, records = (
         np.array([getattr(batch, name) for batch in recording.batches]) for name in ("start", "end", "records")
@@ -251,7 +252,7 @@ def _cpu_costs(recording: Recorded, since: float) -> tuple[float, float]:
     return line_through(np.array(records_a_batch), np.array(cores_a_batch))
 
 
-def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
+def _boost(recording: Recording, settling: int) -> tuple[float, int]:
     """(median over hosts that joined a running load of peak cores used over cores leased; number of such hosts)."""
     peaks = []
     for lease in recording.hosts:
@@ -266,7 +267,7 @@ def _boost(recording: Recorded, settling: int) -> tuple[float, int]:
     return (float(np.median(peaks)) if peaks else 1.0), len(peaks)
 
 
-def _parts(recording: Recorded, layout: Layout, notes: Notes) -> dict[str, Part]:
+def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part]:
     """Parts of the operators by name; cost shares are proportional to PROCESSED_RATE times SERVICE_TIME."""
     widths = np.diff(recording.times, prepend=0.0)
 
@@ -289,7 +290,7 @@ def _parts(recording: Recorded, layout: Layout, notes: Notes) -> dict[str, Part]
     return {name: replace(part, share=spent[name] / whole if whole > 0 else 1 / len(parts)) for name, part in parts.items()}
 
 
-def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
+def _host_type(recording: Recording, kind: HostType, notes: Notes) -> HostType:
     """Set the type's start and stop times to recorded medians; leases cut off by the run's start or end are ignored."""
     first = min((batch.start for batch in recording.batches), default=0.0)
     leases = [lease for lease in recording.hosts if lease.type.name == kind.name]
@@ -311,7 +312,7 @@ def _host_type(recording: Recorded, kind: HostType, notes: Notes) -> HostType:
     return kind
 
 
-def _loads(recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], origin: float) -> dict[str, Emissions]:
+def _loads(recording: Recording, layout: Layout, batches: Sequence[MicroBatch], origin: float) -> dict[str, Emissions]:
     """Arrivals of each source, in seconds after `origin`.
 
     The due times of each batch's first and last record are recorded. Between them, after the last one, and where they are

@@ -18,7 +18,7 @@ from elastream.model.observation import Floats
 from elastream.model.qos import erlang_c, waiting_time
 from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
 from elastream.simulation.serving import sort_rows
-from elastream.simulation.settings import Service, Settings
+from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Items, Shape, Station
 
 __all__ = ["CohortStation"]
@@ -258,11 +258,8 @@ def _quantiles(shape: Shape) -> Floats:
 class CohortStation(Station):
     """An operator whose items are served in cohorts."""
 
-    def __init__(
-        self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int, settings: Settings
-    ) -> None:
-        super().__init__(operator, stream, service, inputs, limits, seed)
-        self.settings = settings
+    def __init__(self, operator: Operator, stream: int, settings: Settings, seed: int = 0, inputs: int = 1) -> None:
+        super().__init__(operator, stream, settings, seed, inputs)
         self.queue = np.zeros((0, 6))
         self.grain = 0.0
         self.comes = self.leaves = 0.0
@@ -282,17 +279,14 @@ class CohortStation(Station):
 
     @property
     def queued(self) -> float:
-        """Items waiting, including those of a join that wait for a partner."""
         return self._waits + (sum(flow.total for flow in self.waiting) if len(self.waiting) > 1 else 0.0)
 
     @property
     def in_service(self) -> float:
-        """Items being worked on."""
         return self._works
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
         return self._waits > 1e-6 or self._works > 1e-6 or any(self.inbox)
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:

@@ -54,9 +54,7 @@ class StageStation(Station):
     """A stage, whose instances are partitions; those of a keyed stage are placed on hosts but reserve no capacity."""
 
     def __init__(self, stage: Stage, stream: int, limit: float | None, settings: Settings, seed: int) -> None:
-        operator = Operator(stage.name, max_duration=limit, cores=1.0)
-        limits = np.array(settings.factors) * (math.inf if limit is None else limit)
-        super().__init__(operator, stream, settings.service(stage.name), 1, limits, seed)
+        super().__init__(Operator(stage.name, max_duration=limit, cores=1.0), stream, settings, seed)
         self.stage = stage
         self.due = math.nan
         self.served = False

@@ -116,17 +116,9 @@ class QueueNetwork:
         self.compose(Composition.default(self.graph))
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
-        limit = operator.max_duration if operator.max_duration is not None else math.inf
         inputs = len(self.graph.inputs[operator.name]) if operator.name in settings.joins else 1
-        limits = np.array(settings.factors) * limit
-        service = settings.service(operator.name)
-        station: Station
-        if operator.name in self.crowded:
-            station = CohortStation(operator, stream, service, inputs, limits, seed, settings)
-        else:
-            station = ItemStation(operator, stream, service, inputs, limits, seed)
-        station.messaging = settings.messaging.get(operator.name)
-        return station
+        kind = CohortStation if operator.name in self.crowded else ItemStation
+        return kind(operator, stream, settings, seed, inputs)
 
     def compose(self, composition: Composition) -> None:
         """Apply a composition from now on."""

@@ -13,10 +13,10 @@ import numpy as np
 from elastream.model.cloud import Lease
 from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Layout
+from elastream.recording.recorder import Recording
 from elastream.simulation.batch_watch import latency_quantile
 from elastream.simulation.calibrate import Calibration
 from elastream.simulation.plant import SimulatedPlant, make_plant
-from elastream.simulation.recorded import Recorded
 
 __all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
 
@@ -37,14 +37,13 @@ class Drift:
 
 
 def recorded_plant(
-    recording: Recorded,
+    recording: Recording,
     layout: Layout,
     calibration: Calibration,
     *,
     seed: int = 0,
     target_latency: float | None = None,
     max_hosts: int = 1_000_000,
-    min_hosts: int = 1,
 ) -> SimulatedPlant:
     """Build a plant with the recorded load and first hosts; its time 0 is `calibration.origin` of the recording.
 
@@ -62,13 +61,12 @@ def recorded_plant(
         hosts=max(1, len(there)),
         parallelism={name: int(of[0]) for name, of in widths.items() if of.size and of[0] >= 1},
         max_hosts=max_hosts,
-        min_hosts=min_hosts,
         target_latency=target_latency,
     )
 
 
 def replay(
-    recording: Recorded, plant: SimulatedPlant, origin: float, watch: Callable[[Observation], None] = lambda _: None
+    recording: Recording, plant: SimulatedPlant, origin: float, watch: Callable[[Observation], None] = lambda _: None
 ) -> None:
     """Apply the recorded actions to `plant` at their recorded times, up to the end of the recording.
 
@@ -86,7 +84,9 @@ def replay(
     plant.advance(recording.end - origin)
 
 
-def drift_of(measured: Recorded, simulated: Recorded, sources: Sequence[str], *, origin: float = 0.0) -> tuple[Drift, ...]:
+def drift_of(
+    measured: Recording, simulated: Recording, sources: Sequence[str], *, origin: float = 0.0
+) -> tuple[Drift, ...]:
     """Compare the figures of both runs, each computed from its recording in the same way.
 
     Latency: all records, from due to committed. Backlog: of `sources`, time-weighted mean from the first batch on. Host
@@ -95,14 +95,14 @@ def drift_of(measured: Recorded, simulated: Recorded, sources: Sequence[str], *,
     shift = {id(measured): origin, id(simulated): 0.0}
     begins = min((batch.start for batch in measured.batches), default=origin) - origin
 
-    def both(metric: str, unit: str, figure: Callable[[Recorded, float], float]) -> Drift:
+    def both(metric: str, unit: str, figure: Callable[[Recording, float], float]) -> Drift:
         return Drift(metric, unit, *(figure(run, shift[id(run)]) for run in (measured, simulated)))
 
-    def backlog(run: Recorded, zero: float) -> float:
+    def backlog(run: Recording, zero: float) -> float:
         queued = np.sum([np.nan_to_num(run.operator(name, Metric.BACKLOG)) for name in sources], axis=0)
         return _mean_over_time(run.times - zero, queued, begins)
 
-    def batch(run: Recorded, _: float) -> float:
+    def batch(run: Recording, _: float) -> float:
         return float(np.mean([b.seconds for b in run.batches if b.records > 0] or [math.nan]))
 
     return (

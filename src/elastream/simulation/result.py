@@ -67,10 +67,6 @@ class Result:
         """Fraction of items within `factor` times the service level of their operator; NaN where none is judged."""
         return 1 - self.late(factor) / self.judged if self.judged else math.nan
 
-    def total_cost(self, factor: float, penalty: float) -> float:
-        """Leases and a penalty for every item late at that factor (VISP: penalty 0.0001)."""
-        return self.cost + penalty * self.late(factor)
-
 
 def result_of(now: float, staffing: Staffing, watch: Watch) -> Result:
     """What a run has come to by `now`, whose instances `staffing` has placed and which `watch` has observed."""

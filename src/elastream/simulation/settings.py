@@ -264,11 +264,3 @@ class Settings:
         """These settings with the assumed constant `name` multiplied by `factor`."""
         value = getattr(self, name)
         return replace(self, **{name: type(value)(value * factor)})
-
-    def sources(self) -> Sequence[tuple[str, object, str, str]]:
-        """(name, value, unit, source) of every constant, for reports."""
-        return [
-            (each.name, getattr(self, each.name), each.metadata["unit"], each.metadata["source"])
-            for each in fields(self)
-            if each.metadata
-        ]

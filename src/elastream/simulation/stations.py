@@ -16,7 +16,7 @@ from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LOGNORMAL
 from elastream.simulation.serving import merged, work_off
-from elastream.simulation.settings import Distribution, Messaging, Service
+from elastream.simulation.settings import Distribution, Service, Settings
 
 __all__ = ["Counters", "Crew", "ItemStation", "Items", "Shape", "Station"]
 
@@ -181,23 +181,24 @@ class Station:
 
     single = False
 
-    def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
+    def __init__(self, operator: Operator, stream: int, settings: Settings, seed: int = 0, inputs: int = 1) -> None:
         self.operator = operator
         self.name = operator.name
         self.stream = stream
+        self.settings = settings
         self.seed = seed
-        self.service = service
-        self.shape = Shape.of(service)
-        self.messaging: Messaging | None = None
-        self.limits = limits
+        self.service = settings.service(operator.name)
+        self.shape = Shape.of(self.service)
+        self.messaging = settings.messaging.get(operator.name)
+        self.limits = np.array(settings.factors) * self.limit
         self.crew = Crew()
         self.work = 0.0
         self.selectivity = 1.0
         self.scalings = 0
         self.inbox: list[list[Items]] = [[] for _ in range(inputs)]
         self.waiting: list[Items] = [NOTHING] * inputs
-        self.period = Counters(np.zeros(limits.size))
-        self.total = Counters(np.zeros(limits.size))
+        self.period = Counters(np.zeros(self.limits.size))
+        self.total = Counters(np.zeros(self.limits.size))
         self.durations: list[Items] = []
 
     @property
@@ -315,8 +316,8 @@ class ItemStation(Station):
 
     single = True
 
-    def __init__(self, operator: Operator, stream: int, service: Service, inputs: int, limits: Floats, seed: int) -> None:
-        super().__init__(operator, stream, service, inputs, limits, seed)
+    def __init__(self, operator: Operator, stream: int, settings: Settings, seed: int = 0, inputs: int = 1) -> None:
+        super().__init__(operator, stream, settings, seed, inputs)
         self.queue = ItemQueue()
         self.leaving = NONE_LEAVING
         self.taken = 0
@@ -324,21 +325,17 @@ class ItemStation(Station):
 
     @property
     def queued(self) -> float:
-        """Items waiting, including those of a join that wait for a partner."""
         return float(len(self.queue) + sum(flow.times.size for flow in self.waiting))
 
     @property
     def in_service(self) -> float:
-        """Items being worked on."""
         return float(np.isfinite(self.crew.finish).sum() + self.leaving.shape[0])
 
     @property
     def unfinished(self) -> bool:
-        """Whether an item is queued, in service or in transit to here; a join's unmatched items do not count."""
         return bool(len(self.queue) or self.in_service or any(self.inbox))
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
-        """Remove instances. They finish their items in service; if they are lost, these return to the head of the queue."""
         crew = self.crew
         held = rows[np.isfinite(crew.finish[rows])]
         if lost:
@@ -352,7 +349,6 @@ class ItemStation(Station):
         crew.finish[rows] = math.inf
 
     def advance(self, begin: float, end: float, mean: Floats) -> Items:
-        """Serve in [begin, end); returns the emitted items. mean: mean service time on each instance, seconds."""
         came = self._arrived(end)
         at_once = not len(self.queue)
         if not at_once:

@@ -19,7 +19,7 @@ from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
 from elastream.simulation.network import QueueNetwork, Source, alternate_costs
 from elastream.simulation.pool import SimulatedHosts
-from elastream.simulation.settings import Service, Settings
+from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Items, Station
 
 __all__ = ["TaskNetwork", "TaskStation"]
@@ -38,11 +38,10 @@ class TaskStation(Station):
     loose: records of removed instances, to be divided among the others.
     """
 
-    def __init__(self, operator: Operator, stream: int, service: Service, limits: Floats, settings: Settings) -> None:
-        super().__init__(operator, stream, service, 1, limits, 0)
+    def __init__(self, operator: Operator, stream: int, settings: Settings) -> None:
+        super().__init__(operator, stream, settings)
         self.weights = np.atleast_2d(np.asarray(settings.shares.get(operator.name, (1.0,)), dtype=np.float64))
         self.factors = np.atleast_2d(np.asarray(settings.efforts.get(operator.name, (1.0,)), dtype=np.float64))
-        self.interval = settings.share_interval
         self.now = 0.0
         self.loose = 0.0
         self.loose_born = 0.0
@@ -65,7 +64,7 @@ class TaskStation(Station):
 
     def _now(self, table: Floats) -> Floats:
         """Entry for each instance, by its number, in the row of `table` that holds now; rows and entries repeat."""
-        row = table[int(self.now / self.interval + DUST) % len(table)]
+        row = table[int(self.now / self.settings.share_interval + DUST) % len(table)]
         return np.asarray(row[self.crew.index % row.size])
 
     @property
@@ -129,9 +128,7 @@ class TaskNetwork(QueueNetwork):
         self._placement: tuple[tuple[int, ...], Placement] | None = None
 
     def _station(self, operator: Operator, stream: int, settings: Settings, seed: int) -> Station:
-        limit = operator.max_duration if operator.max_duration is not None else math.inf
-        limits = np.array(settings.factors) * limit
-        return TaskStation(operator, stream, settings.service(operator.name), limits, settings)
+        return TaskStation(operator, stream, settings)
 
     def compose(self, composition: Composition) -> None:
         """Apply a composition from now on."""

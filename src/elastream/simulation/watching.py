@@ -74,8 +74,8 @@ class Watch:
         self.slow_since: dict[str, float] = {}
         self.adapted: list[float] = []
         self.streams: list[EdgeTraffic] | None = None
-        self.applications: list[Mapping[Metric, float]] = []
         self.series: list[tuple[float, ...]] = []
+        self._told = (-1.0, 0, 0)
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._placed: tuple[Any, ...] | None = None
@@ -193,7 +193,6 @@ class Watch:
             network.latencies = []
         if kept > 0 and self.context.target_latency is None:
             self.application[Metric.COMPLIANCE] = within / kept
-        self.applications.append(self.application)
         self.series.append(
             (
                 self.ticks * self.settings.monitor,
@@ -235,15 +234,17 @@ class Watch:
             images=self._image_sets(),
             history=tuple(self.samples)[:-1],
             next_host=self.pool.next_number,
-            batches=self._batches(),
+            batches=self._batches(now),
             exchange=exchange,
         )
 
-    def _batches(self) -> tuple[MicroBatch, ...]:
-        """Micro-batches committed since the last observation."""
-        fresh = tuple(self.network.reports)
-        self.network.reports.clear()
-        return fresh
+    def _batches(self, now: float) -> tuple[MicroBatch, ...]:
+        """Micro-batches committed since the last observation at an earlier time."""
+        observed, _, until = self._told
+        if now > observed:
+            self._told = (now, until, len(self.network.reports))
+        _, since, until = self._told
+        return tuple(self.network.reports[since:until])
 
     def _lease_frame(self) -> tuple[Mapping[str, Lease], tuple[str, ...]]:
         if self._leases[0] != self.pool.changes:

@@ -119,17 +119,7 @@ class Pattern:
 
     def count(self, time: float) -> int:
         """Records due by `time` (finite): the integral of `rate`, rounded down; non-decreasing in `time`."""
-        if time <= 0:
-            return 0
-        if time >= self.seconds:
-            return math.floor(self.period_total + NEARLY)
-        rounds, within = divmod(time, self.period)
-        at = min(bisect_right(self.ends, within), len(self.pieces) - 1)
-        piece = self.pieces[at]
-        start, before = (self.ends[at - 1], self.totals[at - 1]) if at else (0.0, 0.0)
-        so_far = before + _arrived(piece, max(0.0, within - start), max(0.0, self.ends[at] - within))
-        reached = rounds * self.period_total + min(max(so_far, before), self.totals[at])
-        return math.floor(min(reached, (rounds + 1) * self.period_total) + NEARLY)
+        return int(counts(self, time))
 
     def due(self, number: int) -> float:
         """When record `number` (from 0) is due: the smallest time with `count(time) > number`; inf if never."""
@@ -223,22 +213,12 @@ class Pattern:
         return np.array(self.ends), np.array(self.totals), rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
 
 
-def _arrived(piece: Section, since: float, left: float) -> float:
-    """Records in the first `since` seconds of `piece`, `left` seconds before its end.
-
-    Every float operation is monotone in time, so that the result never decreases; for a falling rate it is therefore the
-    total minus the records still to come.
-    """
-    if piece.first == piece.last:
-        return piece.total * (since / piece.seconds)
-    slope = (piece.last - piece.first) / piece.seconds
-    if slope > 0:
-        return since * (piece.first + slope * since / 2)
-    return piece.total - left * (piece.last - slope * left / 2)
-
-
 def counts(pattern: ArrivalPattern, edges: ArrayLike) -> Integers:
-    """`pattern.count` at every time in `edges` (seconds), same shape; vectorised for a `Pattern`."""
+    """`pattern.count` at every time in `edges` (seconds), same shape; vectorised for a `Pattern`.
+
+    Every float operation is monotone in time, so that a count never decreases; for a falling rate, records are therefore
+    the total minus those still to come.
+    """
     times = np.asarray(edges, dtype=np.float64)
     if not isinstance(pattern, Pattern):
         return np.array([pattern.count(float(time)) for time in times.ravel()], dtype=np.int64).reshape(times.shape)

@@ -24,7 +24,7 @@ from elastream.experiments.e2df.experiment import (
     utilisation_at_peak,
     word_count,
 )
-from elastream.experiments.e2df.page import E2dfVariation, outcome
+from elastream.experiments.e2df.page import outcome
 from elastream.experiments.page import render
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost
 from elastream.model.cloud import HostType
@@ -133,7 +133,7 @@ def test_bars_are_judged_by_their_figures(runs) -> None:
 
 
 def test_the_page_names_the_plant_and_keeps_the_papers_figures_in_rows_of_their_own(runs) -> None:
-    found = outcome([E2dfVariation("as assumed", tuple(runs))], 1.0)
+    found = outcome({"as assumed": tuple(runs)}, 1.0)
     assert found.environment["plant"] == "simulated"
     page = render(found.page)
     assert "mean latency (ms) (simulated)" in page
@@ -144,11 +144,11 @@ def test_the_page_names_the_plant_and_keeps_the_papers_figures_in_rows_of_their_
 
 def test_a_missed_bar_is_explained(runs) -> None:
     wide = replace(runs[2], replicas=14.0)
-    found = outcome([E2dfVariation("as assumed", (runs[0], runs[1], wide))], 1.0)
+    found = outcome({"as assumed": (runs[0], runs[1], wide)}, 1.0)
     assert not found.holds
     assert "larger than these thresholds ask for" in found.verdict
     none_missed = [runs[0], *(replace(r, replicas=6.0, hosts=11.0, latency=runs[0].latency) for r in runs[1:])]
-    assert outcome([E2dfVariation("as assumed", tuple(none_missed))], 1.0).verdict == ""
+    assert outcome({"as assumed": tuple(none_missed)}, 1.0).verdict == ""
 
 
 def test_under_the_loop_with_larger_hosts_and_a_lost_one_nothing_is_released_under_a_replica() -> None:

@@ -4,12 +4,12 @@ import pytest
 
 from conformance.fake_provider import FakeProvider
 from conformance.fake_session import FakeSession
-from elastream.control.clock import FakeClock
 from elastream.model.action import CancelDrain, DrainHost, LeaseHost, ReleaseHost, RenewHost, Status
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.executors import Executors
+from fake_clock import FakeClock
 
 SMALL = HostType("small", cores=1, region="edge")
 

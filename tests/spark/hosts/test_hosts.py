@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from conformance.fake_provider import SMALL, FakeProvider
 from conformance.fake_session import FakeSession
 from elastream.clouds.provider import RunState, Terms
-from elastream.control.clock import FakeClock
 from elastream.model.cloud import TRANSITIONS, HostState, HostType
 from elastream.model.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.executors import UNLIMITED, Executors
+from fake_clock import FakeClock
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.0, start=15.0)
 

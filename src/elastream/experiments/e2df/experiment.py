@@ -5,14 +5,12 @@ Lo Presti, 2018), section 5 and Figure 2. `E2dfAssumptions` holds values that th
 """
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from elastream.experiments.assumptions import assumed
-from elastream.experiments.cases import run_all
 from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostState, HostType, Lease
@@ -35,7 +33,6 @@ __all__ = [
     "heaviest",
     "make",
     "run_case",
-    "run_cases",
     "utilisation_at_peak",
     "word_count",
 ]
@@ -269,16 +266,6 @@ def _up_seconds(lease: Lease, now: float) -> float:
     ready = lease.ready_at()
     left = next((at for at, state in lease.history if state in (HostState.RELEASING, HostState.LOST)), now)
     return 0.0 if ready is None else left - ready
-
-
-def run_cases(
-    wanted: Sequence[E2dfCase], workers: int = 2, progress: Callable[[E2dfCase, int, int], None] = lambda *_: None
-) -> tuple[list[E2dfRun], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
-    begun = time.monotonic()
-    make(wanted[0]).advance(1.0)
-    runs, _ = run_all(run_case, wanted, workers, progress)
-    return runs, time.monotonic() - begun
 
 
 def bars(runs: Sequence[E2dfRun]) -> tuple[Check, ...]:

@@ -5,6 +5,7 @@ the simulated form.
 """
 
 import random
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,17 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
+from elastream.api.options import RunOptions, with_options
+from elastream.api.run import run
 from elastream.clouds.local.local import Local
 from elastream.experiments.e2df.experiment import HIGHEST, LOWEST, SCALE_IN, SCALE_OUT, SCENARIOS
 from elastream.experiments.findings import Check
-from elastream.experiments.on_spark import SparkRun, run_on_spark
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import parquet, text_files
+from elastream.model.errors import ElastreamError
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
 from elastream.planning.policies.e2df import E2df
 from elastream.planning.policies.static import Static
+from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import latest
 from elastream.workload import ramp
 
@@ -35,6 +39,8 @@ PEAK = 20_000.0
 RISE = 60.0
 APPLICATION_PERIOD, INFRASTRUCTURE_PERIOD = 5.0, 10.0
 TARGET_LATENCY = 6.0
+LIMIT = 600.0
+"""Seconds after which a run that has not finished is given up."""
 PARTITIONS = 2 * HOSTS
 """State partitions: two per host, so that a host can give some away."""
 FEWER, SEED = 0.3, 1
@@ -126,17 +132,23 @@ def sentences(count: int, seed: int = SEED) -> list[str]:
 
 def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
     """Run one scenario on a separate cluster. Raises ElastreamError if it does not finish."""
-    elastic = name == "both levels"
-    run = run_on_spark(
-        lambda folder: word_count(folder, rise),
-        policy_of(name),
-        Local(CONTAINER, max_hosts=HOSTS, min_hosts=FIRST_HOSTS if elastic else HOSTS),
-        check=counts_are_exact,
-        target_latency=TARGET_LATENCY,
-        state_partitions=PARTITIONS,
-        period=APPLICATION_PERIOD / 2,
-    )
-    return summed_up(name, run)
+    first = FIRST_HOSTS if name == "both levels" else HOSTS
+    with tempfile.TemporaryDirectory(prefix="experiment-") as made:
+        folder = Path(made)
+        with with_options(RunOptions(runs=folder / "runs", limit=LIMIT)):
+            result = run(
+                word_count(folder, rise),
+                policy=policy_of(name),
+                cloud=Local(CONTAINER, max_hosts=HOSTS, min_hosts=first),
+                target_latency=TARGET_LATENCY,
+                state_partitions=PARTITIONS,
+                period=APPLICATION_PERIOD / 2,
+            )
+        ending = result.ending
+        if ending.status != "finished":
+            raise ElastreamError(f"the scenario {name!r} {ending.status}: {ending.reason}")
+        exact = counts_are_exact(folder, {source: result.replay(source) for source in result.taken})
+        return summed_up(name, Recording.read(result.directory), exact)
 
 
 def word_count(folder: Path, rise: float = RISE) -> Dataflow:
@@ -157,9 +169,10 @@ def counts_are_exact(folder: Path, taken: Mapping[str, Iterator[str]]) -> bool:
     return dict(latest(folder / "out").itertuples(index=False)) == expected
 
 
-def summed_up(name: str, run: SparkRun) -> SparkScenario:
+def summed_up(name: str, recording: Recording, exact: bool) -> SparkScenario:
     """The figures of a run, over the time from its first observation to its last."""
-    recording = run.recording
+    assert recording.ending is not None
+    facts = recording.ending.facts
     times = recording.times
     width = np.diff(times, append=times[-1])
     placed = np.array([float(len(set(tasks.values()))) for tasks in recording.tasks("count")])
@@ -174,12 +187,12 @@ def summed_up(name: str, run: SparkRun) -> SparkScenario:
         _mean(replicas, width),
         _mean(hosts, width),
         _mean(cpu, width),
-        float(run.facts["records"]),
-        int(run.facts["query runs"]) - 1,
-        int(run.facts["moves"]),
-        run.exact,
+        float(facts["records"]),
+        int(facts["query runs"]) - 1,
+        int(facts["moves"]),
+        exact,
         float(times[-1] - times[0]),
-        run.confinement,
+        str(recording.header.environment["hosts"]),
         tuple(zip(*(column.tolist() for column in columns), strict=True)),
     )
 

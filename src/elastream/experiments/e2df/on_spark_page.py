@@ -3,7 +3,6 @@
 Tables never mix figures from Spark with simulated ones; the paper's have separate rows. `on_spark` measures the figures.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -11,7 +10,7 @@ from importlib.metadata import version
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line
 
 __all__ = ["outcome", "run_e2df_spark"]
 
@@ -98,31 +97,19 @@ def _page(runs: Mapping[str, SparkScenario], checks: tuple[Check, ...]) -> Page:
 
 def _plots(run: SparkScenario) -> tuple[Plot, Plot]:
     seconds, offered, latency, replicas, hosts, cpu = (list(column) for column in zip(*run.series, strict=True))
-    load = line("input rate", seconds, _known(offered), colour=5, axis=2, fill=True, dash="dot")
+    load, unit = load_line("input rate", seconds, offered), "sentences/s"
     return (
-        Plot(
-            f"{run.name}: replicas and hosts (Spark; compare Figure 2)",
-            "seconds",
-            "replicas, hosts",
-            (
-                load,
-                line("replicas", seconds, _known(replicas), colour=0, steps=True),
-                line("hosts", seconds, hosts, colour=1, steps=True),
-            ),
-            "sentences/s",
+        hosts_plot(
+            f"{run.name}: replicas and hosts (Spark; compare Figure 2)", "seconds", seconds, load, unit, replicas, hosts
         ),
         Plot(
             f"{run.name}: latency and use of hosts (Spark; compare Figure 2)",
             "seconds",
             "s, fraction of cores",
-            (load, line("latency", seconds, _known(latency), colour=4), line("CPU", seconds, _known(cpu), colour=2)),
-            "sentences/s",
+            (load, line("latency", seconds, latency, colour=4), line("CPU", seconds, cpu, colour=2)),
+            unit,
         ),
     )
-
-
-def _known(values: list[float]) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in values]
 
 
 def _text(value: float) -> str:

@@ -3,11 +3,11 @@
 Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from elastream.experiments.assumptions import assumption_table, values, variations
+from elastream.experiments.cases import run_all
 from elastream.experiments.e2df.experiment import (
     FEWER_REPLICAS,
     PAPER,
@@ -18,21 +18,28 @@ from elastream.experiments.e2df.experiment import (
     E2dfRun,
     bars,
     heaviest,
-    run_cases,
+    make,
+    run_case,
     utilisation_at_peak,
 )
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.page import (
+    Block,
+    Heading,
+    Page,
+    Plot,
+    Prose,
+    Table,
+    comparison_table,
+    hosts_plot,
+    line,
+    load_line,
+)
 
-__all__ = ["E2dfVariation", "comparison", "outcome", "provision_table", "run_e2df", "verdict"]
+__all__ = ["outcome", "provision_table", "run_e2df", "verdict"]
 
-
-@dataclass(frozen=True, slots=True)
-class E2dfVariation:
-    """The three scenarios under other assumptions, described by `name`."""
-
-    name: str
-    runs: tuple[E2dfRun, ...]
+Variations: TypeAlias = Mapping[str, Sequence[E2dfRun]]
+"""The runs of the three scenarios by what they assume."""
 
 
 def run_e2df(
@@ -53,22 +60,28 @@ def run_e2df(
     if sensitivity:
         sets += [(f"{name} x {factor:g}", varied) for (name, factor), varied in variations(given).items()]
     wanted = [E2dfCase(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
-    runs, seconds = run_cases(wanted, workers, lambda case, done, of: progress(case.scenario, done, of))
+    runs, seconds = run_all(
+        run_case,
+        wanted,
+        workers,
+        lambda case, done, of: progress(case.scenario, done, of),
+        warm=lambda case: make(case).advance(1.0),
+    )
     size = len(SCENARIOS)
-    varied = [E2dfVariation(name, tuple(runs[k * size : (k + 1) * size])) for k, (name, _) in enumerate(sets)]
+    varied = {name: runs[k * size : (k + 1) * size] for k, (name, _) in enumerate(sets)}
     return outcome(varied, seconds)
 
 
-def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
+def outcome(varied: Variations, seconds: float) -> Findings:
     """The findings of the runs; the bars apply to the first variation."""
-    runs = varied[0].runs
+    runs = next(iter(varied.values()))
     checks = bars(runs)
     return Findings(
         {
             "scenarios": {run.case.scenario: run.metrics for run in runs},
             "variations": {
-                each.name: {"bars": {c.name: c.value for c in bars(each.runs)}, "missed": _missed(bars(each.runs))}
-                for each in varied
+                name: {"bars": {c.name: c.value for c in bars(each)}, "missed": _missed(bars(each))}
+                for name, each in varied.items()
             },
             "assumptions": values(runs[0].case.assumptions),
             "seconds": round(seconds, 2),
@@ -76,31 +89,20 @@ def outcome(varied: Sequence[E2dfVariation], seconds: float) -> Findings:
         {name: dict(figures) for name, figures in PAPER.items()},
         checks,
         _page(varied, checks),
-        environment(plant="simulated", runs=sum(len(each.runs) for each in varied), seconds=round(seconds, 1)),
+        environment(plant="simulated", runs=sum(map(len, varied.values())), seconds=round(seconds, 1)),
         verdict(varied),
     )
 
 
-def comparison(runs: Sequence[E2dfRun]) -> Table:
-    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
-    rows: list[tuple[str, ...]] = []
-    for metric in runs[0].metrics:
-        rows.append((f"{metric} (simulated)", *(_text(run.metrics[metric]) for run in runs)))
-        printed = [PAPER[run.case.scenario].get(metric) for run in runs]
-        if any(printed):
-            rows.append(("   paper, section 5", *("-" if value is None else _text(value) for value in printed)))
-    return Table("Word Count, simulated, beside the paper's Figure 2", ("", *(r.case.scenario for r in runs)), tuple(rows))
-
-
-def provision_table(varied: Sequence[E2dfVariation]) -> Table:
+def provision_table(varied: Variations) -> Table:
     """The bars' values under each set of assumptions."""
     rows, good = [], []
-    for each in varied:
-        checks = bars(each.runs)
-        busiest = utilisation_at_peak("count", each.runs[0].case.assumptions)
-        rows.append((each.name, f"{busiest:.0%}", *(f"{check.value:.4g}" for check in checks)))
+    for name, runs in varied.items():
+        checks = bars(runs)
+        busiest = utilisation_at_peak("count", runs[0].case.assumptions)
+        rows.append((name, f"{busiest:.0%}", *(f"{check.value:.4g}" for check in checks)))
         good.append(not any(check.missed for check in checks))
-    names = (check.name for check in bars(varied[0].runs))
+    names = (check.name for check in checks)
     return Table(
         "What the bars hang on, simulated (count at peak: how used the static provision's counters are at 550 tuples/s)",
         ("assumed", "count at peak", *names),
@@ -109,14 +111,14 @@ def provision_table(varied: Sequence[E2dfVariation]) -> Table:
     )
 
 
-def verdict(varied: Sequence[E2dfVariation]) -> str:
+def verdict(varied: Variations) -> str:
     """Explanation of missed bars; empty if none is missed."""
-    given = varied[0].runs
+    given, *_ = varied.values()
     if not _missed(bars(given)):
         return ""
     static = sum(STATIC.values())
     named = static - STATIC["source"]
-    savings = sorted(1 - each.runs[-1].replicas / static for each in varied[:2])
+    savings = sorted(1 - runs[-1].replicas / static for runs in [*varied.values()][:2])
     low = utilisation_at_peak("count", given[0].case.assumptions)
     band = " and ".join(f"{value:.0%}" for value in savings)
     return (
@@ -133,8 +135,8 @@ def verdict(varied: Sequence[E2dfVariation]) -> str:
     )
 
 
-def _page(varied: Sequence[E2dfVariation], checks: Sequence[Check]) -> Page:
-    runs = varied[0].runs
+def _page(varied: Variations, checks: Sequence[Check]) -> Page:
+    runs = next(iter(varied.values()))
     blocks: list[Block] = [
         Prose(
             "A multi-level elasticity framework for distributed data stream processing (Nardelli, Russo Russo, Cardellini "
@@ -144,7 +146,13 @@ def _page(varied: Sequence[E2dfVariation], checks: Sequence[Check]) -> Page:
         ),
         Prose(f"{counted(checks)}. {verdict(varied)}"),
         check_table(checks),
-        comparison(runs),
+        comparison_table(
+            "Word Count, simulated, beside the paper's Figure 2",
+            {run.case.scenario: run.metrics for run in runs},
+            PAPER,
+            "section 5",
+            _text,
+        ),
         Heading("Over time"),
         *(plot for run in runs for plot in _plots(run)),
         Heading("What the bars hang on"),
@@ -156,26 +164,18 @@ def _page(varied: Sequence[E2dfVariation], checks: Sequence[Check]) -> Page:
 
 def _plots(run: E2dfRun) -> tuple[Plot, Plot]:
     minutes, offered, latency, replicas, hosts = (list(column) for column in zip(*run.series, strict=True))
-    known = [None if math.isnan(value) else value for value in latency]
-    load = line("input rate", minutes, offered, colour=5, axis=2, fill=True, dash="dot")
+    load = load_line("input rate", minutes, offered)
+    name, unit = run.case.scenario, "tuples/s"
     return (
-        Plot(
-            f"{run.case.scenario}: replicas and hosts (simulated; compare Figure 2)",
-            "minutes",
-            "replicas, hosts",
-            (
-                load,
-                line("replicas", minutes, replicas, colour=0, steps=True),
-                line("hosts", minutes, hosts, colour=1, steps=True),
-            ),
-            "tuples/s",
+        hosts_plot(
+            f"{name}: replicas and hosts (simulated; compare Figure 2)", "minutes", minutes, load, unit, replicas, hosts
         ),
         Plot(
-            f"{run.case.scenario}: latency (simulated; compare Figure 2)",
+            f"{name}: latency (simulated; compare Figure 2)",
             "minutes",
             "ms",
-            (load, line("latency", minutes, known, colour=4)),
-            "tuples/s",
+            (load, line("latency", minutes, latency, colour=4)),
+            unit,
         ),
     )
 
@@ -184,5 +184,5 @@ def _missed(checks: Sequence[Check]) -> list[str]:
     return [check.name for check in checks if check.missed]
 
 
-def _text(value: float) -> str:
+def _text(_: str, value: float) -> str:
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"

@@ -21,8 +21,8 @@ from elastream.experiments.elastic_allocator.experiment import (
     by_policy,
     run_case,
 )
-from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line, load_line
 from elastream.model.wording import amount, percent
 
 __all__ = ["outcome", "run_elastic_allocator", "verdict"]
@@ -81,7 +81,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
     tables = {str(rate): table for rate in RATES if (table := by_policy(main, rate))}
     day = by_policy(main, 0)
     varied = {
-        f"{name} x {factor:g}": {c.name: c.value for c in bars(mine)}
+        f"{name} x {factor:g}": bars(mine)
         for (name, factor), other in variations(given).items()
         if (mine := [run for run in runs if run.case.assumptions == other])
     }
@@ -92,7 +92,7 @@ def outcome(runs: Sequence[AllocatorRun], seconds: float) -> Findings:
             "World Cup 1998, busiest day": day,
             "greedy over exact": gaps,
             "exact proven": {str(run.case.rate): run.proven for run in main if not math.isnan(run.gap)},
-            "sensitivity": varied,
+            "sensitivity": {name: {c.name: c.value for c in checks} for name, checks in varied.items()},
             "assumptions": values(given),
             "refused": sum(run.refused for run in runs),
             "seconds": round(seconds, 2),
@@ -132,7 +132,7 @@ def _page(
     runs: Sequence[AllocatorRun],
     tables: Mapping[str, Mapping[str, Mapping[str, float]]],
     day: Mapping[str, Mapping[str, float]],
-    varied: Mapping[str, Mapping[str, float | str]],
+    varied: Mapping[str, Sequence[Check]],
     checks: Sequence[Check],
 ) -> Page:
     gaps = [run for run in runs if not math.isnan(run.gap)]
@@ -162,9 +162,7 @@ def _page(
             _day_plot(runs),
         ]
     if varied:
-        bars_of = tuple((name, *(str(values.get(c.name, "-")) for c in checks)) for name, values in varied.items())
-        header = ("assumed", *(c.name for c in checks))
-        blocks.append(Table("The bars under other assumptions, simulated", header, bars_of))
+        blocks.append(variation_table(varied))
     blocks.append(assumption_table(AllocatorAssumptions()))
     return Page("Elastic Allocator: tasks placed by what they need of cores and links (simulated)", tuple(blocks))
 
@@ -181,7 +179,7 @@ def _plot(tables: Mapping[str, Mapping[str, Mapping[str, float]]], name: str) ->
 def _day_plot(runs: Sequence[AllocatorRun]) -> Plot:
     mine = {run.case.policy: run for run in runs if run.case.rate == 0}
     offered = next(iter(mine.values())).series
-    load = line("offered", [r[0] for r in offered], [r[1] for r in offered], colour=5, axis=2, fill=True, dash="dot")
+    load = load_line("offered", [r[0] for r in offered], [r[1] for r in offered])
     lines = [
         line(policy, [r[0] for r in run.series], [r[4] for r in run.series], colour=number)
         for number, (policy, run) in enumerate(mine.items())

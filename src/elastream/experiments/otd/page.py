@@ -8,7 +8,7 @@ from typing import Any
 
 from elastream.experiments.assumptions import assumption_table, values, variations
 from elastream.experiments.cases import run_all
-from elastream.experiments.findings import Check, Findings, check_table, counted, environment
+from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
     FEWER_SEEDS,
@@ -25,7 +25,7 @@ from elastream.experiments.otd.experiment import (
     mean_of,
     run_case,
 )
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, line
 from elastream.model.wording import percent
 
 __all__ = ["outcome", "run_otd", "verdict"]
@@ -141,17 +141,6 @@ def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
     return text + (f" Missed: {'; '.join(missed)}." if missed else "")
 
 
-def comparison(main: Figures, application: str) -> Table:
-    """Per metric a row of ours (simulated), followed by the paper's if it gives one."""
-    rows: list[tuple[str, ...]] = []
-    for metric in main[application]["even"]:
-        rows.append((f"{metric} (simulated)", *(_text(metric, main[application][p][metric]) for p in POLICIES)))
-        printed = [PAPER[application].get(p, {}).get(metric) for p in POLICIES]
-        if any(value is not None for value in printed):
-            rows.append(("   paper, section 5.3", *("-" if v is None else _text(metric, v) for v in printed)))
-    return Table(f"{application}-intensive, {MAIN.name} workers, simulated", ("", *POLICIES), tuple(rows))
-
-
 def size_table(sizes: Mapping[str, Figures]) -> Table:
     """Figures 14 and 15, whose numbers the paper's text does not give."""
     rows = []
@@ -186,7 +175,16 @@ def _page(
         ),
         Prose(f"{counted(checks)}. {verdict(main, best, checks)}"),
         check_table(checks),
-        *(comparison(main, application) for application in APPLICATIONS),
+        *(
+            comparison_table(
+                f"{application}-intensive, {MAIN.name} workers, simulated",
+                main[application],
+                PAPER[application],
+                "section 5.3",
+                _text,
+            )
+            for application in APPLICATIONS
+        ),
         Heading("Over time"),
         *(plot for application in APPLICATIONS for plot in _plots(runs, application)),
     ]
@@ -201,14 +199,7 @@ def _page(
             size_table(sizes),
         ]
     if varied:
-        blocks.append(
-            Table(
-                "The bars under other assumptions, simulated",
-                ("assumed", *(check.name for check in checks)),
-                tuple((name, *(str(c.value) for c in bars(found))) for name, found in varied.items()),
-                tuple(not any(c.missed for c in bars(found)) for found in varied.values()),
-            )
-        )
+        blocks.append(variation_table({name: bars(found) for name, found in varied.items()}))
     blocks.append(assumption_table(OtdAssumptions()))
     return Page("OTD: tasks moved one by one to where they talk, and off hosts that are full (simulated)", tuple(blocks))
 

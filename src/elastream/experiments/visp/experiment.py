@@ -6,15 +6,13 @@ seeds each: 48 runs. The scenario is `manufacturing`, the paper's figures `paper
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastream.experiments.cases import run_all
 from elastream.experiments.findings import Check
 from elastream.experiments.simulated import simulated
 from elastream.experiments.visp.manufacturing import (
     BTU_PRICES,
-    MONITORING,
     PENALTY,
     PROVISIONING,
     RUN_SECONDS,
@@ -33,7 +31,7 @@ from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.simulation import SimulatedPlant, Travel, make_plant
 from elastream.simulation.result import released_early
 
-__all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "run_cases", "tabulate"]
+__all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "tabulate"]
 
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
@@ -192,14 +190,6 @@ def run_case(case: VispCase) -> VispRun:
 def rebilled(lease: Lease, type: HostType) -> Lease:
     """The lease with the billing of `type`."""
     return replace(lease, type=type)
-
-
-def run_cases(
-    wanted: Sequence[VispCase], workers: int = 2, progress: Callable[[VispCase, int, int], None] = lambda *_: None
-) -> tuple[list[VispRun], float]:
-    """Run all `wanted`, see `run_all`. Compiled loops are loaded first, so that forked workers inherit them."""
-    make(wanted[0]).advance(MONITORING)
-    return run_all(run_case, wanted, workers, progress)
 
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Statistic]]]

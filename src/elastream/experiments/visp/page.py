@@ -4,15 +4,16 @@ Simulated figures and the paper's never share a column. `experiment` computes th
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, scaled, variations
+from elastream.experiments.cases import run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, hosts_plot, load_line
 from elastream.experiments.visp.experiment import (
     BTUS,
     COLUMNS,
@@ -20,18 +21,18 @@ from elastream.experiments.visp.experiment import (
     SEEDS,
     Figures,
     Statistic,
-    VispCase,
     VispRun,
     bars,
     cases,
-    run_cases,
+    make,
+    run_case,
     tabulate,
 )
-from elastream.experiments.visp.manufacturing import BTU_PRICES, PROVISIONING, RUN_SECONDS, VispAssumptions
-from elastream.experiments.visp.paper import TABLES, Printed
+from elastream.experiments.visp.manufacturing import BTU_PRICES, MONITORING, PROVISIONING, RUN_SECONDS, VispAssumptions
+from elastream.experiments.visp.paper import TABLES
 from elastream.planning.policies.btu import Btu
 
-__all__ = ["VispVariation", "comparison", "outcome", "run_visp", "sensitivity_table", "verdict"]
+__all__ = ["VispVariation", "outcome", "run_visp", "sensitivity_table", "verdict"]
 
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
@@ -69,10 +70,7 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
             "seconds": round(seconds, 2),
         },
         {
-            pattern: {
-                column: {metric: _json(printed) for metric, row in TABLES[pattern].rows.items() if (printed := row[column])}
-                for column in COLUMNS
-            }
+            pattern: {column: {m: _json(s) for m, s in metrics.items()} for column, metrics in printed(pattern).items()}
             for pattern in figures
         },
         checks,
@@ -82,51 +80,42 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
     )
 
 
-def run_visp(*, quick: bool = False, sensitivity: bool = False, workers: int = 2, progress: object = None) -> Findings:
+def run_visp(
+    *,
+    quick: bool = False,
+    sensitivity: bool = False,
+    workers: int = 2,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Findings:
     """Run the whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
     published versions of O2 and O6 wait.
     progress: called with (description, runs done, all runs).
     """
-    told = progress if callable(progress) else lambda *_: None
     wanted = cases(("stepwise",), (1,)) if quick else cases()
     given = VispAssumptions()
     changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if sensitivity else {}
-    seeds = (1,) if quick else SEEDS
-    total = len(wanted) + 4 * len(seeds) * len(changes)
-    done = 0
-
-    def tell(case: VispCase, *_: int) -> None:
-        nonlocal done
-        done += 1
-        told(f"{case.pattern}, {case.name}, seed {case.seed}", done, total)
-
-    runs, seconds = run_cases(wanted, workers, tell)
-    varied = []
-    if changes:
-        # One batch, so that workers are not idle between two variations.
-        batches = [cases(("stepwise",), seeds, assumptions) for assumptions in changes.values()]
-        found, _ = run_cases([case for batch in batches for case in batch], workers, tell)
-        size = len(batches[0])
-        varied = [
-            VispVariation(name, factor, bars(tabulate(found[k * size : (k + 1) * size])))
-            for k, (name, factor) in enumerate(changes)
-        ]
+    # One batch, so that workers are not idle between two variations.
+    batches = [wanted, *(cases(("stepwise",), (1,) if quick else SEEDS, varied) for varied in changes.values())]
+    found, seconds = run_all(
+        run_case,
+        [case for batch in batches for case in batch],
+        workers,
+        lambda case, done, of: progress(f"{case.pattern}, {case.name}, seed {case.seed}", done, of),
+        warm=lambda case: make(case).advance(MONITORING),
+    )
+    results = iter(found)
+    runs, *others = ([next(results) for _ in batch] for batch in batches)
+    varied = [
+        VispVariation(name, factor, bars(tabulate(mine))) for (name, factor), mine in zip(changes, others, strict=True)
+    ]
     return outcome(runs, seconds, varied)
 
 
-def comparison(pattern: str, columns: Mapping[str, Mapping[str, Statistic]]) -> Table:
-    """One of Tables 3 to 6: per metric a row of ours (simulated), followed by the paper's if it gives one."""
-    paper = TABLES[pattern]
-    rows: list[tuple[str, ...]] = []
-    for metric in next(iter(columns.values())):
-        rows.append((f"{metric} (simulated)", *(_text(metric, columns[column][metric]) for column in COLUMNS)))
-        if metric in paper.rows:
-            rows.append((f"   paper, {paper.name}", *(_text(metric, paper.rows[metric][column]) for column in COLUMNS)))
-    return Table(
-        f"{pattern}: simulated beside the paper's {paper.name}, mean (σ) over the seeds", ("", *COLUMNS), tuple(rows)
-    )
+def printed(pattern: str) -> dict[str, dict[str, Statistic]]:
+    """The paper's figures of a pattern, by column and metric."""
+    return {column: {metric: row[column] for metric, row in TABLES[pattern].rows.items()} for column in COLUMNS}
 
 
 def verdict(figures: Figures, checks: Sequence[Check], varied: Sequence[VispVariation] = ()) -> str:
@@ -240,7 +229,9 @@ def _page(runs: Sequence[VispRun], figures: Figures, checks: Sequence[Check], va
         check_table(checks),
     ]
     for pattern, columns in figures.items():
-        blocks += [Heading(pattern), comparison(pattern, columns)]
+        name = TABLES[pattern].name
+        caption = f"{pattern}: simulated beside the paper's {name}, mean (σ) over the seeds"
+        blocks += [Heading(pattern), comparison_table(caption, columns, printed(pattern), name, _text)]
         blocks += [_plot(run) for run in runs if run.case.pattern == pattern and run.case.seed == runs[0].case.seed]
     blocks += [Heading("What is assumed"), assumption_table(VispAssumptions())]
     if varied:
@@ -250,20 +241,19 @@ def _page(runs: Sequence[VispRun], figures: Figures, checks: Sequence[Check], va
 
 def _plot(run: VispRun) -> Plot:
     minutes, offered, instances, hosts = (list(column) for column in zip(*run.series, strict=True))
-    return Plot(
+    return hosts_plot(
         f"{run.case.pattern}, {run.case.name} (simulated; compare Figure {FIGURES[run.case.pattern]})",
         "minutes",
-        "instances, hosts",
-        (
-            line("data volume", minutes, offered, colour=5, axis=2, steps=True, fill=True, dash="dot"),
-            line("operator instances", minutes, instances, colour=0, steps=True),
-            line("hosts", minutes, hosts, colour=1, steps=True),
-        ),
+        minutes,
+        load_line("data volume", minutes, offered, steps=True),
         "items/s",
+        instances,
+        hosts,
+        "operator instances",
     )
 
 
-def _text(metric: str, value: Statistic | Printed) -> str:
+def _text(metric: str, value: Statistic) -> str:
     if math.isnan(value.mean):
         return "-"
     if "compliance" in metric:
@@ -273,7 +263,7 @@ def _text(metric: str, value: Statistic | Printed) -> str:
     return f"{value.mean:.2f} ({value.deviation:.2f})"
 
 
-def _json(value: Statistic | Printed) -> dict[str, float | None]:
+def _json(value: Statistic) -> dict[str, float | None]:
     return {
         "mean": None if math.isnan(value.mean) else value.mean,
         "deviation": None if math.isnan(value.deviation) else value.deviation,

@@ -7,7 +7,9 @@ and BTU60 of the BTU-based approach, then the threshold-based one: a single valu
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["METRICS", "TABLES", "PaperTable", "Printed"]
+from elastream.experiments.visp.experiment import COLUMNS, Statistic
+
+__all__ = ["METRICS", "TABLES", "PaperTable"]
 
 METRICS = (
     "real-time compliance",
@@ -21,22 +23,11 @@ METRICS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    """A mean and a standard deviation as printed. Compliance as a fraction."""
-
-    mean: float
-    deviation: float
-
-
-@dataclass(frozen=True, slots=True)
 class PaperTable:
     """One table: per metric the values under `"btu 10"`, ... and `"threshold 10"`, ..."""
 
     name: str
-    rows: Mapping[str, Mapping[str, Printed]]
-
-
-COLUMNS = ("btu 10", "btu 30", "btu 60", "threshold 10", "threshold 30", "threshold 60")
+    rows: Mapping[str, Mapping[str, Statistic]]
 
 
 def _table(name: str, *lines: str) -> PaperTable:
@@ -45,7 +36,7 @@ def _table(name: str, *lines: str) -> PaperTable:
         percent = "compliance" in metric
         numbers = [float(number) for number in text.split()]
         pairs = [
-            Printed(mean / 100, spread / 100) if percent else Printed(mean, spread)
+            Statistic(mean / 100, spread / 100) if percent else Statistic(mean, spread)
             for mean, spread in zip(numbers[::2], numbers[1::2], strict=True)
         ]
         rows[metric] = dict(zip(COLUMNS, pairs[:3] + pairs[3:] * (3 if percent else 1), strict=True))

@@ -4,8 +4,7 @@ Open-source Spark does not rebalance state partitions, so that a host that joins
 moved there. `balance` goes by task counts, `balance_by_load` by measured loads. Pure functions of an observation.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from elastream.model.action import MoveTask
 from elastream.model.observation import Floats, Integers, Metric, Observation
 from elastream.planning.algorithms.measures import host_capacity
 
-__all__ = ["balance", "balance_by_load", "imbalance"]
+__all__ = ["balance", "balance_by_load"]
 
 PREFERENCE = 0.002
 """Fraction of the highest load by which an exchange of tasks must beat a single move, and any step no step."""
@@ -72,16 +71,6 @@ def balance_by_load(observation: Observation, *, gain: float = 0.03, worth: floa
         why = f"the fullest host has {before:.3g} busy cores a core, and can have {after:.3g}"
         moves += [(float(weights[row]), spread.move(rows[row], target, why)) for row, target in steps]
     return [move for _, move in sorted(moves, key=lambda pair: -pair[0])]
-
-
-def imbalance(place: Sequence[int], weights: Sequence[float], cores: Sequence[float]) -> float:
-    """Highest load per core over the mean load per core: 1 if balanced, NaN without load.
-
-    place: host of each task. weights: load of each task. cores: of each host.
-    """
-    load = np.bincount(np.asarray(place, dtype=np.int64), np.asarray(weights), len(cores))
-    mean = load.sum() / math.fsum(cores)
-    return float((load / np.asarray(cores)).max() / mean) if mean > 0 else math.nan
 
 
 class _Spread:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,11 +24,7 @@ class Even:
 
     operators: Sequence[str] = ()
     hosts: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "even"
+    name: ClassVar = "even"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Moves of the tasks that are not on their round-robin host."""
@@ -46,11 +43,7 @@ class Random:
     seed: int = 0
     operators: Sequence[str] = ()
     hosts: int = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "random"
+    name: ClassVar = "random"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Moves of the tasks that are not on their drawn host."""
@@ -63,10 +56,7 @@ class Random:
 class Untouched:
     """Leaves everything as it is."""
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "untouched"
+    name: ClassVar = "untouched"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """No actions."""

@@ -164,11 +164,7 @@ class Btu:
     needs: ClassVar[Needs] = frozenset(
         {(Rows.OPERATOR, Metric.BACKLOG), (Rows.OPERATOR, Metric.DURATION), (Rows.OPERATOR, Metric.SCALINGS)}
     )
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "btu"
+    name: ClassVar = "btu"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """The plan of this round.

@@ -5,6 +5,7 @@ of hosts.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from elastream.model.action import Action, DrainHost, MoveTask
 from elastream.model.observation import Observation
@@ -27,10 +28,7 @@ class ByLoad:
     hosts: Threshold = field(default_factory=lambda: Threshold(window=30.0, settle=60.0, cool_down=60.0))
     gain: float = 0.03
     worth: float = 0.02
-
-    @property
-    def name(self) -> str:
-        return "by load"
+    name: ClassVar = "by load"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then moves; no moves in a round that drains a host, because the drain moves tasks itself."""

@@ -104,10 +104,7 @@ class E2df:
         if self.infrastructure not in (True, False, "shared"):
             raise InputError(f"e2df: infrastructure is {self.infrastructure!r}: it must be true, false or 'shared'")
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        return "e2df"
+    name: ClassVar = "e2df"
 
     def plan(self, observation: Observation, memory: E2dfMemory | None = None) -> Plan:
         """The plan of this round; no actions between two rounds of the application level."""

@@ -78,11 +78,7 @@ class ElasticAllocator:
             raise InputError(f"objective is {self.objective!r}; it must be {' or '.join(map(repr, map(str, Objective)))}")
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES)})
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "elastic_allocator"
+    name: ClassVar = "elastic_allocator"
 
     def plan(self, observation: Observation, memory: float | None = None) -> Plan:
         """The moves of this round's allocation; none between two rounds."""

@@ -278,20 +278,15 @@ class OtdMemory:
 
 
 @dataclass(frozen=True)
-class Otd:
+class Otd(OtdRules):
     """The policy: at most one `MoveTask` every `period` seconds, and a remark if resources are short.
 
-    high, low, long_queue, threshold, relief: see `OtdRules`. node: "host" or "region", within which traffic is free. hosts:
+    Besides the thresholds of `OtdRules`, node: "host" or "region", within which traffic is free. hosts:
     number of hosts to keep leased; 0: the hosts present.
 
     A move that did not take effect is not planned again until the placement has changed; see `OtdMemory`.
     """
 
-    high: float = 0.9
-    low: float = 0.7
-    long_queue: float = 1000.0
-    threshold: float = 0.01
-    relief: float = 0.1
     period: float = 5.0
     node: Literal["host", "region"] = "host"
     hosts: int = 0
@@ -299,19 +294,10 @@ class Otd:
     def __post_init__(self) -> None:
         if self.node not in ("host", "region"):
             raise InputError(f"node is {self.node!r}; it must be 'host' or 'region'")
-        _ = self.rules  # validates them
+        super().__post_init__()
 
     needs: ClassVar[Needs] = frozenset({(Rows.TASK, Metric.BUSY_CORES), (Rows.HOST, Metric.CPU)})
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "otd"
-
-    @property
-    def rules(self) -> OtdRules:
-        """The thresholds as `OtdRules`."""
-        return OtdRules(self.high, self.low, self.long_queue, self.threshold, self.relief)
+    name: ClassVar = "otd"
 
     def plan(self, observation: Observation, memory: OtdMemory | None = None) -> Plan:
         """The best move of this round, if any; none between two rounds.
@@ -327,7 +313,7 @@ class Otd:
         return Plan(
             (*missing_hosts(observation, self.hosts), *((move,) if move else ())),
             OtdMemory(observation.time + self.period, move, failed),
-            remarks=(shortage(observation, self.rules),) if pair.case is Case.SHORTAGE else (),
+            remarks=(shortage(observation, self),) if pair.case is Case.SHORTAGE else (),
         )
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
@@ -338,7 +324,7 @@ class Otd:
         )
         busy = tasks.column(Metric.BUSY_CORES)
         load = tasks.column(Metric.UTILISATION) if np.isnan(busy).all() else busy
-        return otd_round(workers_of(observation, self.node), tasks.host, load, observation.exchange, self.rules, without)
+        return otd_round(workers_of(observation, self.node), tasks.host, load, observation.exchange, self, without)
 
     def _move(self, observation: Observation, pair: Pair) -> MoveTask:
         if pair.case is Case.BALANCE:

@@ -35,11 +35,7 @@ class QueueThreshold:
     host_type: str | None = None
 
     needs: ClassVar[Needs] = frozenset({(Rows.OPERATOR, Metric.BACKLOG)})
-
-    @property
-    def name(self) -> str:
-        """Name of the policy."""
-        return "queue_threshold"
+    name: ClassVar = "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """The plan of this round. An unknown queue triggers no action."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.observation import Observation
@@ -22,10 +23,7 @@ class Static:
     hosts: int
     parallelism: Mapping[str, int] = field(default_factory=dict)
     host_type: str | None = None
-
-    @property
-    def name(self) -> str:
-        return "static"
+    name: ClassVar = "static"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Lease missing hosts, set differing parallelism, and spread tasks once no host is starting."""

@@ -96,10 +96,7 @@ class Threshold:
     needs: ClassVar[Needs] = frozenset(
         {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
     )
-
-    @property
-    def name(self) -> str:
-        return "threshold"
+    name: ClassVar = "threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """Host actions, then parallelism, then moves."""

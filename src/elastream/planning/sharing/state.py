@@ -1,7 +1,7 @@
 """The state of an arbiter: hosts with their lifecycle as a table, applications, regions, and paid leases."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -38,12 +38,12 @@ class Tenure(StrEnum):
     """Its application is requested to leave it."""
 
 
-TRANSITIONS: Mapping[Tenure, frozenset[Tenure]] = {
-    Tenure.IDLE: frozenset({Tenure.HELD}),  # an application requests it: its lease begins
-    Tenure.ORDERED: frozenset({Tenure.FREE}),  # its region reports it up
-    Tenure.FREE: frozenset({Tenure.HELD, Tenure.IDLE}),  # an application gets it; its lease ends
-    Tenure.HELD: frozenset({Tenure.FREE, Tenure.RECALLED}),  # given back unasked; recalled
-    Tenure.RECALLED: frozenset({Tenure.HELD, Tenure.FREE}),  # cancelled, or left for its heir; left
+TRANSITIONS: Mapping[Tenure, Set[Tenure]] = {
+    Tenure.IDLE: {Tenure.HELD},  # an application requests it: its lease begins
+    Tenure.ORDERED: {Tenure.FREE},  # its region reports it up
+    Tenure.FREE: {Tenure.HELD, Tenure.IDLE},  # an application gets it; its lease ends
+    Tenure.HELD: {Tenure.FREE, Tenure.RECALLED},  # given back unasked; recalled
+    Tenure.RECALLED: {Tenure.HELD, Tenure.FREE},  # cancelled, or left for its heir; left
 }
 """Besides, a region's host may be struck off: lost, or given back from FREE and RECALLED. The package says when."""
 

@@ -1,88 +1,21 @@
-"""Defines what calibration reads of a recorded run, and derives the conditions under which each batch ran.
-
-The simulation does not depend on how a run is stored: `Recorded` is the protocol that `recording.Recording` satisfies.
-"""
+"""Derives the conditions under which each batch of a recorded run ran, for calibration."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
-from elastream.model.action import Outcome
 from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Floats, Metric, MicroBatch
+from elastream.model.observation import MicroBatch
 from elastream.model.stages import Layout
+from elastream.recording.recorder import Recording
 from elastream.simulation.microbatch import COMING, dealt, landed
 
-__all__ = ["Circumstances", "Recorded", "circumstances_of", "state_at"]
+__all__ = ["Circumstances", "circumstances_of", "state_at"]
 
 WARMING = 3
 """Batches at the start of a run, or of a host, whose duration is dominated by compilation."""
-
-
-class Done(Protocol):
-    """The part of a planning round that is read."""
-
-    @property
-    def time(self) -> float:
-        """Time of the round, seconds."""
-        ...
-
-    @property
-    def done(self) -> Sequence[Outcome]:
-        """Outcomes of the actions that took effect."""
-        ...
-
-
-class Recorded(Protocol):
-    """The part of a recording that is read; satisfied by `elastream.recording.recorder.Recording`."""
-
-    @property
-    def times(self) -> Floats:
-        """Times of the observations, seconds."""
-        ...
-
-    @property
-    def hosts(self) -> Sequence[Lease]:
-        """All leases of the run."""
-        ...
-
-    @property
-    def batches(self) -> Sequence[MicroBatch]:
-        """All micro-batches, in commit order."""
-        ...
-
-    @property
-    def decisions(self) -> Sequence[Any]:
-        """Planning rounds, see `Done`."""
-        ...
-
-    @property
-    def end(self) -> float:
-        """Time of the run's end, seconds."""
-        ...
-
-    def application(self, metric: Metric) -> Floats:
-        """A metric of the dataflow; shape (observations,)."""
-        ...
-
-    def operator(self, name: str, metric: Metric) -> Floats:
-        """A metric of an operator; shape (observations,)."""
-        ...
-
-    def host(self, name: str, metric: Metric) -> Floats:
-        """A metric of a host; shape (observations,)."""
-        ...
-
-    def parallelism(self, operator: str) -> Floats:
-        """Instances of an operator; shape (observations,)."""
-        ...
-
-    def tasks(self, operator: str) -> Sequence[Mapping[int, str]]:
-        """Host of each placed task of an operator, per observation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +31,7 @@ class Circumstances:
 
 
 def circumstances_of(
-    recording: Recorded, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
+    recording: Recording, layout: Layout, batches: Sequence[MicroBatch], shares: Mapping[str, float]
 ) -> list[Circumstances]:
     """Conditions at the start of each batch, from recorded hosts and tasks. shares: of a record's cost, by stage."""
     times = recording.times
