@@ -89,8 +89,8 @@ def attach(
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(spark, driver, placing, task_loads, traffic)
-    leasable = {kind.name: kind for kind in kinds} if asks or provider is not None else {}
-    scope = Scope(leasable, max_hosts, min_hosts, target_latency, observe_only, look_share=LOOK_SHARE)
+    leasable = tuple(kinds) if asks or provider is not None else ()
+    scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE)
 
     def leave(plant: AttachedPlant) -> None:
         """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""

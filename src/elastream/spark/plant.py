@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from elastream.clouds.provider import Terms
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -31,7 +32,7 @@ from elastream.model.action import (
     describe,
 )
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
 from elastream.spark.hosts.actions import HostActions
@@ -59,21 +60,16 @@ Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 class Scope:
     """What a plant is to do its work within.
 
-    types: what can be leased, by name; none where hosts cannot be leased or given back. observe_only: nothing is done that
+    terms: what can be leased; no types where hosts cannot be leased or given back. observe_only: nothing is done that
     was not applied, whatever leaves. look_share: cores that looking may use: after a look that took a second of CPU, here
     and in the JVM, the next comes 1 / look_share seconds later at the earliest, and after one that the driver took long to
-    answer, as long again; None: every observation looks. link_rate: bytes/s of a host's link, NaN where nothing limits it.
-    confinement: one sentence on how hosts are held to their type.
+    answer, as long again; None: every observation looks.
     """
 
-    types: Mapping[str, HostType]
-    max_hosts: int
-    min_hosts: int = 1
+    terms: Terms
     target_latency: float | None = None
     observe_only: bool = False
     look_share: float | None = None
-    link_rate: float = float("nan")
-    confinement: str = ""
 
 
 class RunClock:
@@ -117,11 +113,12 @@ class SparkPlant(Generic[Q]):
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
         self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
-        self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.confinement
+        self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.terms.confinement
         self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
         self.placing = instruments.placing
         self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms)
-        self._host_actions = HostActions(hosts, scope.types, scope.max_hosts, self.mover.empty)
+        self._types = {type.name: type for type in scope.terms.types}
+        self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
         self._history: list[Sample] = []
         self._last: Observation | None = None
@@ -134,13 +131,13 @@ class SparkPlant(Generic[Q]):
     @property
     def context(self) -> Context:
         """What runs and within what; it changes when queries come and go."""
-        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._scope.types else ())}
+        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._types else ())}
         return Context(
             self.queries.layout,
-            self._scope.types,
+            self._types,
             self._scope.target_latency,
-            max_hosts=self._scope.max_hosts,
-            min_hosts=self._scope.min_hosts,
+            max_hosts=self._scope.terms.max_hosts,
+            min_hosts=self._scope.terms.min_hosts,
             capabilities=frozenset({"MoveTask", *hosts, *self.queries.kinds}),
             scalable=self.queries.scalable,
         )
@@ -230,7 +227,7 @@ class SparkPlant(Generic[Q]):
                 return self.queries.apply(action)
             case MoveTask():
                 return self._move(action)
-            case ReleaseHost() if not self._scope.types:
+            case ReleaseHost() if not self._types:
                 return Outcome(action, Status.REFUSED, "executors cannot be given back here")
             case CancelDrain(host) if self.hosts.leaving(host):
                 return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
@@ -271,7 +268,7 @@ class SparkPlant(Generic[Q]):
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
         traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
-        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.link_rate)
+        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
         used = sum(hosts.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         tasks = task_frame(context.graph, tuple(leases), held, loads)

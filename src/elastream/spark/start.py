@@ -134,15 +134,7 @@ class _OnHosts:
 
     def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        terms = self.provider.terms
-        scope = Scope(
-            {type.name: type for type in terms.types},
-            terms.max_hosts,
-            terms.min_hosts,
-            target_latency,
-            link_rate=terms.link_rate,
-            confinement=terms.confinement,
-        )
+        scope = Scope(self.provider.terms, target_latency)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 
