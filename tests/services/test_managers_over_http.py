@@ -139,7 +139,7 @@ def test_no_service_another_service_and_a_wrong_token_are_distinguished(server) 
     _, url = server
     report = RegionReport("east", 1, 0, ())
     with (
-        pytest.raises(EnvironmentProblem, match="does not answer"),
+        pytest.raises(EnvironmentProblem, match="no arbiter answers"),
         RegionLink("http://127.0.0.1:1", TOKEN) as link,
     ):
         link.report(report)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 import httpx
@@ -21,12 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, first_line, in_one_line
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Claim, Offer, View
 
-__all__ = ["Membership", "MembershipLost", "PoolClient"]
+__all__ = ["ArbiterLink", "Membership", "MembershipLost", "PoolClient"]
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,51 @@ class MembershipLost(CloudError):
     """The pool no longer counts this application as a member: it was silent for too long, or the pool lost its journal."""
 
 
-class PoolClient:
+class ArbiterLink:
+    """An HTTP connection to an arbiter, that of a pool or of regions; a context manager.
+
+    token: shown with every request. transport: replaces the network in tests. Raises CloudError for a URL that is none.
+    """
+
+    what: ClassVar[str] = "arbiter"
+
+    def __init__(self, url: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            # A proxy set in the environment must not get the token, nor delay a message.
+            self._client = httpx.Client(
+                base_url=url, headers=headers, timeout=ANSWER_WITHIN, transport=transport, trust_env=False
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CloudError(f"{url!r} is not the address of any {self.what}: {error}") from None
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None, **headers: str) -> httpx.Response:
+        """The answer to a request; raises EnvironmentProblem where none comes in time."""
+        try:
+            return self._client.request(method, path, json=body, headers=headers)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EnvironmentProblem(f"no {self.what} answers at {self.url}: {first_line(error)}") from None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PoolClient(ArbiterLink):
     """An application's HTTP client of its pool. transport: replaces the network in tests.
 
     Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
     MembershipLost if this application is no longer a member.
     """
+
+    what: ClassVar[str] = "pool"
 
     def __init__(
         self,
@@ -65,17 +104,9 @@ class PoolClient:
         token: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.url, self.application = url, application
+        super().__init__(url, token or os.environ.get(TOKEN, ""), transport)
+        self.application = application
         self._wanted = {"priority": priority, "minimum": minimum}
-        token = token or os.environ.get(TOKEN, "")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            # A proxy set in the environment must not get the token, nor delay a claim.
-            self._client = httpx.Client(
-                base_url=url, headers=headers, timeout=ANSWER_WITHIN, transport=transport, trust_env=False
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise CloudError(f"{url!r} is not the address of a pool: {error}") from None
         self._place = f"/applications/{quote(application, safe='')}"
         self._key = ""
 
@@ -100,22 +131,8 @@ class PoolClient:
         """End the membership."""
         self._ask("DELETE", self._place)
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def __enter__(self) -> "PoolClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        try:
-            response = self._client.request(method, path, json=body, headers={"key": self._key})
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            said = str(error) or type(error).__name__
-            raise EnvironmentProblem(f"no pool answers at {self.url}: {said}") from None
+        response = self.request(method, path, body, key=self._key)
         try:
             answer = response.json()
             refusal = "" if response.status_code == 200 else str(answer["error"])

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from urllib.parse import quote
 
-import httpx
 from pydantic import TypeAdapter
 
+from elastream.clouds.membership import ArbiterLink
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.planning.sharing.messages import RegionOrder, RegionReport
 from elastream.recording.lines import JournalProblem
@@ -21,34 +21,17 @@ __all__ = ["RegionLink", "follow"]
 
 LOG = logging.getLogger("elastream.managers")
 FORM: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
-ANSWER_WITHIN = 5.0
-"""Seconds after which a message counts as lost."""
 
 
-class RegionLink:
-    """The region's connection to its arbiter; a context manager.
-
-    url: of the arbiter. transport: replaces the network in tests.
-    """
-
-    def __init__(
-        self, url: str, token: str | None, *, timeout: float = ANSWER_WITHIN, transport: httpx.BaseTransport | None = None
-    ) -> None:
-        self.url = url.rstrip("/")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # A proxy from the environment must not see the token or delay messages.
-        self._client = httpx.Client(headers=headers, timeout=timeout, transport=transport, trust_env=False)
+class RegionLink(ArbiterLink):
+    """The region's connection to its arbiter."""
 
     def report(self, report: RegionReport) -> RegionOrder:
         """Send a report; returns the current order.
 
         Raises EnvironmentProblem where no answer comes in time, and InputError where the arbiter refuses, with its reason.
         """
-        try:
-            response = self._client.put(f"{self.url}/regions/{quote(report.region, safe='')}", json=asdict(report))
-        except httpx.HTTPError as error:
-            said = str(error) or type(error).__name__
-            raise EnvironmentProblem(f"the arbiter at {self.url} does not answer: {said}") from None
+        response = self.request("PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
         if response.status_code >= 500:
             raise EnvironmentProblem(f"the arbiter at {self.url} fails: HTTP {response.status_code}")
         try:
@@ -57,16 +40,6 @@ class RegionLink:
             return FORM.validate_json(response.content)
         except (ValueError, KeyError, TypeError):
             raise InputError(f"what answers at {self.url} is no arbiter (HTTP {response.status_code})") from None
-
-    def close(self) -> None:
-        """Close its connections."""
-        self._client.close()
-
-    def __enter__(self) -> "RegionLink":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def follow(
