@@ -4,6 +4,7 @@ python benchmarks/churn.py [--quick] [--json FILE]
 """
 
 import argparse
+from dataclasses import asdict
 from typing import Any
 
 from _common import Report, main, progress
@@ -17,7 +18,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
     events = QUICK if arguments.quick else EVENTS
     found = churn(events, progress=progress)
-    report.figures = found.figures()
+    report.figures = asdict(found)
     report.environment["hosts"] = "four processes of one slot each, sharing the machine's cores"
     report.at_least("events", found.moves + found.kills + found.decommissions, events, "the project's bar")
     report.at_most("starts of the query after its first", found.starts, 0, "the project's bar")

@@ -73,7 +73,7 @@ def test_input_that_cannot_be_read_is_named(spoil: Callable[[], None], named: tu
         ("Local(HostType('void', cores=0, memory=2000))", ("'void'", "no core")),
         ("Local(host_type='enormous')", ("'enormous'", "small")),
         ("Local(), ports=range(7077, 7078)", ("ports", "two")),
-        ("Pool('http://127.0.0.1:9', 'words')", ("no pool at http://127.0.0.1:9",)),
+        ("Pool('http://127.0.0.1:9', 'words')", ("no pool answers at http://127.0.0.1:9",)),
         ("Pool('nowhere', 'words')", ("nowhere",)),
         ("Pool('http://127.0.0.1:9', 'words', priority=0)", ("'words'", "priority 0")),
     ],

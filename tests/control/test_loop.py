@@ -430,9 +430,29 @@ def test_a_problem_that_a_user_can_solve_ends_the_run_with_its_sentence():
 def test_a_fault_of_ours_closes_the_plant_and_is_raised():
     plant = FakePlant()
     plant.clock._on_sleep = lambda now: (_ for _ in ()).throw(AssertionError("a bug"))
+    watching = Collector()
     with pytest.raises(AssertionError, match="a bug"):
-        Loop(plant, Scripted()).run()
+        Loop(plant, Scripted(), observers=[watching]).run()
     assert plant.closed
+    assert (watching.recording.ending.status, watching.recording.ending.reason) == ("failed", "AssertionError: a bug")
+
+
+def test_a_plant_that_fails_to_close_with_a_fault_of_ours_has_an_ending_all_the_same():
+    class Stuck(FakePlant):
+        def close(self):
+            raise OSError("no such process")
+
+    watching = Collector()
+    with pytest.raises(OSError, match="no such process"):
+        Loop(Stuck(time_limit=2.0), Scripted(), observers=[watching]).run()
+    assert (watching.recording.ending.status, watching.recording.ending.reason) == ("failed", "OSError: no such process")
+
+
+def test_a_fault_that_repeats_is_logged_with_one_traceback(caplog):
+    run(FakePlant(time_limit=8.0), Scripted(always=KeyError("x")))
+    failed = [record for record in caplog.records if "none of its actions was tried" in record.message]
+    assert len(failed) > 2
+    assert [bool(record.exc_info) for record in failed] == [True] + [False] * (len(failed) - 1)
 
 
 def test_facts_are_requested_once_the_plant_is_closed():

@@ -48,6 +48,36 @@ class Broken:
         {}["nothing"]
 
 
+class Ending:
+    def __init__(self):
+        raise SystemExit("no licence")
+
+
+class Numbered:
+    name = "numbered"
+    plan = 3
+
+
+class Forgetful:
+    name = "forgetful"
+
+    def plan(self, observation):
+        return Plan()
+
+
+class Misty:
+    types, max_hosts = 5, 1
+
+    def open(self, folder, *, ports=None, session=None, alarms=None):
+        raise NotImplementedError
+
+
+class Foggy(Local):
+    @property
+    def types(self):
+        raise RuntimeError("no list of types")
+
+
 class Cloudy(Local):
     """A cloud of the user's own."""
 
@@ -150,6 +180,20 @@ def test_a_source_and_a_sink_of_the_users_own_are_what_the_operators_read_and_wr
         ),
         ({"policy": "half.py:Half"}, "below/flow.yaml:6: policy: below/half.py:1: SyntaxError: "),
         ({"policy": "mine.py:Broken"}, "below/flow.yaml:6: policy: below/mine.py:28: KeyError: 'nothing'"),
+        ({"policy": "mine.py:Ending"}, "below/flow.yaml:6: policy: below/mine.py:33: SystemExit: no licence"),
+        (
+            {"policy": "mine.py:Numbered"},
+            "below/flow.yaml:6: policy: mine.py:Numbered is no policy: its 'plan' is 3, which cannot be called",
+        ),
+        (
+            {"policy": "mine.py:Forgetful"},
+            "below/flow.yaml:6: policy: mine.py:Forgetful is no policy: its 'plan' does not take 2 arguments",
+        ),
+        (
+            {"cloud": "mine.py:Misty"},
+            "below/flow.yaml:7: cloud: mine.py:Misty is no cloud: its 'types' is 5, not tuple | list",
+        ),
+        ({"cloud": "mine.py:Foggy"}, "below/flow.yaml:7: cloud: below/mine.py:58: RuntimeError: no list of types"),
         (
             {"policy": "{mine.py:Mine: {treshold: 1}}"},
             ("below/flow.yaml:6: policy.mine.py:Mine.treshold: there is no such parameter, did you mean 'threshold'?"),

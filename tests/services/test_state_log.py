@@ -40,7 +40,7 @@ def test_only_what_changed_is_written_and_all_of_it_is_found_again(tmp_path):
         {"put": {"hosts": {"h2": {"until": 3.0, "hosts": []}}}, "gone": {}},
         {"put": {}, "gone": {"hosts": ["h1"]}},
     ]
-    assert lines(path)[1]["put"]["hosts"]["h1"] == {"until": "inf", "hosts": ["a"]}
+    assert lines(path)[1]["put"]["hosts"]["h1"] == {"until": "Infinity", "hosts": ["a"]}
     assert reopened(path) == {"hosts": {"h2": {"until": 3.0, "hosts": []}}, "counters": {"term": 1}}
 
 

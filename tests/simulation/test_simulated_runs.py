@@ -106,16 +106,6 @@ def test_before_the_first_period_nothing_is_known_but_what_stands():
     assert observation.operators.value("O6", Metric.PARALLELISM) == 108
 
 
-def test_assumptions_are_listed_with_reasons_and_scale_one_at_a_time():
-    settings = Settings()
-    names = {assumption.name for assumption in settings.assumptions()}
-    assert "variation" in names
-    assert "start_cached" not in names, "a figure of the paper is no assumption"
-    assert all(assumption.why and assumption.value for assumption in settings.assumptions())
-    for name in names:
-        assert getattr(settings.scaled(name, 2.0), name) == pytest.approx(2 * getattr(settings, name))
-
-
 @pytest.mark.parametrize("minutes", [10, *(pytest.param(minutes, marks=pytest.mark.slow) for minutes in (None, 30, 60))])
 @pytest.mark.parametrize("pattern", visp.PATTERNS)
 def test_cohorts_and_single_items_agree_within_a_point_at_every_level_under_the_same_plans(pattern, minutes):

@@ -119,7 +119,6 @@ class Autopilot:
 
     @property
     def running(self) -> bool:
-        """Whether Autopilot's thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
@@ -149,7 +148,6 @@ class Autopilot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
         self.stop()
 
     def _ids(self) -> frozenset[str] | None:

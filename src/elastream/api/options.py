@@ -44,7 +44,6 @@ _current: ContextVar[RunOptions] = ContextVar("elastream_run_options", default=D
 
 
 def current_options() -> RunOptions:
-    """The options of the current context."""
     return _current.get()
 
 

@@ -5,14 +5,14 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from elastream.api.options import RunOptions, current_options
+from elastream.api.options import current_options
 from elastream.clouds.provider import Cloud
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
@@ -28,8 +28,6 @@ from elastream.recording.recorder import Recorder
 from elastream.spark.dataflow.corpus import replayed
 from elastream.spark.dataflow.sources import CORPUS, check_source
 from elastream.spark.jvm.session import StateStore
-from elastream.spark.plant import SparkPlant
-from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
@@ -98,7 +96,6 @@ def run(
     if options.before is not None:
         options.before(graph, policy, cloud, target)
     pace = pace_of(target) if batch is None else duration(batch)
-    about = {"batch seconds": pace, "policy": asdict(policy) if is_dataclass(policy) else {}}
     directory = RunDirectory.create(options.runs, graph.name)
     watching = [Recorder(directory.recording), *options.observers, *observers]
     if options.record is not None:
@@ -117,50 +114,37 @@ def run(
             settings=settings,
         )
         try:
-            ending = _drive(plant, policy, directory, about, watching, options, duration(monitor), duration(period), stop)
+            environment: dict[str, Any] = {
+                "machine": platform.platform(),
+                "python": platform.python_version(),
+                "spark": plant.spark.version,
+                "hosts": plant.confinement,
+                "directory": str(directory.root),
+                "cores": os.cpu_count(),
+                "period": duration(period),
+                "batch seconds": pace,
+                "policy": asdict(policy) if is_dataclass(policy) else {},
+            }
+            loop = Loop(
+                plant,
+                policy,
+                monitor=duration(monitor),
+                period=duration(period),
+                observers=watching,
+                journal=Journal(directory.journal),
+                observe_only=options.observe_only,
+                limit=options.limit,
+                facts=plant.facts,
+                header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+            )
+            stop.then(loop.stop, plant.clock.wake)
+            ending = loop.run()
         finally:
             plant.close()
         taken = plant.queries.taken()
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     return RunResult(ending, directory.root, taken)
-
-
-def _drive(
-    plant: SparkPlant[CompiledQueries],
-    policy: Policy,
-    directory: RunDirectory,
-    about: Mapping[str, Any],
-    observers: Sequence[Observer],
-    options: RunOptions,
-    monitor: float,
-    period: float,
-    stop: "_Stop",
-) -> Ending:
-    environment = {
-        "machine": platform.platform(),
-        "python": platform.python_version(),
-        "spark": plant.spark.version,
-        "hosts": plant.confinement,
-        "directory": str(directory.root),
-        "cores": os.cpu_count(),
-        "period": period,
-        **about,
-    }
-    loop = Loop(
-        plant,
-        policy,
-        monitor=monitor,
-        period=period,
-        observers=observers,
-        journal=Journal(directory.journal),
-        observe_only=options.observe_only,
-        limit=options.limit,
-        facts=plant.facts,
-        header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
-    )
-    stop.then(loop.stop, plant.clock.wake)
-    return loop.run()
 
 
 @contextmanager
@@ -179,19 +163,15 @@ def _logged(path: Path) -> Iterator[None]:
 class _Stop:
     """Signal handler: interrupts before the loop exists, later requests the loop to end; a second signal interrupts."""
 
-    def __init__(self) -> None:
-        self._actions: tuple[Any, ...] = ()
+    def __init__(self, signals: Iterable[signal.Signals]) -> None:
+        self._signals = signals
         self._requested = False
+        self.then()
 
-    def then(self, *actions: Any) -> None:
+    def then(self, *actions: Callable[[], object]) -> None:
         self._actions = actions
-        # PySpark replaced our handler when its session was opened.
-        self.take_over()
-
-    def take_over(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self)
+        for number in self._signals:  # again with the loop: PySpark replaced our handler when its session was opened
+            signal.signal(number, self)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._requested or not self._actions:
@@ -204,14 +184,10 @@ class _Stop:
 @contextmanager
 def _ending_in_order() -> Iterator[_Stop]:
     """Install handlers so that SIGINT and SIGTERM end the run in order; no effect outside the main thread."""
-    stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    stop.take_over()
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (SIGNALS if main else ())}
     try:
-        yield stop
+        yield _Stop(before)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

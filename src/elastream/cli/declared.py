@@ -3,7 +3,6 @@
 `elastream check` prints them, `elastream simulate` simulates them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +38,19 @@ def declared(file: Path) -> Declared:
     """Read `file`; a program is executed up to its `run(...)`. Raises ElastreamError, as `execute` does."""
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
+    from elastream.cli.run import without_run
+    from elastream.model.flow import Dataflow
 
     if file.suffix in (".yaml", ".yml") and file.is_file():
         return _of_document(file)
     try:
-        execute(file, RunOptions(before=_stop_before), _without_run)
+        names = execute(file, RunOptions(before=_stop_before)) or {}
     except Stopped as stopped:
         return stopped.declared
-    raise AssertionError("a program ends at its run(...), or without one")
+    flows = [value for value in names.values() if isinstance(value, Dataflow)]
+    if len(flows) != 1:
+        without_run(file, names)
+    return Declared(flows[0].graph)
 
 
 class Stopped(BaseException):
@@ -58,16 +62,6 @@ class Stopped(BaseException):
 
 def _stop_before(graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None) -> None:
     raise Stopped(Declared(graph, policy, cloud, target_latency))
-
-
-def _without_run(file: Path, names: Mapping[str, Any]) -> None:
-    from elastream.cli.run import without_run
-    from elastream.model.flow import Dataflow
-
-    flows = [value for value in names.values() if isinstance(value, Dataflow)]
-    if len(flows) != 1:
-        without_run(file, names)
-    raise Stopped(Declared(flows[0].graph))
 
 
 def _of_document(file: Path) -> Declared:

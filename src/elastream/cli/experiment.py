@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastream.model.errors import EnvironmentProblem
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -120,7 +118,6 @@ def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]
 
 
 def print_table(console: "Console", table: "Table") -> None:
-    """Print a table of an experiment's page on the console."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -144,16 +141,13 @@ def save(
 
     Raises EnvironmentProblem if a file cannot be written.
     """
-    from elastream.experiments.page import write_page
+    from elastream.experiments.page import render
+    from elastream.recording.directory import write_text
 
     if html is not None:
-        console.print(f"page: {write_page(outcome.page, html)}")
+        console.print(f"page: {write_text(html, render(outcome.page), 'page')}")
     if json_file is not None:
-        try:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            found = outcome.to_json()
-            found["environment"] |= about or {}
-            json_file.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise EnvironmentProblem(f"the figures {json_file} cannot be written: {error.strerror or error}") from error
-        console.print(f"figures: {json_file}")
+        found = outcome.to_json()
+        found["environment"] |= about or {}
+        text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+        console.print(f"figures: {write_text(json_file, text, 'figures')}")

@@ -2,7 +2,7 @@
 
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 __all__ = ["execute"]
 
 
-def execute(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
-    """Execute `file` with `options`.
+def execute(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:
+    """Execute `file` with `options`; returns the globals of a program that ended without calling `run(...)`, else None.
 
-    without_run: called with the globals of a program that ended without calling `run(...)`. Raises ElastreamError for
-    every error that the user can correct, including those in the user's code; SystemExit and KeyboardInterrupt pass.
+    Raises ElastreamError for every error that the user can correct, including those in the user's code; SystemExit and
+    KeyboardInterrupt pass.
     """
     if not file.is_file():
         raise InputError(f"there is no file {file}")
     if file.suffix in (".yaml", ".yml"):
         _run_document(file, options)
-    elif file.suffix == ".py":
-        _run_program(file, options, without_run)
-    else:
-        raise InputError(f"{file} is neither a Python program (.py) nor a document (.yaml)")
+        return None
+    if file.suffix == ".py":
+        return _run_program(file, options)
+    raise InputError(f"{file} is neither a Python program (.py) nor a document (.yaml)")
 
 
 def _run_document(file: Path, options: "RunOptions") -> None:
@@ -53,7 +53,7 @@ def _setting(document: "Document", key: str) -> "Setting":
     return setting
 
 
-def _run_program(file: Path, options: "RunOptions", without_run: Callable[[Path, Mapping[str, Any]], None]) -> None:
+def _run_program(file: Path, options: "RunOptions") -> Mapping[str, Any] | None:
     from elastream.api.options import with_options
     from elastream.documents.user_code import blame, importing_from, placed
 
@@ -75,5 +75,4 @@ def _run_program(file: Path, options: "RunOptions", without_run: Callable[[Path,
         raise blame(error, file.parent) or error from error
     finally:
         sys.argv = arguments
-    if not runs:
-        without_run(file, names)
+    return None if runs else names

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -66,7 +66,8 @@ def run(
     leases = None if cloud is None else named_by(cloud, "cloud", file)
     options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce, decides, leases)
     try:
-        execute(file, options, without_run)
+        if (names := execute(file, options)) is not None:
+            without_run(file, names)
     except BaseException:
         view.close()
         try:
@@ -81,7 +82,7 @@ def run(
         raise KeyboardInterrupt
 
 
-def without_run(file: Path, names: Mapping[str, Any]) -> None:
+def without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
     """Raise DataflowError that says what a program lacks that ended without calling `run(...)`."""
     from elastream.model.flow import Dataflow
 

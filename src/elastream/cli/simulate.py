@@ -42,7 +42,7 @@ Policies = Annotated[
 Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; default: the host types of FILE.")]
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
-PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="PriceRegion of the price list.")]
+PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
 Unit = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Billing time unit.")]
 Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time.")]
 Limit = Annotated[

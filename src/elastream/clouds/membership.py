@@ -12,34 +12,43 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass
+from typing import Any
 from urllib.parse import quote
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from elastream.clouds.arbiter_link import ANSWER_WITHIN, ArbiterLink
 from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostType
-from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, first_line, in_one_line
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, in_one_line
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.holder import Holder
 from elastream.planning.sharing.messages import Claim, Offer, View
 
-__all__ = ["ArbiterLink", "Membership", "MembershipLost", "PoolClient"]
+__all__ = ["Membership", "MembershipLost", "PoolClient"]
 
 log = logging.getLogger(__name__)
 
-OFFER: TypeAdapter[Offer] = TypeAdapter(Offer)
+
+@dataclass(frozen=True)
+class Welcome:
+    """A pool's answer to who asks for its offer, or joins and gets a key."""
+
+    offer: Offer
+    key: str = ""
+
+
+WELCOME: TypeAdapter[Welcome] = TypeAdapter(Welcome)
 VIEW: TypeAdapter[View] = TypeAdapter(View)
+NOTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 THREAD = "pool membership"
 """Name of the thread that claims, and of its alarms."""
 
 BEAT = 0.5
 """Seconds from one claim to the next; the pool counts an application as gone after many times that."""
-ANSWER_WITHIN = 5.0
-"""Seconds after which a claim counts as lost."""
 TOKEN = "ELASTREAM_POOL_TOKEN"
 """Environment variable that holds the token where none is given: a program may be shown to others, a token may not."""
 
@@ -48,51 +57,16 @@ class MembershipLost(CloudError):
     """The pool no longer counts this application as a member: it was silent for too long, or the pool lost its journal."""
 
 
-class ArbiterLink:
-    """An HTTP connection to an arbiter, that of a pool or of regions; a context manager.
-
-    token: shown with every request. transport: replaces the network in tests. Raises CloudError for a URL that is none.
-    """
-
-    what: ClassVar[str] = "arbiter"
-
-    def __init__(self, url: str, token: str | None, transport: httpx.BaseTransport | None = None) -> None:
-        self.url = url
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            # A proxy set in the environment must not get the token, nor delay a message.
-            self._client = httpx.Client(
-                base_url=url, headers=headers, timeout=ANSWER_WITHIN, transport=transport, trust_env=False
-            )
-        except (httpx.InvalidURL, ValueError) as error:
-            raise CloudError(f"{url!r} is not the address of any {self.what}: {error}") from None
-
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None, **headers: str) -> httpx.Response:
-        """The answer to a request; raises EnvironmentProblem where none comes in time."""
-        try:
-            return self._client.request(method, path, json=body, headers=headers)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EnvironmentProblem(f"no {self.what} answers at {self.url}: {first_line(error)}") from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 class PoolClient(ArbiterLink):
-    """An application's HTTP client of its pool. transport: replaces the network in tests.
+    """An application's connection to its pool.
 
     Every method raises EnvironmentProblem where no pool answers, CloudError with its reason where it refuses, and
     MembershipLost if this application is no longer a member.
     """
 
-    what: ClassVar[str] = "pool"
+    called = "pool"
+    mistaken = EnvironmentProblem
+    refusals = {409: CloudError, 410: MembershipLost}  # noqa: RUF012 - a constant
 
     def __init__(
         self,
@@ -104,56 +78,30 @@ class PoolClient(ArbiterLink):
         token: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        super().__init__(url, token or os.environ.get(TOKEN, ""), transport)
+        super().__init__(url, token or os.environ.get(TOKEN), transport=transport)
         self.application = application
+        self.sender = f" application {application!r}"
         self._wanted = {"priority": priority, "minimum": minimum}
         self._place = f"/applications/{quote(application, safe='')}"
         self._key = ""
 
     def offer(self) -> Offer:
         """The hosts that the pool offers."""
-        return self._offer(self._ask("GET", "/"))
+        return self.ask(WELCOME, "GET", "/").offer
 
     def join(self) -> Offer:
         """Become a member; returns the pool's offer."""
-        answer = self._ask("POST", self._place, self._wanted)
-        self._key = str(answer.get("key", ""))
-        return self._offer(answer)
+        welcome = self.ask(WELCOME, "POST", self._place, self._wanted)
+        self._key = welcome.key
+        return welcome.offer
 
     def claim(self, claim: Claim) -> View:
         """Send the hosts held and requested; returns those that may be used, and the money owed."""
-        try:
-            return VIEW.validate_python(self._ask("PUT", self._place, asdict(claim)))
-        except ValidationError:
-            raise self._no_pool() from None
+        return self.ask(VIEW, "PUT", self._place, asdict(claim), self._key)
 
     def leave(self) -> None:
         """End the membership."""
-        self._ask("DELETE", self._place)
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        response = self.request(method, path, body, key=self._key)
-        try:
-            answer = response.json()
-            refusal = "" if response.status_code == 200 else str(answer["error"])
-        except (ValueError, KeyError, TypeError):
-            raise self._no_pool(response.status_code) from None
-        if response.status_code == 410:
-            raise MembershipLost(f"the pool at {self.url}: {refusal}")
-        if response.status_code >= 500:
-            raise EnvironmentProblem(f"the pool at {self.url} fails: {refusal}")
-        if refusal:
-            raise CloudError(f"the pool at {self.url} refuses application {self.application!r}: {refusal}")
-        return dict(answer)
-
-    def _offer(self, answer: Mapping[str, Any]) -> Offer:
-        try:
-            return OFFER.validate_python(answer["offer"])
-        except (ValidationError, KeyError):
-            raise self._no_pool() from None
-
-    def _no_pool(self, status: int = 200) -> EnvironmentProblem:
-        return EnvironmentProblem(f"the service at {self.url} is no pool (HTTP {status})")
+        self.ask(NOTHING, "DELETE", self._place, key=self._key)
 
 
 class Membership:

@@ -146,7 +146,10 @@ class PoolHosts:
                     found[name] = replace(found[name], reason="the pool gave its machine to another application")
             refusal = self._membership.refusal()
             waits = f"it waits until {self._membership.offer.name!r} grants a machine" + (f": {refusal}" if refusal else "")
-            return found | {name: HostStatus(kind.name, Phase.REQUESTED, waits) for name, kind in self._waiting.items()}
+            return found | {
+                name: HostStatus(kind.name, Phase.REQUESTED, waits, refused=bool(refusal))
+                for name, kind in self._waiting.items()
+            }
 
     def measure(self) -> Mapping[str, Measured]:
         """CPU time and memory of the hosts' processes on this machine."""

@@ -89,8 +89,9 @@ class HostStatus:
 
     type: name of its host type. reason: why it waits, or why it is gone; one sentence, empty where there is nothing to say.
     address: what its executors register with, empty before that is known. executor: id of its executor where the provider
-    knows that itself; otherwise its executor is the one that registers from `address`. recalled: its owner wants it back
-    (see `RunState.kept`). namespace: file of its network namespace where it has one of its own on this machine.
+    knows that itself; otherwise its executor is the one that registers from `address`. refused: the request was refused for
+    now and waits. recalled: its owner wants it back (see `RunState.kept`). namespace: file of its network namespace if it
+    has one of its own on this machine.
     """
 
     type: str
@@ -98,6 +99,7 @@ class HostStatus:
     reason: str = ""
     address: str = ""
     executor: str = ""
+    refused: bool = False
     recalled: bool = False
     namespace: Path | None = None
 

@@ -82,6 +82,7 @@ class Loop:
         self._alarms = Alarms(self._clock.now)
         self._blind = 0
         self._failed_plans = 0
+        self._logged = ""
         self._backoff = BackOff()
         self._under_way: dict[Action, Entry] = {}
         self._left_over = {entry.action: entry for entry in self._journal.unconcluded}
@@ -94,17 +95,20 @@ class Loop:
         """Run to the end, close the plant, and return how it ended.
 
         An ElastreamError of the plant or the journal ends the run as failed with that sentence as its reason, an interrupt
-        from the keyboard ends it as stopped. Any other exception is a bug: the plant is closed, and it is raised.
+        from the keyboard ends it as stopped. Any other exception is a bug: observers receive a failed ending, and the
+        exception is raised.
         """
         status, reason = "failed", ""
+        bug: Exception | None = None
         self._emit("started", self._header)
         try:
             status, reason = self._cycle()
         except KeyboardInterrupt:
             status, reason = "stopped", "interrupted from the keyboard"
-        except ElastreamError as error:
+        except Exception as error:
             log.error("run failed: %s", error, exc_info=error)
-            reason = str(error)
+            reason = in_one_line(error)
+            bug = None if isinstance(error, ElastreamError) else error
         except BaseException:
             self._plant.close()
             raise
@@ -113,12 +117,15 @@ class Loop:
         try:
             self._plant.close()
             facts = dict(self._facts())
-        except ElastreamError as error:
+        except Exception as error:
             log.error("plant failed to close: %s", error, exc_info=error)
-            status, reason = "failed", reason or str(error)
+            status, reason = "failed", reason or in_one_line(error)
+            bug = bug or (None if isinstance(error, ElastreamError) else error)
         self._journal.close()
         ending = Ending(status, ended, reason, tuple(self._plant.ledger), facts)
         self._emit("ended", ending)
+        if bug is not None:
+            raise bug
         return ending
 
     def _cycle(self) -> tuple[str, str]:
@@ -290,8 +297,9 @@ class Loop:
             self._last = None
 
     def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
-        """Log a caught error with its traceback, and keep it for the next decision record."""
-        log.error("%s", said, exc_info=error)
+        """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""
+        log.error("%s", said, exc_info=error if said != self._logged else None)
+        self._logged = said
         self._faults.append(Fault.of(source, said, error))
         if noted:
             self._notes.append(said)

@@ -87,6 +87,8 @@ class Located:
                 ((_, bound),) = error["ctx"].items()
                 relation = {"greater_than": "above", "greater_than_equal": "at least", "less_than_equal": "at most"}
                 sentence = f"{value} is out of range: it must be {relation[error['type']]} {bound:g}"
+            case "literal_error":
+                sentence = f"{value} is not one of {error['ctx']['expected'].replace(' or ', ', ').replace(chr(39), '')}"
             case "too_short":
                 sentence = "it is empty"
             case "list_type" | "tuple_type":

@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from elastream.documents.user_code import References, near
@@ -22,16 +23,19 @@ Refusal = Callable[[tuple[str, ...], str], ElastreamError]
 
 @dataclass(frozen=True)
 class Registry:
-    """What can be named: what people call it, the attributes that it must have, and our own by short name."""
+    """What can be named: what people call it, the attributes that it must have and how each is checked, our own by name.
+
+    needs: by attribute, its type, or the number of arguments that it is called with.
+    """
 
     what: str
-    needs: tuple[str, ...]
+    needs: Mapping[str, type | UnionType | int]
     known: Mapping[str, str] = field(default_factory=dict)
 
 
 POLICY = Registry(
     "policy",
-    ("name", "plan"),
+    {"name": str, "plan": 2},
     {
         "threshold": "elastream.planning.policies.threshold:Threshold",
         "static": "elastream.planning.policies.static:Static",
@@ -46,11 +50,11 @@ POLICY = Registry(
 )
 CLOUD = Registry(
     "cloud",
-    ("types", "max_hosts", "open"),
+    {"types": tuple | list, "max_hosts": int, "open": 1},
     {"local": "elastream.clouds.local.local:Local", "pool": "elastream.clouds.pool:Pool"},
 )
-SOURCE = Registry("source", ("read", "schema"))
-SINK = Registry("sink", ("write",))
+SOURCE = Registry("source", {"read": 1, "schema": str})
+SINK = Registry("sink", {"write": 2})
 
 PARTS: Mapping[str, str] = {
     "network": "elastream.clouds.local.network:Link",
@@ -111,9 +115,32 @@ def made(
     factory = references.find(name, registry.what) if own else imported(registry.known[name])
     with references.user_code():
         found = _built(factory, parameters, (), refusal)
-    if lacking := [each for each in registry.needs if inspect.getattr_static(found, each, _NOTHING) is _NOTHING]:
-        raise refusal((), f"{name} is no {registry.what}: it has no {lacking[0]!r}")
+        # Our own are held by their tests; and a pool's properties ask the pool, which a check must not need.
+        wrong = _unfit(found, registry) if own else ""
+    if wrong:
+        raise refusal((), f"{name} is no {registry.what}: {wrong}")
     return found
+
+
+def _unfit(found: Any, registry: Registry) -> str:
+    """What an object of the user's lacks to be one of `registry`; empty where it lacks nothing."""
+    for name, wanted in registry.needs.items():
+        if inspect.getattr_static(found, name, _NOTHING) is _NOTHING:
+            return f"it has no {name!r}"
+        value = getattr(found, name)
+        if not isinstance(wanted, int):
+            if not isinstance(value, wanted):
+                return f"its {name!r} is {value!r}, not {getattr(wanted, '__name__', wanted)}"
+        elif not callable(value):
+            return f"its {name!r} is {value!r}, which cannot be called"
+        else:
+            try:
+                inspect.signature(value).bind(*range(wanted))
+            except TypeError:
+                return f"its {name!r} does not take {wanted} argument{'s' * (wanted > 1)}"
+            except ValueError:  # built-in callables may have no signature to look at
+                continue
+    return ""
 
 
 def _built(factory: Callable[..., Any], parameters: Mapping[str, Any], path: tuple[str, ...], refusal: Refusal) -> Any:

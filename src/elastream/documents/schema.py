@@ -96,6 +96,29 @@ class Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, populate_by_name=False)
 
 
+class FunctionKeys(Keys):
+    """A function of records, of which one form may be given, and its cost if known."""
+
+    map: str | None = None
+    flat_map: str | None = None
+    filter: str | None = None
+    map_arrow: str | None = None
+    map_pandas: str | None = None
+    select: Columns | None = None
+    cost: Duration | None = None
+    selectivity: float | None = Field(None, ge=0)
+
+
+class EndpointKeys(Keys):
+    """What sources and sinks have in common: `simulated`; Kafka with its options; or `own`, a class of the user's."""
+
+    simulated: Literal[True] | None = None
+    own: dict[str, dict[str, Any]] | None = None
+    kafka: str | None = None
+    servers: str = "127.0.0.1:9092"
+    options: dict[str, str] = Field(default_factory=dict)
+
+
 class EdgeKeys(Keys):
     """An input of an operator, with the delivery of its records."""
 
@@ -104,27 +127,11 @@ class EdgeKeys(Keys):
     durable: Literal["parquet", "kafka"] | None = None
     choice: str | None = None
 
-    @field_validator("delivery", "durable", mode="before")
-    @classmethod
-    def _known(cls, value: object, info: Any) -> object:
-        known = {"delivery": ("duplicate", "round_robin"), "durable": ("parquet", "kafka")}[info.field_name]
-        if value not in known:
-            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
-        return value
 
-
-class AlternateKeys(Keys):
+class AlternateKeys(FunctionKeys):
     """One implementation of an operator: at most one function, its value, and its cost if known."""
 
-    map: str | None = None
-    flat_map: str | None = None
-    filter: str | None = None
-    map_arrow: str | None = None
-    map_pandas: str | None = None
-    select: Columns | None = None
     value: float = Field(1.0, ge=0, le=1)
-    cost: Duration | None = None
-    selectivity: float | None = Field(None, ge=0)
 
     @model_validator(mode="after")
     def _one_function(self) -> "AlternateKeys":
@@ -132,20 +139,13 @@ class AlternateKeys(Keys):
         return self
 
 
-class SourceKeys(Keys):
-    """What a source reads: one of text_files, files, records and kafka with its options; `simulated`; or `own`, a class of
-    the user's with its parameters.
-    """
+class SourceKeys(EndpointKeys):
+    """What a source reads."""
 
-    simulated: Literal[True] | None = None
-    own: dict[str, dict[str, Any]] | None = None
     text_files: str | None = None
     files: str | None = None
     format: Literal["parquet", "json", "csv"] = "parquet"
     records: list[dict[str, Any]] | None = None
-    kafka: str | None = None
-    servers: str = "127.0.0.1:9092"
-    options: dict[str, str] = Field(default_factory=dict)
     schema_: str | None = Field(None, alias="schema")
 
     @model_validator(mode="after")
@@ -160,16 +160,11 @@ class SourceKeys(Keys):
         return self
 
 
-class SinkKeys(Keys):
-    """What a sink writes: one of parquet, collect and kafka; `simulated`; or `own`, a class of the user's."""
+class SinkKeys(EndpointKeys):
+    """What a sink writes."""
 
-    simulated: Literal[True] | None = None
-    own: dict[str, dict[str, Any]] | None = None
     parquet: str | None = None
     collect: str | None = None
-    kafka: str | None = None
-    servers: str = "127.0.0.1:9092"
-    options: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one(self) -> "SinkKeys":
@@ -180,27 +175,19 @@ class SinkKeys(Keys):
         return self
 
 
-class OperatorKeys(Keys):
+class OperatorKeys(FunctionKeys):
     """An operator: a source, a sink, a function of records, or a function of records by key."""
 
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
     source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
     sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
     load: Any = None
-    map: str | None = None
-    flat_map: str | None = None
-    filter: str | None = None
-    map_arrow: str | None = None
-    map_pandas: str | None = None
-    select: Columns | None = None
     alternates: dict[str, AlternateKeys] | None = None
     key_by: Names | None = None
     aggregate: Columns | None = None
     apply: str | None = None
     state: str | None = None
     returns: str = ""
-    cost: Duration | None = None
-    selectivity: float | None = Field(None, ge=0)
     max_duration: Annotated[Duration, Field(gt=0)] | None = None
     cores: float | None = Field(None, ge=0)
     memory: Memory = 0.0

@@ -144,7 +144,7 @@ class References:
                 yield
             except ElastreamError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 blamed = (blame(error, folder) for folder in self._folders)
                 raise next(filter(None, blamed), error) from error
 

@@ -34,7 +34,6 @@ def scaled(assumptions: A, name: str, factor: float) -> A:
 
 
 def values(assumptions: "DataclassInstance") -> dict[str, float]:
-    """Value of each assumption, by name."""
     return {each.name: getattr(assumptions, each.name) for each in fields(assumptions)}
 
 
@@ -44,7 +43,6 @@ def variations(assumptions: A) -> Mapping[tuple[str, float], A]:
 
 
 def assumption_table(assumptions: "DataclassInstance") -> Table:
-    """A table of the assumptions with value, unit and reason."""
     rows = tuple(
         (each.name, f"{getattr(assumptions, each.name):g}", each.metadata["unit"], each.metadata["why"])
         for each in fields(assumptions)

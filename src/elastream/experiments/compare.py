@@ -53,12 +53,10 @@ class Trial:
 
     @property
     def mean_hosts(self) -> float:
-        """Hosts leased, mean over time."""
         return float(self.result.series[:, 2].mean()) if len(self.result.series) else math.nan
 
     @property
     def peak_hosts(self) -> float:
-        """Most hosts leased at once."""
         return float(self.result.series[:, 2].max()) if len(self.result.series) else math.nan
 
 

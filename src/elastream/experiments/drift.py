@@ -63,7 +63,6 @@ class Way:
         return replace(self.drifts[0][number], simulated=float(np.median(values)))
 
     def values(self, number: int) -> Floats:
-        """A simulated figure, one value per run."""
         return np.array([drifts[number].simulated for drifts in self.drifts])
 
     @property

@@ -114,7 +114,6 @@ def as_json(
 
 
 def counted(checks: Sequence[Check]) -> str:
-    """Number of bars held, as text."""
     undecided = sum(check.holds is None for check in checks)
     held = f"{sum(check.verdict == 'held' for check in checks)} of {len(checks)} bars are held"
     return f"{held}, {undecided} undecided" if undecided else held

@@ -8,10 +8,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-
-from elastream.model.errors import EnvironmentProblem
 
 __all__ = [
     "Block",
@@ -24,7 +21,7 @@ __all__ = [
     "hosts_plot",
     "line",
     "load_line",
-    "write_page",
+    "render",
 ]
 
 V = TypeVar("V")
@@ -35,8 +32,6 @@ PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Heading of a section."""
-
     text: str
 
 
@@ -80,7 +75,6 @@ class Page:
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """The tables of the page, in order."""
         return tuple(block for block in self.blocks if isinstance(block, Table))
 
 
@@ -145,16 +139,6 @@ def comparison_table(
     return Table(caption, ("", *ours), tuple(rows))
 
 
-def write_page(page: Page, path: Path) -> Path:
-    """Write `page` to `path` and return the path. Raises EnvironmentProblem if that fails."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(page), encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(f"the page {path} cannot be written: {error.strerror or error}") from error
-    return path
-
-
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#1c2530;background:#fff}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem;border-bottom:1px solid #d6dce3}
@@ -167,7 +151,6 @@ tr.bad td:first-child{box-shadow:inset 3px 0 #c94f6d}figure{margin:1rem 0}
 
 
 def render(page: Page) -> str:
-    """The page as HTML text."""
     from plotly.offline import get_plotlyjs
 
     plots = any(isinstance(block, Plot) for block in page.blocks)

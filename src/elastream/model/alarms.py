@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from elastream.model.errors import in_one_line
+
 __all__ = ["Alarm", "AlarmedThread", "Alarms"]
 
 log = logging.getLogger(__name__)
@@ -50,14 +52,14 @@ class Alarms:
             since = self._clock() if before is None else before.since
             self._standing[source] = Alarm(source, said, since, trace)
         if before is None or before.said != said:
-            log.error("%s: %s", source, said, exc_info=error)
+            log.error("%s", said, exc_info=error)
 
     def clear(self, source: str) -> None:
         """Let the alarm of `source` stand no longer; nothing where there is none."""
         with self._lock:
             cleared = self._standing.pop(source, None)
         if cleared is not None:
-            log.warning("%s: recovered (was: %s)", source, cleared.said)
+            log.warning("%s recovered (was: %s)", source, cleared.said)
 
 
 class AlarmedThread(threading.Thread):
@@ -72,4 +74,4 @@ class AlarmedThread(threading.Thread):
         try:
             self._work()
         except BaseException as error:
-            self._alarms.sound(self.name, f"thread died: {type(error).__name__}: {error}", error)
+            self._alarms.sound(self.name, f"thread {self.name} died: {in_one_line(error)}", error)

@@ -133,6 +133,7 @@ class Lease:
     """Lease of one host from its request on: type, state, history and cost.
 
     Times are seconds on the clock of the run. history: (time, state), oldest first. until: when it was released or lost.
+    refused: whether its request was refused for now, for the reason in `note`.
     note: what its provider says of it now: why it waits, or why it is recalled; empty where there is nothing to say.
     """
 
@@ -143,6 +144,7 @@ class Lease:
     history: tuple[tuple[float, HostState], ...] = ()
     until: float | None = None
     note: str = ""
+    refused: bool = False
 
     def __post_init__(self) -> None:
         if not self.history:

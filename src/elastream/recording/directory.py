@@ -13,7 +13,7 @@ from pathlib import Path
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "write_text"]
 
 LEAST_FREE_MEGABYTES = 64
 """Least free disk space to start a run; checkpoints of a few minutes and executor logs need about a third of it."""
@@ -86,3 +86,13 @@ class RunDirectory:
     def recording(self) -> Path:
         """Observations and decisions."""
         return self.root / "recording.jsonl"
+
+
+def write_text(path: Path, text: str, what: str) -> Path:
+    """Write `text`, which is `what`, to `path`; creates its folder. Raises EnvironmentProblem if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentProblem(f"the {what} {path} cannot be written: {error.strerror or error}") from error
+    return path

@@ -76,7 +76,6 @@ class Lines:
 
 
 def line(fields: Mapping[str, Any]) -> bytes:
-    """`fields` as one JSON line."""
     return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
 
 

@@ -97,20 +97,8 @@ def describe_run(
             }
             for o in graph.operators
         ),
-        edges=tuple(
-            {
-                "source": e.source,
-                "target": e.target,
-                "delivery": e.delivery.value,
-                "durable": e.durable,
-                "choice": e.choice,
-            }
-            for e in graph.edges
-        ),
-        stages=tuple(
-            {"name": s.name, "segment": s.segment, "operators": list(s.operators), "keyed": s.keyed}
-            for s in context.layout.stages
-        ),
+        edges=tuple({**asdict(edge), "delivery": edge.delivery.value} for edge in graph.edges),
+        stages=tuple({**asdict(stage), "operators": list(stage.operators)} for stage in context.layout.stages),
         host_types=tuple(asdict(host_type) for host_type in context.host_types.values()),
         started=time.time() if started is None else started,
         environment=dict(environment or {}),

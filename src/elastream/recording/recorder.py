@@ -159,12 +159,9 @@ class Recording:
         entries = []
         for number, line in enumerate(lines[:-1], start=1):  # after the last newline: nothing, or a torn line
             try:
-                entry = json.loads(line)
-                if entry["kind"] not in _KINDS:
-                    raise ValueError(f"unknown kind {entry['kind']!r}")
-            except (ValueError, TypeError, KeyError) as error:
+                entries.append(json.loads(line))
+            except ValueError as error:
                 raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
-            entries.append(entry)
         return cls.of(entries, str(file))
 
     @classmethod
@@ -188,6 +185,8 @@ class Recording:
                         decisions[decision.round] = decision
                     case "end":
                         ending = read_ending(fields, host_types(header))
+                    case unknown:
+                        raise ValueError(f"unknown kind {unknown!r}")
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
         if header is None:
@@ -201,15 +200,12 @@ class Recording:
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Names of the dataflow's operators, in declaration order."""
         return tuple(operator["name"] for operator in self.header.operators)
 
     def application(self, metric: Metric) -> Floats:
-        """`metric` of the whole dataflow over time."""
         return self._series("application", None, metric)
 
     def operator(self, name: str, metric: Metric) -> Floats:
-        """`metric` of one operator over time."""
         return self._series("operators", name, metric)
 
     def host(self, name: str, metric: Metric) -> Floats:
@@ -241,7 +237,6 @@ class Recording:
         }
 
     def cost(self) -> Floats:
-        """Cost since the start, over time."""
         return self.application(Metric.COST)
 
     @cached_property
@@ -285,9 +280,6 @@ class Recording:
 
     def _series(self, frame: str, row: str | None, metric: Metric) -> Floats:
         return np.array([_cell(entry[frame], row, metric) for entry in self.observations], dtype=np.float64)
-
-
-_KINDS = ("start", "observation", "decision", "end")
 
 
 def _file(path: Path) -> Path:

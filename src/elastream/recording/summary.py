@@ -46,7 +46,6 @@ class Summary:
 
     @property
     def host_minutes(self) -> float:
-        """Leased time, in minutes."""
         return self.host_seconds / 60
 
 

@@ -19,9 +19,9 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from elastream.model.action import Outcome, describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
-from elastream.model.errors import EnvironmentProblem
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
+from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.recording.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
@@ -63,13 +63,7 @@ class DecisionRow:
 
 def write_report(recording: Recording, path: Path | str) -> Path:
     """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails."""
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(recording), encoding="utf-8")
-    except OSError as error:
-        raise EnvironmentProblem(f"the report {path} cannot be written: {error.strerror or error}") from error
-    return path
+    return write_text(Path(path), render(recording), "report")
 
 
 def render(recording: Recording) -> str:

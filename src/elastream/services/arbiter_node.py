@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from elastream.model.cloud import Lease
 from elastream.model.errors import CloudError, InputError
 from elastream.planning.sharing.arbiter import decide, join, leave, refusal
@@ -248,10 +250,7 @@ def _arbiter(
         lease = Lease(fields["host"], kinds[fields["kind"]], fields["since"])
         return Paid(replace(lease, until=fields["until"]), tuple((who, a, b) for who, a, b in fields["spells"]))
 
-    known = {
-        name: HostRecord(**{**fields, "tenure": Tenure(fields["tenure"]), "until": float(fields["until"])})
-        for name, fields in tables.get("hosts", {}).items()
-    }
+    known = TypeAdapter(dict[str, HostRecord]).validate_python(tables.get("hosts", {}))
     for name, record in known.items():
         if record.kind not in kinds or (not record.region and machines.get(name) != record.kind):
             raise CloudError(
@@ -263,7 +262,7 @@ def _arbiter(
     state = Arbiter(
         hosts,
         frozenset(name for name, record in hosts.items() if record.tenure is not Tenure.HELD),
-        {name: Party(**{**fields, "hosts": tuple(fields["hosts"])}) for name, fields in tables.get("regions", {}).items()},
+        TypeAdapter(dict[str, Party]).validate_python(tables.get("regions", {})),
         {
             name: Member(m["term"], hosts=tuple(m["hosts"]), heard=now, priority=m["priority"], minimum=m["minimum"])
             for name, m in members.items()

@@ -38,7 +38,7 @@ def arbiter_service(
     token: str | None = None,
     *,
     period: float = 0.0,
-    failed: Callable[[ElastreamError], None] = lambda error: None,
+    failed: Callable[[Exception], None] = lambda error: None,
 ) -> FastAPI:
     """The arbiter as an application for a web server, with a round every `period` seconds; 0: only as messages come.
 
@@ -116,9 +116,9 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
     """
     import uvicorn
 
-    problems: list[ElastreamError] = []
+    problems: list[Exception] = []
 
-    def failed(error: ElastreamError) -> None:
+    def failed(error: Exception) -> None:
         problems.append(error)
         server.should_exit = True
 
@@ -131,7 +131,7 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
         raise problems[0]
 
 
-def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError], None]) -> "Lifespan[FastAPI]":
+def _rounds(node: ArbiterNode, period: float, failed: Callable[[Exception], None]) -> "Lifespan[FastAPI]":
     """The server's lifespan: runs a round every `period` seconds, also without messages."""
 
     async def rounds() -> None:
@@ -139,7 +139,7 @@ def _rounds(node: ArbiterNode, period: float, failed: Callable[[ElastreamError],
             await asyncio.sleep(period)
             try:
                 await asyncio.to_thread(node.round)
-            except ElastreamError as error:
+            except Exception as error:
                 LOG.exception("the arbiter cannot decide any more")
                 return failed(error)
 
@@ -168,26 +168,12 @@ def _first_problem(error: RequestValidationError) -> str:
 def _status(node: ArbiterNode) -> dict[str, Any]:
     """Holders of hosts, and money owed."""
     state = node.state
+    shown = ("kind", "region", "tenure", "owner", "why")
+    told = ("priority", "minimum", "critical", "refused")
     return {
-        "hosts": {
-            name: {
-                "kind": record.kind,
-                "region": record.region,
-                "tenure": record.tenure.value,
-                "owner": record.owner,
-                "why": record.why,
-            }
-            for name, record in state.hosts.items()
-        },
+        "hosts": {name: {field: getattr(record, field) for field in shown} for name, record in state.hosts.items()},
         "applications": {
-            name: {
-                "priority": member.priority,
-                "minimum": member.minimum,
-                "holds": len(member.hosts),
-                "asks": len(member.asks),
-                "critical": member.critical,
-                "refused": member.refused,
-            }
+            name: {"holds": len(member.hosts), "asks": len(member.asks)} | {field: getattr(member, field) for field in told}
             for name, member in state.applications.items()
         },
         "regions": {name: {"hosts": len(party.hosts), "heard": party.heard} for name, party in state.regions.items()},

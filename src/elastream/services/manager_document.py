@@ -12,7 +12,7 @@ Paths are relative to the document. Every error names file, line and field in on
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
-from elastream.services.serving import Listen, host_and_port, read_token
+from elastream.services.serving import Listen, read_token
 
 __all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
@@ -84,9 +84,9 @@ Positive = Annotated[Duration, Field(gt=0)]
 class RegionFactsKeys(Keys):
     """Keys of a region: price a second, latency, capacity in hosts."""
 
-    price: float = Field(0.0, ge=0, allow_inf_nan=False)
+    price: float = Field(0.0, ge=0)
     latency: Duration = 0.0
-    capacity: int | None = Field(None, ge=0)
+    capacity: float = Field(math.inf, ge=0, multiple_of=1)
 
 
 class ApplicationKeys(Keys):
@@ -100,7 +100,7 @@ class ArbiterKeys(Keys):
     """Keys of an arbiter."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    listen: Listen = "127.0.0.1:8471"
+    listen: Listen = ("127.0.0.1", 8471)
     token_file: str | None = None
     journal: str | None = None
     machines: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
@@ -114,9 +114,9 @@ class ArbiterKeys(Keys):
     settle: Annotated[Duration, Field(ge=0)] = 15.0
     absence: Positive = 180.0
     prefer: Names = Field(default_factory=list)
-    max_price: float | None = Field(None, ge=0)
-    max_latency: Duration | None = None
-    max_hosts: int | None = Field(None, ge=0)
+    max_price: float = Field(math.inf, ge=0)
+    max_latency: Duration = math.inf
+    max_hosts: float = Field(math.inf, ge=0, multiple_of=1)
     min_hosts: int = Field(0, ge=0)
     consolidate_below: float | None = Field(None, ge=0, le=1)
 
@@ -142,6 +142,10 @@ class ArbiterKeys(Keys):
         if self.regions and not self.host_types:
             raise ValueError("an arbiter of regions must know the host types that they have ('host_types')")
         return self
+
+
+RULES = {each.name for each in fields(ArbiterRules)} & ArbiterKeys.model_fields.keys() - {"prefer", "regions"}
+"""Keys of an arbiter that are its rules as they are written."""
 
 
 class HostsKeys(Keys):
@@ -194,11 +198,10 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
     """
     file = read_yaml(path, FORM)
     keys: ManagerKeys = file.validate(ManagerKeys)
-    folder = path.parent
     if keys.arbiter is not None:
-        return _arbiter(file, keys.arbiter, folder)
+        return _arbiter(file, keys.arbiter, path.parent)
     assert keys.region is not None
-    return _region(file, keys.region, folder)
+    return _region(file, keys.region, path.parent)
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
@@ -218,45 +221,27 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
                     ("arbiter", "host_types", name), f"there is no region {kind.region!r} (there are: {known_regions})"
                 )
         kinds = tuple(own.values())
-        rooms = [math.inf if each.capacity is None else each.capacity for each in keys.regions.values()]
-        most = int(min(sum(rooms), math.inf if keys.max_hosts is None else keys.max_hosts, MOST_HOSTS))
+        most = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, MOST_HOSTS))
     offer = Offer(keys.name, kinds, most, keys.latency)
     try:
         local_of(offer)
     except ElastreamError as error:
         raise file.error(("arbiter", "machines" if keys.machines else "regions"), str(error)) from None
-    host, port = host_and_port(keys.listen)
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
         {f"m{number}": kind for number, kind in enumerate(names, start=1)},
         tuple(keys.regions),
-        _rules(keys),
-        {name: Standing(each.priority, each.minimum) for name, each in keys.applications.items()},
-        host,
-        port,
+        ArbiterRules(
+            **{rule: value for rule, value in keys if rule in RULES},
+            prefer=tuple(keys.prefer),
+            regions={name: RegionFacts(**dict(each)) for name, each in keys.regions.items()},
+        ),
+        {name: Standing(**dict(each)) for name, each in keys.applications.items()},
+        *keys.listen,
         folder / (keys.journal or f"{keys.name}.journal"),
         keys.period,
         _token(file, "arbiter", keys.token_file, folder),
-    )
-
-
-def _rules(keys: ArbiterKeys) -> ArbiterRules:
-    return ArbiterRules(
-        patience=keys.patience,
-        silence=keys.silence,
-        settle=keys.settle,
-        prefer=tuple(keys.prefer),
-        regions={
-            name: RegionFacts(each.price, each.latency, math.inf if each.capacity is None else each.capacity)
-            for name, each in keys.regions.items()
-        },
-        max_price=_bound(keys.max_price),
-        max_latency=_bound(keys.max_latency),
-        max_hosts=_bound(keys.max_hosts),
-        min_hosts=keys.min_hosts,
-        consolidate_below=keys.consolidate_below,
-        absence=keys.absence,
     )
 
 
@@ -290,7 +275,3 @@ def _types(file: Located, whose: str, keys: Mapping[str, HostTypeKeys]) -> dict[
 
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
     return None if written is None else read_token(file, (whose, "token_file"), folder / written)
-
-
-def _bound(value: float | None) -> float:
-    return math.inf if value is None else value

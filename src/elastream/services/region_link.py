@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from elastream.clouds.membership import ArbiterLink
+from elastream.clouds.arbiter_link import ArbiterLink
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.planning.sharing.messages import RegionOrder, RegionReport
 from elastream.recording.lines import JournalProblem
@@ -24,22 +24,18 @@ FORM: TypeAdapter[RegionOrder] = TypeAdapter(RegionOrder)
 
 
 class RegionLink(ArbiterLink):
-    """The region's connection to its arbiter."""
+    """A region's connection to its arbiter."""
+
+    called = "arbiter"
+    mistaken = InputError
+    refusals = {409: InputError}  # noqa: RUF012 - a constant
 
     def report(self, report: RegionReport) -> RegionOrder:
         """Send a report; returns the current order.
 
         Raises EnvironmentProblem where no answer comes in time, and InputError where the arbiter refuses, with its reason.
         """
-        response = self.request("PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
-        if response.status_code >= 500:
-            raise EnvironmentProblem(f"the arbiter at {self.url} fails: HTTP {response.status_code}")
-        try:
-            if response.status_code != 200:
-                raise InputError(f"the arbiter at {self.url} refuses: {response.json()['error']}")
-            return FORM.validate_json(response.content)
-        except (ValueError, KeyError, TypeError):
-            raise InputError(f"what answers at {self.url} is no arbiter (HTTP {response.status_code})") from None
+        return self.ask(FORM, "PUT", f"/regions/{quote(report.region, safe='')}", asdict(report))
 
 
 def follow(

@@ -67,22 +67,13 @@ class RegionNode:
         found = regions.survey(
             self.rules, snapshot, np.array([h in self.state.leaving for h in mine.hosts], dtype=np.bool_)
         )
-        names = snapshot.hosts.names
-        # While the use of hosts is unknown, none may count as empty.
-        knows = self._used is not None
+        if self._used is None:
+            # While the use of hosts is unknown, none may count as empty.
+            none = np.zeros(len(mine.hosts), dtype=np.bool_)
+            found = replace(found, release=none, drain=none, empty=none, idlest=np.full(1, -1))
         smallest = min(self.types.values(), key=lambda kind: (kind.slots, kind.price / kind.billing.unit, kind.name))
-        region, said = regions.report(
-            self.rules,
-            mine,
-            now,
-            {name: host.phase is Phase.UP for name, host in there.items()},
-            add=(smallest.name,) * math.ceil(int(found.lacking[0]) / smallest.slots),
-            release=tuple(names[row] for row in np.flatnonzero(found.release & knows).tolist()),
-            drain=tuple(names[row] for row in np.flatnonzero(found.drain & knows).tolist()),
-            utilisation=None if math.isnan(found.utilisation[0]) else float(found.utilisation[0]),
-            idlest=names[int(found.idlest[0])] if found.idlest[0] >= 0 and knows else "",
-            empty=tuple(names[row] for row in np.flatnonzero(found.empty & knows).tolist()),
-        )
+        up = {name: host.phase is Phase.UP for name, host in there.items()}
+        (region,), (said,) = regions.reports(self.rules, [mine], snapshot, found, up, {mine.name: smallest})
         self._become(replace(self.state, region=region))
         return said
 

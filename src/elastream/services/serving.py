@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 
 from elastream.documents.located import Loc, Located
 from elastream.model.errors import EnvironmentProblem
@@ -14,27 +14,22 @@ from elastream.model.errors import EnvironmentProblem
 if TYPE_CHECKING:
     from fastapi.responses import JSONResponse
 
-__all__ = ["Listen", "host_and_port", "listening", "opens", "read_token", "refused"]
+__all__ = ["Listen", "listening", "opens", "read_token", "refused"]
 
 SHORTEST_TOKEN = 16
 """Fewest characters of a token; shorter ones can be guessed."""
 
 
-def host_and_port(written: str) -> tuple[str, int]:
-    """`127.0.0.1:8470` or `[::1]:8470` as (host, port); raises ValueError if it is neither."""
-    host, _, port = written.rpartition(":")
+def _host_and_port(written: object) -> tuple[str, int]:
+    """`127.0.0.1:8470` or `[::1]:8470` as (host, port)."""
+    host, _, port = str(written).rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"{written!r} is not an address and a port such as '127.0.0.1:8470'")
     return host.strip("[]"), int(port)
 
 
-def _checked(written: str) -> str:
-    host_and_port(written)
-    return written
-
-
-Listen = Annotated[str, AfterValidator(_checked)]
-"""Where a service listens, as a document has it."""
+Listen = Annotated[tuple[str, int], BeforeValidator(_host_and_port)]
+"""Where a service listens: (host, port)."""
 
 
 def read_token(file: Located, loc: Loc, path: Path) -> str:

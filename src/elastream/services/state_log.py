@@ -5,12 +5,12 @@ it has sent. `arbiter_node` and `region_node` define the tables.
 """
 
 import fcntl
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from elastream.model.errors import InputError
 from elastream.recording.lines import JournalProblem, Lines, line, write_whole
@@ -51,8 +51,7 @@ class StateLog:
         gone: dict[str, list[str]] = {}
         for name, table in tables.items():
             before = self._known.get(name, {})
-            changed = {key: plain(value) for key, value in table.items() if key not in before or before[key] != value}
-            if changed:
+            if changed := {key: value for key, value in table.items() if key not in before or before[key] != value}:
                 put[name] = changed
             if lost := [key for key in before if key not in table]:
                 gone[name] = lost
@@ -74,7 +73,7 @@ class StateLog:
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         if self._lines is not None:
-            self._lines.append(fields)
+            self._lines.append(plain(fields))
             self._count += 1
 
     def _replay(self, lines: Lines) -> None:
@@ -95,11 +94,11 @@ class StateLog:
         """Atomically replace the file by an equivalent one of two lines."""
         assert self._lines is not None
         path = self._lines.path
-        put = {name: {key: plain(value) for key, value in table.items()} for name, table in self._known.items()}
+        entry = plain({"put": self._known, "gone": {}})
         fresh = path.with_name(path.name + ".new")
         try:
             with fresh.open("wb", buffering=0) as file:
-                write_whole(file, line({"manager": self.manager}) + line({"put": put, "gone": {}}))
+                write_whole(file, line({"manager": self.manager}) + line(entry))
             fresh.replace(path)
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
@@ -113,15 +112,7 @@ class StateLog:
 
 def plain(value: Any) -> Any:
     """`value` as JSON types; infinite numbers become text, because JSON has none."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
-    if isinstance(value, set | frozenset):
-        return sorted(plain(each) for each in value)
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    return from_json(to_json(value, inf_nan_mode="strings"))
 
 
 def _locked(path: Path, manager: str) -> Any:

@@ -10,7 +10,6 @@ from elastream.simulation.plant import SimulatedPlant, make_plant
 from elastream.simulation.replay import Drift, drift_of, recorded_plant, replay
 from elastream.simulation.result import Result
 from elastream.simulation.settings import (
-    Assumption,
     Distribution,
     HostFailure,
     Messaging,
@@ -21,7 +20,6 @@ from elastream.simulation.settings import (
 )
 
 __all__ = [
-    "Assumption",
     "Calibration",
     "Constant",
     "Distribution",

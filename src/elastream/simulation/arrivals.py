@@ -39,7 +39,6 @@ class Emissions:
 
     @property
     def total(self) -> int:
-        """Total number of records."""
         return int(self.counts.sum())
 
     @cached_property

@@ -33,7 +33,6 @@ class BatchWatch(Watch):
         self._stages: deque[Floats] = deque(maxlen=periods)
 
     def tick(self, now: float) -> None:
-        """Close a monitoring period at `now`, seconds."""
         super().tick(now)
         self._hosts.append(self.host_busy)
         size = self.host_busy.size

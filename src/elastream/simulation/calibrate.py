@@ -19,7 +19,6 @@ from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
 from elastream.simulation.arrivals import Emissions
 from elastream.simulation.circumstances import circumstances_of, state_at
-from elastream.simulation.lines import line_through
 from elastream.simulation.microbatch import COMING
 from elastream.simulation.settings import Settings
 
@@ -27,6 +26,8 @@ __all__ = ["Calibration", "Constant", "calibrate"]
 
 FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
+MOST = 400
+"""Most points of which pairs are formed; of more points, every n-th is used."""
 STEP = 0.1
 """Resolution of a replayed load, seconds: arrivals are spread evenly over each step."""
 CPU_WINDOW = 3.0
@@ -356,3 +357,30 @@ def _loads(recording: Recording, layout: Layout, batches: Sequence[MicroBatch], 
 def _first(values: Floats) -> float:
     known = values[np.isfinite(values)]
     return float(known[0]) if known.size else math.nan
+
+
+def line_through(x: Floats, y: Floats) -> tuple[float, float]:
+    """Fit a line: (value at 0, slope), neither negative. x, y: shape (points,), at least one point, x >= 0.
+
+    Theil-Sen estimator with pairs weighted by their distance (Jaeckel 1972): the slope is the weighted median of the
+    slopes of all pairs of points, the value at 0 the median residual.
+    """
+    step = -(-x.size // MOST)
+    x, y = x[::step], y[::step]
+    first, second = np.triu_indices(x.size, 1)
+    apart = x[second] - x[first]
+    distinct = apart != 0
+    each = 0.0
+    if distinct.any():
+        slopes = (y[second] - y[first])[distinct] / apart[distinct]
+        each = max(0.0, _weighted_median(slopes, np.abs(apart[distinct])))
+    fixed = float(np.median(y - each * x))
+    if fixed < 0:
+        fixed, each = 0.0, max(0.0, _weighted_median(y[x > 0] / x[x > 0], x[x > 0]))
+    return fixed, each
+
+
+def _weighted_median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

@@ -412,7 +412,6 @@ class CohortStation(Station):
 
 
 def _without(flow: Items, count: float) -> Items:
-    """`flow` without its first `count` items."""
     left = np.minimum(flow.counts, np.maximum(0.0, np.cumsum(flow.counts) - count))
     keep = left > DUST
     return Items(flow.times[keep], flow.born[keep], left[keep])

@@ -85,12 +85,10 @@ class StageStation(Station):
 
     @property
     def in_service(self) -> float:
-        """Records of the current batch."""
         return self.working
 
     @property
     def unfinished(self) -> bool:
-        """Whether a record waits or is in the current batch."""
         return self.queued > 1e-6 or self.working > 1e-6
 
     def settle(self) -> None:
@@ -140,7 +138,6 @@ class FusedSegment:
         self.charges: Floats = np.zeros(0)
         self.governor: Governor | None = None
         self.planned: tuple[float, float] | None = None
-        self.durations: list[float] = []
         self.reports: list[MicroBatch] = []
         self.recent: deque[MicroBatch] = deque(maxlen=200)
         self.work: dict[str, float] = {}
@@ -281,7 +278,6 @@ class FusedSegment:
         period.delay += float((delay * batch.counts).sum())
         period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
         self.leader.durations.append(Items(delay, batch.counts, batch.counts))
-        self.durations.append(at - self.starts)
         waited = at - batch.born
         done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
         self.reports.append(done)
@@ -338,7 +334,6 @@ class FusedNetwork:
             if loads_of:
                 segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
         self.latencies: list[Items] = []
-        self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.out: dict[str, list[tuple[Edge, float]]] = {}
@@ -375,7 +370,6 @@ class FusedNetwork:
         return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Simulate [begin, end), seconds."""
         speeds = pool.speeds(begin)
         for name in self.segments:
             segment = self.segments[name]
@@ -383,9 +377,8 @@ class FusedNetwork:
                 if operator in self.sources:
                     self._enter(segment, self.sources[operator].until(end))
             done = segment.advance(begin, end, pool, speeds)
-            self.batches += segment.durations
             self.reports += segment.reports
-            segment.durations, segment.reports = [], []
+            segment.reports = []
             if not done.times.size:
                 continue
             for station in segment.stations:
@@ -416,7 +409,6 @@ class FusedNetwork:
 
     @property
     def empty(self) -> bool:
-        """Whether all arrivals have been processed."""
         return all(source.ended for source in self.sources.values()) and not any(
             segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
         )

@@ -74,7 +74,6 @@ class Source:
 
     @property
     def ended(self) -> bool:
-        """Whether all records were emitted."""
         return self.offered >= self.total - 1e-6 * max(1, self.total)
 
 
@@ -96,7 +95,6 @@ class QueueNetwork:
         )
         self.by_name = {station.name: station for station in self.stations}
         self.latencies: list[Items] = []
-        self.batches: list[float] = []
         self.reports: list[MicroBatch] = []
         self.committed = 0.0
         self.dealt = dict.fromkeys(self.graph.by_name, 0)
@@ -132,7 +130,6 @@ class QueueNetwork:
         }
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Simulate [begin, end), seconds."""
         self._rate(begin, pool)
         self._measure_links(pool)
         lasts = end - begin

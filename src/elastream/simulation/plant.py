@@ -53,11 +53,9 @@ class SimulatedClock:
         self._plant = plant
 
     def now(self) -> float:
-        """Simulated seconds since the run started."""
         return self._plant.time
 
     def sleep_until(self, time: float) -> None:
-        """Simulate up to `time`."""
         self._plant.advance(time)
 
 
@@ -90,7 +88,6 @@ class SimulatedPlant:
 
     @property
     def migrations(self) -> int:
-        """Number of instance moves between hosts so far."""
         return self.staffing.migrations
 
     @property
@@ -158,7 +155,6 @@ class SimulatedPlant:
         return Outcome(action, status, reason)
 
     def _happen(self, event: Event) -> None:
-        """Process a host that has started, stopped or failed."""
         pool = self.pool
         if event.row < 0:
             row = pool.fault_target(event)

@@ -1,14 +1,13 @@
 """Defines every constant of the simulator with its unit and source.
 
-A constant comes from a paper, a measurement or an assumption; assumptions can be listed and scaled, so that an experiment
-can show which conclusions depend on them. Costs and selectivities of operators belong to the dataflow's alternates.
+A constant comes from a paper, a measurement or an assumption, and its docstring says which. Costs and selectivities of
+operators belong to the dataflow's alternates.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
-__all__ = ["Assumption", "Distribution", "HostFailure", "Messaging", "NetworkLink", "Service", "Settings", "Travel"]
+__all__ = ["Distribution", "HostFailure", "Messaging", "NetworkLink", "Service", "Settings", "Travel"]
 
 
 class Distribution(StrEnum):
@@ -57,7 +56,6 @@ class Service:
 
     @property
     def squared_variation(self) -> float:
-        """Squared coefficient of variation."""
         match self.distribution:
             case Distribution.DETERMINISTIC:
                 return 0.0
@@ -90,7 +88,6 @@ class Messaging:
 
     @property
     def spread(self) -> float:
-        """Sigma of the lognormal."""
         return math.sqrt(math.log1p(self.variation**2))
 
     def __post_init__(self) -> None:
@@ -121,29 +118,11 @@ class Travel(StrEnum):
     """Amounts in a queue per instance; instances share the cores and link of their host (`tasks`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A constant without a source in a paper or measurement."""
-
-    name: str
-    value: float
-    unit: str
-    why: str
-
-
-def _given(default: Any, unit: str, source: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "source": source, "assumed": False})
-
-
-def _assumed(default: Any, unit: str, why: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "source": why, "assumed": True})
-
-
 @dataclass(frozen=True)
 class Settings:
-    """Constants of a simulated plant; each field's `metadata` has unit and source.
+    """Constants of a simulated plant, each with its unit and source.
 
-    Fields without metadata describe the scenario: service times by operator, joins, speed trace, faults, links by pair of
+    The last ones describe the scenario: service times by operator, joins, speed trace, faults, links by pair of
     regions. joins: operators that wait for one item of each input; any other operator with several inputs merges them.
     record_bytes: size of an item that an operator emits, overrides the declared one.
 
@@ -155,63 +134,52 @@ class Settings:
     random start.
     """
 
-    monitor: float = _given(15.0, "s", "VISP, evaluation configuration: queues and usage are recorded every 15 s")
-    start_cached: float = _given(
-        5.0, "s", "VISP, metrics: spawning an instance takes 5-10 s; the lower end, where the image is cached"
-    )
-    registry_bandwidth: float = _assumed(
-        14.0, "MB/s", "fetching the 68-89 MB images of VISP Table 2 fills the rest of its 5-10 s to spawn an instance"
-    )
-    host_start_spread: float = _given(
-        1 / 3, "fraction of HostType.start", "VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s"
-    )
-    variation: float = _assumed(
-        0.2, "coefficient of variation", "VISP gives means only; lognormal, as service times of programs commonly are"
-    )
-    speed_noise: float = _assumed(
-        0.0, "coefficient of variation", "hosts keep their nominal speed unless a speed trace is given"
-    )
-    latency: float = _assumed(0.0005, "s one way", "a round trip of 1 ms between hosts of one data centre")
-    message_overhead: float = _assumed(0.0, "s an item", "time in the messaging system beyond what the cost contains")
-    early_margin: float = _given(
-        0.05, "fraction of a BTU", "VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU"
-    )
-    factors: tuple[float, ...] = _given(
-        (1.0, 2.0, 5.0), "times the service level", "VISP, metrics: real-time, near-real-time, relaxed"
-    )
-    history: int = _assumed(40, "monitoring periods", "ten minutes at VISP's 15 s; policies use fewer")
-    batch_overhead: float = _given(
-        0.05, "s a micro-batch and stage", "measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms"
-    )
-    batch_seconds: float = _given(1.0, "s", "default target of the batch governor of Elastream on Spark")
-    batch_interval: float = _assumed(
-        0.0, "s", "from one batch's start to the next, at least; 0: the next begins when the last is done"
-    )
-    batch_work: float = _assumed(
-        0.0, "core-s a batch", "work of hosts per batch, whatever its records; it adds no time beyond batch_overhead"
-    )
-    delivered: float = _assumed(
-        1.0, "fraction of a host's cores", "what its tasks get: all if nothing else runs on the machine"
-    )
-    settling_batches: int = _given(3, "batches", "Elastream's hosts on Spark are held to their quota after so many of them")
-    settling_boost: float = _assumed(
-        1.0, "times a host's cores", "what a new host gets in its first batches: its own cores, unless it may burst"
-    )
-    state_load: float = _assumed(
-        0.0, "core-s a task", "loading a state partition in its task's first batch on another host"
-    )
-    start_delay: float = _assumed(
-        0.0,
-        "s a batch and host",
-        "delay of batches while a host starts: 0 if hosts share no machine",
-    )
-    state_partitions: int = _given(16, "partitions a keyed stage", "what a run on Spark has by default")
-    cohort_slots: int = _assumed(
-        16, "slots a service time", "8 to 32 of them left compliance on the VISP scenario the same to 0.01 points"
-    )
-    cohorts_above: int = _assumed(
-        1024, "items a monitoring period", "below, cohorts are no cheaper, and random variation matters more"
-    )
+    monitor: float = 15.0
+    """Seconds. VISP, evaluation configuration: queues and usage are recorded every 15 s."""
+    start_cached: float = 5.0
+    """Seconds. VISP, metrics: spawning an instance takes 5-10 s; the lower end, where the image is cached."""
+    registry_bandwidth: float = 14.0
+    """MB/s. Assumed: fetching the 68-89 MB images of VISP Table 2 fills the rest of its 5-10 s to spawn an instance."""
+    host_start_spread: float = 1 / 3
+    """Fraction of HostType.start. VISP, metrics: leasing a host takes 30-60 s, read as uniform around 45 s."""
+    variation: float = 0.2
+    """Coefficient of variation. Assumed: VISP gives means only; lognormal, as service times of programs commonly are."""
+    speed_noise: float = 0.0
+    """Coefficient of variation. Assumed: hosts keep their nominal speed unless a speed trace is given."""
+    latency: float = 0.0005
+    """Seconds one way. Assumed: a round trip of 1 ms between hosts of one data centre."""
+    message_overhead: float = 0.0
+    """Seconds an item. Assumed: time in the messaging system beyond what the cost contains."""
+    early_margin: float = 0.05
+    """Fraction of a BTU. VISP, optimise resource usage: hosts are judged in the last 5 % of their BTU."""
+    factors: tuple[float, ...] = (1.0, 2.0, 5.0)
+    """Times the service level. VISP, metrics: real-time, near-real-time, relaxed."""
+    history: int = 40
+    """Monitoring periods. Assumed: ten minutes at VISP's 15 s; policies use fewer."""
+    batch_overhead: float = 0.05
+    """Seconds a micro-batch and stage. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
+    batch_seconds: float = 1.0
+    """Seconds. Default target of the batch governor of Elastream on Spark."""
+    batch_interval: float = 0.0
+    """Seconds. Assumed: from one batch's start to the next, at least; 0: the next begins when the last is done."""
+    batch_work: float = 0.0
+    """Core-s a batch. Assumed: work of hosts per batch, whatever its records; it adds no time beyond batch_overhead."""
+    delivered: float = 1.0
+    """Fraction of a host's cores. Assumed: what its tasks get: all if nothing else runs on the machine."""
+    settling_batches: int = 3
+    """Batches. Elastream's hosts on Spark are held to their quota after so many of them."""
+    settling_boost: float = 1.0
+    """Times a host's cores. Assumed: what a new host gets in its first batches: its own cores, unless it may burst."""
+    state_load: float = 0.0
+    """Core-s a task. Assumed: loading a state partition in its task's first batch on another host."""
+    start_delay: float = 0.0
+    """Seconds a batch and host. Assumed: delay of batches while a host starts: 0 if hosts share no machine."""
+    state_partitions: int = 16
+    """Partitions a keyed stage. What a run on Spark has by default."""
+    cohort_slots: int = 16
+    """Slots a service time. Assumed: 8 to 32 of them left compliance on the VISP scenario the same to 0.01 points."""
+    cohorts_above: int = 1024
+    """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
     travel: Travel = Travel.SINGLE
     services: Mapping[str, Service] = field(default_factory=dict)
     messaging: Mapping[str, Messaging] = field(default_factory=dict)
@@ -251,16 +219,3 @@ class Settings:
         """Bytes of an item that `operator` emits; NaN if not declared."""
         declared = operator.record_bytes
         return self.record_bytes.get(operator.name, math.nan if declared is None else declared)
-
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """The assumed constants other than 0: those for which halving and doubling is meaningful."""
-        return tuple(
-            Assumption(each.name, float(getattr(self, each.name)), each.metadata["unit"], each.metadata["source"])
-            for each in fields(self)
-            if each.metadata.get("assumed") and getattr(self, each.name) != 0
-        )
-
-    def scaled(self, name: str, factor: float) -> "Settings":
-        """These settings with the assumed constant `name` multiplied by `factor`."""
-        value = getattr(self, name)
-        return replace(self, **{name: type(value)(value * factor)})

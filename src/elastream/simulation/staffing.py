@@ -57,14 +57,11 @@ class Staffing:
                 row = self.pool.best(*station.needs)
                 if row is None:
                     break
-                self._occupy(station, row)
+                self.pool.hold(row, *station.needs)
                 crew.host[i] = row
                 crew.free[i] = self._start(station, row, now)
             if not (crew.host < 0).any():
                 self.shortfall.remove(station)
-
-    def _occupy(self, station: Station, row: int, sign: int = 1) -> None:
-        self.pool.hold(row, *station.needs, sign)
 
     def _start(self, station: Station, row: int, now: float) -> float:
         """When an instance requested now can take items on that host; its image is cached there from now on."""
@@ -88,7 +85,7 @@ class Staffing:
             if row is None or not pool.fits(*station.needs)[row]:
                 refused = f"host {host!r} is not leased or has no room for {operator.name}"
                 break
-            self._occupy(station, row)
+            self.pool.hold(row, *station.needs)
             chosen.append(row)
         if not refused:
             chosen += pool.spread(*station.needs, count - len(chosen))
@@ -96,7 +93,7 @@ class Staffing:
                 refused = f"no host has room for another instance of {operator.name}"
         if refused:
             for row in chosen:
-                self._occupy(station, row, -1)
+                self.pool.hold(row, *station.needs, -1)
         else:
             station.crew.add(chosen, [self._start(station, row, now) for row in chosen])
         return refused
@@ -112,7 +109,7 @@ class Staffing:
         rows = np.concatenate([rows, rest[rest.size - (count - rows.size) :]])
         station.dismiss(rows, lost=False)
         for row in crew.host[rows]:
-            self._occupy(station, int(row), -1)
+            self.pool.hold(int(row), *station.needs, -1)
         self._leaving(station, rows)
         crew.remove(rows)
         return ""
@@ -120,8 +117,8 @@ class Staffing:
     def shift(self, station: Station, i: int, target: int, now: float) -> None:
         """Move instance `i` to host row `target`; it finishes its item in service first."""
         crew = station.crew
-        self._occupy(station, int(crew.host[i]), -1)
-        self._occupy(station, target)
+        self.pool.hold(int(crew.host[i]), *station.needs, -1)
+        self.pool.hold(target, *station.needs)
         crew.host[i] = target
         started = self._start(station, target, now)
         crew.free[i] = max(started, crew.finish[i]) if math.isfinite(crew.finish[i]) else started
@@ -149,8 +146,8 @@ class Staffing:
                 if target is None:
                     fits = False
                     break
-                self._occupy(station, target)
+                self.pool.hold(target, *station.needs)
                 taken.append((station, target))
         for station, target in taken:
-            self._occupy(station, target, -1)
+            self.pool.hold(target, *station.needs, -1)
         return fits

@@ -41,7 +41,6 @@ class Items(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Number of items."""
         return float(self.counts.sum())
 
     def before(self, end: float) -> tuple["Items", "Items"]:
@@ -115,7 +114,6 @@ class Crew:
         return self.index.size
 
     def add(self, hosts: Sequence[int], free: Sequence[float]) -> None:
-        """Add instances, numbered with the lowest free indices."""
         count = len(hosts)
         unused = np.setdiff1d(np.arange(len(self) + count), self.index)[:count]
         blank = np.zeros(count)
@@ -132,7 +130,6 @@ class Crew:
         self._take(*(column[order] for column in self._columns))
 
     def remove(self, rows: NDArray[np.int64]) -> None:
-        """Delete these rows, with their items in service."""
         self._take(*(np.delete(column, rows) for column in self._columns))
 
     @property
@@ -161,7 +158,6 @@ class Counters:
     busy: float = 0.0
 
     def add(self, other: "Counters") -> None:
-        """Add another's counts to this one."""
         self.within = self.within + other.within
         self.arrived += other.arrived
         self.done += other.done
@@ -294,7 +290,6 @@ class ItemQueue:
             self._head = self._tail = 0
 
     def add(self, flow: Items) -> None:
-        """Add items, keeping the queue sorted by time."""
         size = flow.times.size
         if not size:
             return

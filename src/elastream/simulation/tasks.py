@@ -69,7 +69,6 @@ class TaskStation(Station):
 
     @property
     def queued(self) -> float:
-        """Records waiting."""
         return float(self.crew.queued.sum()) + self.loose
 
     @property
@@ -79,7 +78,6 @@ class TaskStation(Station):
 
     @property
     def unfinished(self) -> bool:
-        """Whether records wait."""
         return self.queued > 1e-6
 
     def dismiss(self, rows: NDArray[np.int64], *, lost: bool) -> None:
@@ -131,12 +129,10 @@ class TaskNetwork(QueueNetwork):
         return TaskStation(operator, stream, settings)
 
     def compose(self, composition: Composition) -> None:
-        """Apply a composition from now on."""
         super().compose(composition)
         self._placement = None
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Simulate [begin, end), seconds."""
         steps = max(1, math.ceil((end - begin) / self.step - 1e-6))
         lasts = (end - begin) / steps
         for number in range(steps):
@@ -324,7 +320,6 @@ class TaskNetwork(QueueNetwork):
 
     @property
     def empty(self) -> bool:
-        """Whether all arrivals have been processed."""
         return super().empty and all(amount <= 1e-6 for amount, _ in self.held.values())
 
 
@@ -363,5 +358,4 @@ def _known(size: float) -> float:
 
 
 def _one(duration: float, count: float) -> Items:
-    """`count` records that took `duration` seconds."""
     return Items(np.array([duration]), np.array([count]), np.array([count]))

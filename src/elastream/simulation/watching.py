@@ -83,7 +83,6 @@ class Watch:
 
     @property
     def next_tick(self) -> float:
-        """End of the current monitoring period."""
         return (self.ticks + 1) * self.settings.monitor
 
     def keep_busy(self, station: Station, rows: NDArray[np.int64]) -> None:
@@ -176,9 +175,6 @@ class Watch:
             Metric.THROUGHPUT: (network.committed - self.committed) / period,
         }
         self.committed = network.committed
-        if network.batches:
-            self.application[Metric.BATCH_DURATION] = float(np.mean(network.batches))
-            network.batches = []
         if network.latencies:
             middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)
@@ -211,7 +207,6 @@ class Watch:
         return Frame(self.names, {**self.columns, **dict(zip(CURRENT, current, strict=True))}, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
-        """Build the observation at `now`, seconds."""
         age = now - self.ticks * self.settings.monitor
         self._ages = dict.fromkeys(PERIODIC, age)
         leases, hosts = self._lease_frame()

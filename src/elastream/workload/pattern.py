@@ -51,7 +51,6 @@ class Section:
             object.__setattr__(self, "total", (self.first + self.last) / 2 * self.seconds)
 
     def reversed(self) -> "Section":
-        """The same piece reversed in time."""
         return Section(self.seconds, self.last, self.first, self.total)
 
     def until(self, seconds: float) -> "Section":

@@ -376,6 +376,16 @@ def test_what_the_arbiter_refuses_is_in_the_decision_record_with_its_reason() ->
     assert refused.refused == "infrastructure manager: it waits until 'demo' grants a machine: east has all 2 hosts"
 
 
+def test_a_request_that_waits_for_room_is_not_repeated_in_another_region_and_one_that_is_refused_is() -> None:
+    far = replace(SMALL, name="far", region="far")
+    seen = observed({"h1": 0.9, "h2": 0.1, "h3": 0.0}, FULL, states={"h3": HostState.REQUESTED})
+    seen = replace(seen, context=replace(seen.context, host_types={SMALL.name: SMALL, far.name: far}))
+    waits = noted(seen, "h3", "it waits: for room")
+    assert SHARED.plan(waits).actions == ()
+    refused = replace(waits, leases={**waits.leases, "h3": replace(waits.leases["h3"], refused=True)})
+    assert [describe(action) for action in SHARED.plan(refused).actions] == ["lease h4 (far)"]
+
+
 def test_who_decides_on_hosts_is_one_of_three() -> None:
     with pytest.raises(InputError, match="e2df: infrastructure is 'both': it must be true, false or 'shared'"):
         E2df(infrastructure="both")

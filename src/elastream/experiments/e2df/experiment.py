@@ -93,7 +93,6 @@ class E2dfAssumptions:
 
     @property
     def seconds(self) -> float:
-        """Length of a run."""
         return 2 * self.rise
 
 
@@ -152,7 +151,6 @@ class E2dfCase:
 
     @property
     def policy(self) -> Policy:
-        """The policy of the scenario."""
         if self.scenario == "static":
             return Static(STATIC_HOSTS, STATIC)
         return E2df(
@@ -191,7 +189,6 @@ class E2dfRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by their names in tables."""
         return {
             "mean latency (ms)": 1e3 * self.latency,
             "replicas (mean)": self.replicas,
@@ -229,7 +226,6 @@ def make(case: E2dfCase) -> SimulatedPlant:
 
 
 def run_case(case: E2dfCase) -> E2dfRun:
-    """Simulate one case."""
     seconds = case.assumptions.seconds
     series: list[tuple[float, ...]] = []
 

@@ -91,7 +91,6 @@ class SparkScenario:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by their names in tables."""
         return {
             "mean latency (s)": self.latency,
             "replicas (mean)": self.replicas,
@@ -106,7 +105,6 @@ class SparkScenario:
 
 
 def policy_of(scenario: str) -> Policy:
-    """The policy of a scenario."""
     if scenario == "static":
         return Static(HOSTS, {"source": HOSTS})
     return E2df(

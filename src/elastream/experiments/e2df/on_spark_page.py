@@ -39,7 +39,6 @@ def run_e2df_spark(
 
 
 def outcome(runs: Mapping[str, SparkScenario], seconds: float) -> Findings:
-    """The findings of the runs."""
     checks = bars(runs)
     return Findings(
         {

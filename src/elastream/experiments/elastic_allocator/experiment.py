@@ -94,7 +94,6 @@ class AllocatorCase:
 
     @property
     def seconds(self) -> float:
-        """Length of the run."""
         return SECONDS if self.rate else float(DAY)
 
 
@@ -116,7 +115,6 @@ class AllocatorRun:
 
 
 def operators_of(query: str) -> tuple[str, ...]:
-    """Names of a query's operators."""
     return tuple(f"{query} {name}" for name, *_ in QUERIES[query])
 
 
@@ -211,7 +209,6 @@ def policy_of(case: AllocatorCase) -> Policy:
 
 
 def run_case(case: AllocatorCase) -> AllocatorRun:
-    """Simulate one case."""
     plant = make(case)
     placed = plant.migrations
     monitor = plant.settings.monitor

@@ -9,12 +9,11 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elastream.experiments.nstorm.rig import HOSTS, Rig
-from elastream.spark.jvm.session import StateStore
 from elastream.spark.placement.schemes import Cycles, Scheme
 
 __all__ = ["Churn", "churn", "schedule"]
@@ -25,7 +24,7 @@ AT_ONCE = 4
 """Most moves requested by one version of the plan."""
 LEAST = 3
 """Least number of hosts before one is ended: with one host left, its tasks could not move."""
-ROWS, VOCABULARY = 1000, 5000
+ROWS, VOCABULARY, SEED = 1000, 5000, 1
 CYCLES = Cycles(0.1, 0.05)
 PATIENCE = 240.0
 """Seconds without a batch after which the query counts as hung."""
@@ -48,10 +47,6 @@ class Churn:
     wrong: int
     seconds: float
 
-    def figures(self) -> dict[str, Any]:
-        """The results as JSON-ready dict."""
-        return asdict(self)
-
 
 def schedule(events: int, seed: int) -> Iterator[str]:
     """`events` random events, "move", "kill" or "decommission", with at least one of each kind of fault."""
@@ -66,27 +61,22 @@ def churn(
     events: int,
     *,
     hosts: int = HOSTS,
-    seed: int = 1,
-    state_store: StateStore = "memory",
-    limit: float = float("inf"),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Churn:
-    """Run `events` events, or as many as begin within `limit` seconds. Raises EnvironmentProblem if the query fails."""
-    chance = random.Random(seed)
+    """Run `events` events. Raises EnvironmentProblem if the query fails."""
+    chance = random.Random(SEED)
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="churn-", ignore_cleanup_errors=True) as folder,
         contextlib.closing(
-            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY, state_store=state_store),
+            Rig(Path(folder), hosts=hosts, rows=ROWS, vocabulary=VOCABULARY),
         ) as rig,
     ):
         rig.begin(warm=0.0)
         run_id, count = rig.follower.query.runId, {"move": 0, "kill": 0, "decommission": 0}
         asked: dict[Any, str] = {}
         size = 1
-        for number, kind in enumerate(schedule(events, seed)):
-            if time.monotonic() - began > limit:
-                break
+        for number, kind in enumerate(schedule(events, SEED)):
             count[kind] += 1
             if kind == "move":
                 rig.wait_for_hosts(2, PATIENCE)

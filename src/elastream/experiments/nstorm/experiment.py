@@ -66,7 +66,6 @@ class NStormCase:
 
     @property
     def name(self) -> str:
-        """Name of the case in tables."""
         if self.scheme is None:
             return "no migration"
         cycles = "" if self.cycles is None else f", cycles {self.cycles[0]:g} s and {self.cycles[1]:g} s"
@@ -163,7 +162,6 @@ class NStormRun:
 
     @property
     def total(self) -> float:
-        """Records of the whole case."""
         return float(sum(self.throughput))
 
 

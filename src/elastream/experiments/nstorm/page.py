@@ -57,7 +57,6 @@ def run_nstorm(
 
 
 def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
-    """The findings of the runs."""
     checks = bars(runs, setting.rounds, about["wrong counts"])
     baseline = _baseline(runs, setting)
     return Findings(

@@ -27,7 +27,7 @@ from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
-from elastream.spark.jvm.session import StateStore, open_session, settings_for
+from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
@@ -65,10 +65,9 @@ class Rig:
         hosts: int = HOSTS,
         rows: int = ROWS,
         vocabulary: int = VOCABULARY,
-        state_store: StateStore = "memory",
     ) -> None:
         self._size = hosts
-        self._folder, self._rows, self._vocabulary, self._state_store = folder, rows, vocabulary, state_store
+        self._folder, self._rows, self._vocabulary = folder, rows, vocabulary
         self._cluster = LocalCluster(Local(WORKER, max_hosts=2 * self._size, min_hosts=self._size), folder / "cluster")
         self._names: dict[str, str] = {}
         self._leased = 0
@@ -78,13 +77,11 @@ class Rig:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session."""
         assert self._spark is not None
         return self._spark
 
     @property
     def follower(self) -> Follower:
-        """What follows the plan."""
         assert self._follower is not None
         return self._follower
 
@@ -117,7 +114,7 @@ class Rig:
             executor_memory=self._cluster.executor_memory_mb,
             executor_cores=WORKER.slots,
             state_partitions=PARTITIONS,
-            state_store=self._state_store,
+            state_store="memory",
             small=self._size > CORES,
         )
         kept = {"spark.sql.streaming.numRecentProgressUpdates": "5000"}
@@ -137,7 +134,6 @@ class Rig:
         time.sleep(warm)
 
     def switch(self, scheme: Scheme, cycles: Cycles) -> None:
-        """Continue with another scheme."""
         self.follower.switch(scheme, cycles)
 
     def kill(self, address: str) -> None:
@@ -180,7 +176,6 @@ class Rig:
 
     @property
     def batches(self) -> list[CommittedBatch]:
-        """All recorded batches."""
         return list(self._batches.values())
 
     def finish(self) -> tuple[int, int]:
@@ -198,7 +193,6 @@ class Rig:
         return committed, both.where("n is distinct from m").count()
 
     def close(self) -> None:
-        """End everything."""
         self._cluster.close()
         if self._spark is not None:
             with contextlib.suppress(Exception):
@@ -303,7 +297,6 @@ class _Traffic:
         client.send_command = counting
 
     def counted(self) -> Counter[str]:
-        """Bytes so far."""
         return Counter({"gateway": self._bytes})
 
 

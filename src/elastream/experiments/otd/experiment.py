@@ -52,10 +52,11 @@ SECONDS, PERIOD = 600.0, 5.0
 SETTLED = 50.0
 """Seconds after which the paper's OTD has settled (section 5.3.1: "after less than 50 seconds")."""
 SEEDS: Mapping[str, int] = {"communication": 5, "computation": 40}
+"""Numbers of seeds. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no worker of the
+even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its mean to about one
+point. The 25 draws of five runs gave five points too much."""
 FEWER_SEEDS: Mapping[str, int] = {"communication": 1, "computation": 4}
-"""Numbers of seeds, full and quick. Half of twelve tasks calculate, redrawn five times a run. In a quarter of the draws no
-worker of the even start has two of them, so that its CPU use is 39 % or 75 %; 200 draws, in forty runs, give its mean to
-about one point. The 25 draws of five runs gave five points too much. Fewer suffice to show a change."""
+"""Numbers of seeds of quick runs: they suffice to show a change."""
 
 PAPER: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "communication": {
@@ -125,12 +126,10 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """Name of the cluster in tables."""
         return f"{self.nodes} nodes x {self.workers}"
 
     @property
     def hosts(self) -> int:
-        """Number of workers."""
         return self.nodes * self.workers
 
 
@@ -175,7 +174,6 @@ class OtdRun:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by their names in tables."""
         return {
             "CPU use of workers, settled": self.settled,
             "CPU use of workers, mean": self.cpu,
@@ -287,7 +285,6 @@ def between_nodes(seen: Observation) -> float:
 
 
 def run_case(case: OtdCase) -> OtdRun:
-    """Simulate one case."""
     plant = make(case)
     rows: list[tuple[float, ...]] = []
     delays: list[float] = []

@@ -128,7 +128,6 @@ def outcome(runs: Sequence[OtdRun], seconds: float) -> Findings:
 
 
 def verdict(main: Figures, best: float, checks: Sequence[Check]) -> str:
-    """Explanation of the figures."""
     cpu = {policy: main["computation"][policy]["CPU use of workers, settled"] for policy in POLICIES}
     text = (
         f"Computation-intensive: the even deployment uses {percent(cpu['even'])} of the workers' CPU, Algorithm 1 as "

@@ -123,7 +123,6 @@ class PlacementFigures:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All figures, by their names in tables."""
         found = {
             "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
             "CPU of hosts (deviation)": _deviation(self.cpu),

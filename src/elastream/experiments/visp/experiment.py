@@ -57,14 +57,12 @@ class VispCase:
 
     @property
     def policy(self) -> Policy:
-        """The policy under test."""
         if self.minutes is None:
             return QueueThreshold()
         return Btu(period=PROVISIONING)
 
     @property
     def name(self) -> str:
-        """Name of the case in tables and progress."""
         return "threshold" if self.minutes is None else f"btu {self.minutes}"
 
 
@@ -100,11 +98,9 @@ class VispRun:
 
     @property
     def scaling_actions(self) -> int:
-        """Instances added, removed and moved."""
         return self.upscalings + self.downscalings + self.migrations
 
     def metrics(self, minutes: int) -> dict[str, float]:
-        """All figures under one BTU, by their names in tables."""
         return {
             **{f"{level} compliance": self.compliance(level) for level in LEVELS},
             "resource cost": self.cost[minutes],
@@ -132,7 +128,6 @@ class Statistic:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Statistic":
-        """The statistic of `values`; NaN if none is known."""
         known = [value for value in values if not math.isnan(value)]
         if not known:
             return cls(math.nan, math.nan)
@@ -160,7 +155,6 @@ def make(case: VispCase, *, travel: Travel = Travel.SINGLE) -> SimulatedPlant:
 
 
 def run_case(case: VispCase) -> VispRun:
-    """Simulate one case."""
     assumptions = case.assumptions
     plant = make(case)
     result = simulated(plant, case.policy, period=PROVISIONING, until=RUN_SECONDS).result
@@ -188,7 +182,6 @@ def run_case(case: VispCase) -> VispRun:
 
 
 def rebilled(lease: Lease, type: HostType) -> Lease:
-    """The lease with the billing of `type`."""
     return replace(lease, type=type)
 
 

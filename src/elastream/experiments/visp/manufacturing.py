@@ -104,7 +104,7 @@ class VispAssumptions:
         "200 ms, ten times this, which is tried as well",
     )
     calculation_work: float = assumed(
-        0.050, "s an item", "O3 to O5 as published ask the shared state up to eight times and send each result; O7 likewise"
+        0.050, "s an item", "O3 to O5 as published ask the shared state up to eight times and send each result; O7 as well"
     )
     heavy_messaging: float = assumed(
         0.700,

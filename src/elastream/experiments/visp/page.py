@@ -48,7 +48,6 @@ class VispVariation:
 
     @property
     def name(self) -> str:
-        """Name of the variation in tables."""
         return f"{self.assumption} x {self.factor:g}"
 
 

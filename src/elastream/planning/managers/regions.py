@@ -4,7 +4,8 @@ It sees the hosts of its region and acts only on orders. What all regions propos
 one of them says, hears and remembers is a small value (`Region`).
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from elastream.model.observation import Floats, Integers
 from elastream.planning.managers.columns import Booleans, Snapshot
 from elastream.planning.sharing.messages import RegionOrder, RegionReport
 
-__all__ = ["Region", "RegionRules", "Survey", "hear", "report", "smallest", "survey"]
+__all__ = ["Region", "RegionRules", "Survey", "hear", "report", "reports", "smallest", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,45 @@ def report(
         region.name, number, region.term, tuple(up), tuple(coming), add, release, drain, utilisation, idlest, empty
     )
     return Region(region.name, region.term, number, region.hosts), said
+
+
+def reports(
+    rules: RegionRules,
+    regions: Sequence[Region],
+    snapshot: Snapshot,
+    found: Survey,
+    leased: Mapping[str, bool],
+    kinds: Mapping[str, HostType],
+) -> tuple[list[Region], list[RegionReport]]:
+    """The next report of each region of the snapshot, from what the survey found. kinds: the type that each adds."""
+    release, drain, empty = (_by_region(snapshot, mask) for mask in (found.release, found.drain, found.empty))
+    kept, said = [], []
+    for row, region in enumerate(regions):
+        kind, mean, idlest = kinds.get(region.name), float(found.utilisation[row]), int(found.idlest[row])
+        after, message = report(
+            rules,
+            region,
+            snapshot.time,
+            leased,
+            add=(kind.name,) * math.ceil(int(found.lacking[row]) / kind.slots) if kind is not None else (),
+            release=release.get(row, ()),
+            drain=drain.get(row, ()),
+            utilisation=None if math.isnan(mean) else mean,
+            idlest=snapshot.hosts.names[idlest] if idlest >= 0 else "",
+            empty=empty.get(row, ()),
+        )
+        kept.append(after)
+        said.append(message)
+    return kept, said
+
+
+def _by_region(snapshot: Snapshot, mask: Booleans) -> dict[int, tuple[str, ...]]:
+    """Names of the hosts in `mask` by the row of their region, in the order of rows."""
+    found: dict[int, list[str]] = {}
+    rows = np.flatnonzero(mask)
+    for row, region in zip(rows.tolist(), snapshot.hosts.region[rows].tolist(), strict=True):
+        found.setdefault(region, []).append(snapshot.hosts.names[row])
+    return {region: tuple(names) for region, names in found.items()}
 
 
 def hear(region: Region, order: RegionOrder, now: float) -> tuple[Region, tuple[tuple[str, str], ...], tuple[str, ...]]:

@@ -4,7 +4,6 @@ Messages are delivered at once here; the arbiter and its parties hold for any de
 managers can sit in processes of their own. Plans are applied by the owner of the plant.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,10 +15,10 @@ from elastream.planning.managers import applications, operators, regions
 from elastream.planning.managers.applications import Application, ApplicationRules, Grants, Shift
 from elastream.planning.managers.columns import Booleans, Snapshot
 from elastream.planning.managers.operators import OperatorRules
-from elastream.planning.managers.regions import Region, RegionRules, Survey
+from elastream.planning.managers.regions import Region, RegionRules
 from elastream.planning.sharing import holder
 from elastream.planning.sharing.arbiter import decide
-from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
+from elastream.planning.sharing.messages import Claim, RegionOrder, View
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.planning.sharing.state import Arbiter, HostRecord, Tenure, adopt
 
@@ -119,13 +118,10 @@ def planning_round(
     grants = applications.grant(snapshot, proposals, tokens)
     shifts = _shifts(state, snapshot, grants, owner, withheld)
     state = replace(state, applications=_remember(state, snapshot, grants, shifts, tokens))
-    if not hosts_too:
-        return state, RoundPlan(grants, shifts, leaving=_leaving(state))
-    state, told = _infrastructure_round(rules, state, snapshot, types, owner, withheld)
-    plan = RoundPlan(
-        grants, shifts, tuple(told.lease), tuple(told.release), _leaving(state), told.refused, tuple(told.kept)
-    )
-    return state, plan
+    plan = RoundPlan(grants, shifts)
+    if hosts_too:
+        state, plan = _infrastructure_round(rules, state, snapshot, types, owner, withheld, plan)
+    return state, replace(plan, leaving=_leaving(state))
 
 
 def _ownership(state: Hierarchy, snapshot: Snapshot) -> tuple[Integers, Booleans]:
@@ -194,16 +190,6 @@ def _remember(
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Told:
-    """What regions were told in a round: hosts to lease and to release, and what they may not have and not free."""
-
-    lease: list[tuple[str, str]] = field(default_factory=list)
-    release: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    kept: list[tuple[str, str, str]] = field(default_factory=list)
-
-
 def _infrastructure_round(
     rules: HierarchyRules,
     state: Hierarchy,
@@ -211,16 +197,22 @@ def _infrastructure_round(
     types: Mapping[str, HostType],
     owner: Integers,
     withheld: Booleans,
-) -> tuple[Hierarchy, _Told]:
+    plan: RoundPlan,
+) -> tuple[Hierarchy, RoundPlan]:
     """Reports and claims go up, orders and views come down, twice: so an empty host is let go in the same round."""
     now = snapshot.time
     found = regions.survey(rules.regions, snapshot, withheld)
-    kept_regions, reports = _reports(rules, state, snapshot, types, found)
+    leased = dict(zip(snapshot.hosts.names, snapshot.hosts.up.tolist(), strict=True))
+    smallest = regions.smallest(types.values())
+    kept_regions, reports = regions.reports(rules.regions, state.regions, snapshot, found, leased, smallest)
     kept, claims = _claims(rules, state.applications, snapshot, _spare(snapshot, owner, withheld))
     manager, sent = decide(rules.infrastructure, state.infrastructure, now, [*reports, *claims])
     by_region = {region.name: number for number, region in enumerate(kept_regions)}
     by_application = {application.name: number for number, application in enumerate(kept)}
-    heard = _Told()
+    lease: list[tuple[str, str]] = []
+    release: list[str] = []
+    refused: dict[str, str] = {}
+    kept_hosts: list[tuple[str, str, str]] = []
     asked: list[int] = []
 
     def deliver(messages: Sequence[RegionOrder | View]) -> None:
@@ -232,11 +224,11 @@ def _infrastructure_round(
                 continue
             number = by_region[message.region]
             kept_regions[number], more, less = regions.hear(kept_regions[number], message, now)
-            heard.lease.extend(more)
-            heard.release.extend(less)
-            heard.kept.extend(message.kept)
+            lease.extend(more)
+            release.extend(less)
+            kept_hosts.extend(message.kept)
             if message.refused:
-                heard.refused[message.region] = message.refused
+                refused[message.region] = message.refused
 
     deliver(sent)
     again = [kept[number] for number in dict.fromkeys(asked)]
@@ -245,48 +237,8 @@ def _infrastructure_round(
         kept[by_application[application.name]] = application
     manager, sent = decide(rules.infrastructure, manager, now, claims)
     deliver(sent)
-    return Hierarchy(tuple(kept), tuple(kept_regions), manager), heard
-
-
-def _reports(
-    rules: HierarchyRules, state: Hierarchy, snapshot: Snapshot, types: Mapping[str, HostType], found: Survey
-) -> tuple[list[Region], list[RegionReport]]:
-    """Every region's report, from what the survey found."""
-    hosts = snapshot.hosts
-    leased = dict(zip(hosts.names, hosts.up.tolist(), strict=True))
-    release = _by_region(snapshot, found.release)
-    drain = _by_region(snapshot, found.drain)
-    empty = _by_region(snapshot, found.empty)
-    smallest = regions.smallest(types.values())
-    kept, reports = [], []
-    for number, (region, lacking, mean, idlest) in enumerate(
-        zip(state.regions, found.lacking.tolist(), found.utilisation.tolist(), found.idlest.tolist(), strict=True)
-    ):
-        kind = smallest.get(region.name)
-        region, said = regions.report(
-            rules.regions,
-            region,
-            snapshot.time,
-            leased,
-            add=(kind.name,) * math.ceil(lacking / kind.slots) if kind is not None else (),
-            release=release.get(number, ()),
-            drain=drain.get(number, ()),
-            utilisation=None if math.isnan(mean) else mean,
-            idlest=hosts.names[idlest] if idlest >= 0 else "",
-            empty=empty.get(number, ()),
-        )
-        kept.append(region)
-        reports.append(said)
-    return kept, reports
-
-
-def _by_region(snapshot: Snapshot, mask: Booleans) -> dict[int, tuple[str, ...]]:
-    """Names of the hosts in `mask` by the row of their region, in the order of rows."""
-    found: dict[int, list[str]] = {}
-    rows = np.flatnonzero(mask)
-    for row, region in zip(rows.tolist(), snapshot.hosts.region[rows].tolist(), strict=True):
-        found.setdefault(region, []).append(snapshot.hosts.names[row])
-    return {region: tuple(names) for region, names in found.items()}
+    plan = replace(plan, lease=tuple(lease), release=tuple(release), refused=refused, kept=tuple(kept_hosts))
+    return Hierarchy(tuple(kept), tuple(kept_regions), manager), plan
 
 
 def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str, tuple[tuple[str, int], ...]]:

@@ -43,7 +43,7 @@ def requests(observation: Observation, snapshot: Snapshot, plan: RoundPlan, type
         if not coming:
             why = f"{operators[0]} would have a replica more, and no host has a free slot"
             return [LeaseHost(f"h{observation.next_host}", kinds[region].name, region, why=why)]
-        if not all(lease.state is HostState.REQUESTED and ": " in lease.note for lease in coming):
+        if not all(lease.refused for lease in coming):
             return []
     return []
 

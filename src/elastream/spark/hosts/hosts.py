@@ -212,7 +212,8 @@ class Hosts(HostBook):
             self._kept.discard(name)
         self._see_start(name, status)
         waits = self._leases[name].state is HostState.REQUESTED
-        self._leases[name] = replace(self._leases[name], note=status.reason if waits or status.recalled else "")
+        note = status.reason if waits or status.recalled else ""
+        self._leases[name] = replace(self._leases[name], note=note, refused=waits and status.refused)
         executor = known.executor = seen.get(status.executor) if status.executor else addresses.get(status.address)
         if executor is not None:
             self._follow(name, known, executor)

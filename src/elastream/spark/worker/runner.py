@@ -159,7 +159,7 @@ class Runner:
         for value in result.values():
             try:
                 Chunk(result.schema, values=[value]).batch()
-            except Exception:
+            except Exception:  # whatever a value of the user's raises here, it is the one that the caller names
                 return value
         return None
 
