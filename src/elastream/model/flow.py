@@ -190,15 +190,8 @@ class KeyedStream:
 
     def _keyed(self, name: str, form: Form, function: Any, returns: str, needs: Needs, state: str | None = None) -> Stream:
         chosen = self._flow.free_name(name)
-        operator = Operator(
-            chosen,
-            Kind.KEYED,
-            (Alternate(chosen, function, form),),
-            returns,
-            key=self._key,
-            state=state,
-            **_needs(needs),
-        )
+        alternates = (Alternate(chosen, function, form),)
+        operator = Operator(chosen, Kind.KEYED, alternates, returns, self._key, state=state, **_needs(needs))
         return self._flow.add(operator, self._taps, Delivery.KEYED)
 
 

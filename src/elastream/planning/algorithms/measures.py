@@ -8,7 +8,10 @@ import numpy as np
 from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, Frame, Metric, Observation
 
-__all__ = ["capacity", "host_capacity", "known_sum", "seen", "source_sum", "tasks_on"]
+__all__ = ["TICK", "capacity", "host_capacity", "known_sum", "seen", "source_sum", "tasks_on"]
+
+TICK = 1e-6
+"""Seconds by which a round may come early: times are sums of fractions."""
 
 
 def known_sum(values: Floats) -> float:

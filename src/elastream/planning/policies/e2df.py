@@ -19,6 +19,7 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
+from elastream.planning.algorithms.measures import TICK
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.operators import OperatorRules
@@ -31,9 +32,6 @@ from elastream.planning.managers.telling import told
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 
 __all__ = ["E2df", "E2dfMemory"]
-
-TICK = 1e-6
-"""Seconds by which a round may come early: times are sums of fractions."""
 
 
 @dataclass(frozen=True, slots=True)

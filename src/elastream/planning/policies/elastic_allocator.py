@@ -20,13 +20,10 @@ from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.exact import deviation
 from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, utilisation
-from elastream.planning.algorithms.measures import host_capacity
+from elastream.planning.algorithms.measures import TICK, host_capacity
 from elastream.planning.policies.static import missing_hosts
 
 __all__ = ["ElasticAllocator", "capacities_of", "link_use", "movable", "needs_of", "node_load"]
-
-TICK = 1e-6
-"""Seconds by which a round may come early: times are sums of fractions."""
 
 
 def node_load(demand: ArrayLike, received: ArrayLike, sent: ArrayLike, available: float, preserved: float = 0.0) -> float:

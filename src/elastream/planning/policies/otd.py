@@ -22,12 +22,10 @@ from elastream.model.observation import Exchange, Floats, Integers, Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
+from elastream.planning.algorithms.measures import TICK
 from elastream.planning.policies.static import missing_hosts
 
 __all__ = ["Case", "LoadClass", "Otd", "OtdMemory", "OtdRules", "Pair", "Workers", "classes", "otd_round"]
-
-TICK = 1e-6
-"""Seconds by which a round may come early: times are sums of fractions."""
 
 
 class LoadClass(IntEnum):
