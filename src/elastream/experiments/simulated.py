@@ -15,8 +15,6 @@ from elastream.model.plant import Policy
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import Result, SimulatedPlant
 
-__all__ = ["Simulated", "simulated"]
-
 
 @dataclass(frozen=True)
 class Simulated:

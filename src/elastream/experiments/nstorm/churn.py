@@ -16,8 +16,6 @@ from typing import Any
 from elastream.experiments.nstorm.rig import HOSTS, Rig
 from elastream.spark.placement.schemes import Cycles, Scheme
 
-__all__ = ["Churn", "churn", "schedule"]
-
 FAULTS = 0.02
 """Fraction of the events that end a host: half of them kills, half decommissions."""
 AT_ONCE = 4

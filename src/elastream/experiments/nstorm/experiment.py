@@ -22,22 +22,6 @@ from elastream.experiments.nstorm.rig import CommittedBatch, Rig, Used
 from elastream.model.action import TaskId
 from elastream.spark.placement.schemes import CYCLES, Cycles, Scheme
 
-__all__ = [
-    "FULL",
-    "LEVELS",
-    "PAPER",
-    "QUICK",
-    "NStormCase",
-    "NStormRun",
-    "Schedule",
-    "bars",
-    "degraded",
-    "per_second",
-    "redeploy",
-    "run_cases",
-    "usual",
-]
-
 LEVELS = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Levels of degradation of Fig. 9."""
 DRAWS = 20

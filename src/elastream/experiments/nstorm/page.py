@@ -29,8 +29,6 @@ from elastream.experiments.nstorm.experiment import (
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
-__all__ = ["outcome", "run_nstorm"]
-
 ALONE = 0.03
 """Fraction of the cores that other programs may use on a machine that counts as free."""
 

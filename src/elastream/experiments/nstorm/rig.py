@@ -31,8 +31,6 @@ from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.schemes import Cycles, Follower, Scheme
 
-__all__ = ["HOSTS", "PARTITIONS", "ROWS", "CommittedBatch", "Rig", "Used"]
-
 HOSTS, PARTITIONS = 4, 16
 """Executors of one slot each, and state partitions, as in the project's bar."""
 SENTENCE, VOCABULARY = 8, 20_000

@@ -24,25 +24,6 @@ from elastream.planning.policies.baselines import Untouched
 from elastream.planning.policies.otd import Otd
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
-__all__ = [
-    "APPLICATIONS",
-    "FEWER_SEEDS",
-    "MAIN",
-    "PAPER",
-    "POLICIES",
-    "SEEDS",
-    "SIZES",
-    "Cluster",
-    "OtdAssumptions",
-    "OtdCase",
-    "OtdRun",
-    "bars",
-    "best_use",
-    "make",
-    "mean_of",
-    "run_case",
-]
-
 APPLICATIONS = ("communication", "computation")
 """What limits the application (paper, section 5.3)."""
 POLICIES = ("even", "otd as published", "otd")

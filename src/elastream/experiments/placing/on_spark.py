@@ -31,21 +31,6 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = [
-    "HOST",
-    "LINK",
-    "PARTITIONS",
-    "ROUND",
-    "Moves",
-    "PlacementFigures",
-    "SteadyQuery",
-    "cluster",
-    "network_kind",
-    "operators_of",
-    "phase",
-    "settle",
-]
-
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
 """Two cores can run three of them in addition to Spark's driver."""

@@ -30,8 +30,6 @@ from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
 
-__all__ = ["allocator_outcome", "otd_outcome", "run_elastic_allocator_spark", "run_otd_spark"]
-
 MEASURED, QUICK_MEASURED = 15.0, 8.0
 """Seconds of measurement per placement: at least four batches; with `quick` a functional check."""
 PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0
