@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -195,7 +197,7 @@ class Rig:
     def close(self) -> None:
         self._cluster.close()
         if self._spark is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Py4JError, PySparkException, OSError):  # its hosts are gone
                 self._spark.stop()
 
     def _works(self) -> bool:
