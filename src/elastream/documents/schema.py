@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from elastream.documents.located import Loc, Located
 from elastream.model import units
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError
@@ -25,6 +26,7 @@ __all__ = [
     "SinkKeys",
     "SourceKeys",
     "chosen",
+    "host_types",
 ]
 
 FORMS: Mapping[str, Form] = {
@@ -229,9 +231,15 @@ class HostTypeKeys(Keys):
     start: Duration = 60.0
     stop: Duration = 10.0
 
-    def built(self, name: str) -> HostType:
-        """Build the host type `name`. Raises CloudError for invalid values."""
-        return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
+
+def host_types(file: Located, place: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
+    """The host types declared at `place`, by name."""
+    found = {}
+    for name, each in keys.items():
+        with file.at((*place, name)):
+            billing = Billing(each.btu, each.minimum)
+            found[name] = HostType(name, **each.model_dump(exclude={"btu", "minimum"}), billing=billing)
+    return found
 
 
 Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(_named)]

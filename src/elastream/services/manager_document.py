@@ -22,18 +22,32 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from elastream.clouds.local.local import HOST_TYPES
 from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
-from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names
+from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, host_types
 from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import InputError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
-from elastream.services.serving import Listen, read_token
 
 __all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
+
+def _host_and_port(written: object) -> tuple[str, int]:
+    """`127.0.0.1:8470` or `[::1]:8470` as (host, port)."""
+    host, _, port = str(written).rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{written!r} is not an address and a port such as '127.0.0.1:8470'")
+    return host.strip("[]"), int(port)
+
+
+Listen = Annotated[tuple[str, int], BeforeValidator(_host_and_port)]
+"""Where a service listens: (host, port)."""
+
+
+SHORTEST_TOKEN = 16
+"""Fewest characters of a token; shorter ones can be guessed."""
 FORM = "a manager's document is a mapping with one of the keys 'arbiter' and 'region'"
 MOST_HOSTS = 100
 """Hosts that an application may have where the document sets no bound for its regions."""
@@ -205,7 +219,7 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own = _types(file, "arbiter", keys.host_types)
+    own = host_types(file, ("arbiter", "host_types"), keys.host_types)
     if keys.machines:
         known = {**HOST_TYPES, **own}
         for name in keys.machines:
@@ -223,10 +237,8 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
         kinds = tuple(own.values())
         most = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, MOST_HOSTS))
     offer = Offer(keys.name, kinds, most, keys.latency)
-    try:
+    with file.at(("arbiter", "machines" if keys.machines else "regions")):
         local_of(offer)
-    except ElastreamError as error:
-        raise file.error(("arbiter", "machines" if keys.machines else "regions"), str(error)) from None
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
@@ -247,7 +259,7 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
-    types = _types(file, "region", placed)
+    types = host_types(file, ("region", "host_types"), placed)
     enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
@@ -263,15 +275,17 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     )
 
 
-def _types(file: Located, whose: str, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    found = {}
-    for name, each in keys.items():
-        try:
-            found[name] = each.built(name)
-        except ElastreamError as error:
-            raise file.error((whose, "host_types", name), str(error)) from None
-    return found
-
-
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
-    return None if written is None else read_token(file, (whose, "token_file"), folder / written)
+    """The token in the file `written`, apart from the document, so that documents can be shared without it."""
+    if written is None:
+        return None
+    path = folder / written
+    with file.at((whose, "token_file")):
+        try:
+            token = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(f"{path} cannot be read: {reason}") from None
+        if len(token) < SHORTEST_TOKEN or not token.isascii():
+            raise InputError(f"the token in {path} must have at least {SHORTEST_TOKEN} characters, all of them ASCII")
+        return token

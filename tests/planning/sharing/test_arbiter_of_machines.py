@@ -140,10 +140,10 @@ def test_a_recall_that_is_no_longer_needed_is_cancelled():
     play.step(5)
     b = play.join("b", wants=1)
     play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
-    assert view_for(play.state, "a").leave
+    assert view_for(play.state, "a").recalled
     b.wants = 0
     play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
-    assert not view_for(play.state, "a").leave
+    assert not view_for(play.state, "a").recalled
 
 
 def test_an_application_that_dies_gives_its_machines_back_when_its_silence_is_over():
