@@ -41,12 +41,12 @@ class App:
     def claim(self) -> Claim:
         """What it says; holding everything it was told of and does not leave."""
         self.number += 1
-        leaving = () if self.refuses else self.told.leave
-        self.held = {machine for machine in self.told.names if machine not in leaving}
+        leaving = () if self.refuses else tuple(dict(self.told.recalled))
+        self.held = {machine for machine, _, _ in self.told.hosts if machine not in leaving}
         surplus = sorted(self.held)[self.wants :]
         self.held -= set(surplus)
         asks = (self.kind,) * max(0, self.wants - len(self.held))
-        refused = self.told.leave if self.refuses else ()
+        refused = tuple(dict(self.told.recalled)) if self.refuses else ()
         self.said = Claim(self.name, self.number, self.told.term, tuple(sorted(self.held)), refused, asks, self.critical)
         return self.said
 
