@@ -31,7 +31,7 @@ from elastream.documents.schema import (
     OperatorKeys,
     SinkKeys,
     chosen,
-    host_types,
+    declared_types,
 )
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.cloud import HostType
@@ -96,14 +96,14 @@ def load_document(path: Path | str) -> Document:
     file = read_yaml(Path(path))
     keys: DocumentKeys = file.validate(DocumentKeys)
     references = References(file.path.parent)
-    types = host_types(file, ("host_types",), keys.host_types)
+    host_types = declared_types(file, ("host_types",), keys.host_types)
     return Document(
         path=file.path,
         flow=_flow(file, keys, references),
         policy=_setting(file, ("policy",), keys.policy, POLICY, references),
-        cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, types),
+        cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         target_latency=keys.target_latency,
-        host_types=types,
+        host_types=host_types,
     )
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "SinkKeys",
     "SourceKeys",
     "chosen",
-    "host_types",
+    "declared_types",
 ]
 
 FORMS: Mapping[str, Form] = {
@@ -231,14 +231,17 @@ class HostTypeKeys(Keys):
     start: Duration = 60.0
     stop: Duration = 10.0
 
+    def built(self, name: str) -> HostType:
+        """Build the host type `name`. Raises CloudError for invalid values."""
+        return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
 
-def host_types(file: Located, place: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    """The host types declared at `place`, by name."""
+
+def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
+    """The host types below `loc`, by name; raises DataflowError with the line of an invalid one."""
     found = {}
     for name, each in keys.items():
-        with file.at((*place, name)):
-            billing = Billing(each.btu, each.minimum)
-            found[name] = HostType(name, **each.model_dump(exclude={"btu", "minimum"}), billing=billing)
+        with file.at((*loc, name)):
+            found[name] = each.built(name)
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from typing import Any
 
-from elastream.model.action import Outcome, Status, from_json
+from elastream.model.action import Action, Outcome, Status, from_json
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal
@@ -45,7 +45,7 @@ def _columns(frame: Frame) -> Json:
 
 
 def written_observation(observation: Observation) -> Json:
-    tasks, composition = observation.tasks, observation.composition
+    tasks = observation.tasks
     return {
         "kind": "observation",
         "time": observation.time,
@@ -60,7 +60,7 @@ def written_observation(observation: Observation) -> Json:
         },
         "links": _frame(observation.links),
         "leases": [_lease(lease) for lease in observation.leases.values()],
-        "composition": asdict(composition),
+        "composition": asdict(observation.composition),
         "batches": [list(astuple(batch)) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
     }
@@ -100,11 +100,8 @@ def read_header(fields: Json) -> Header:
 
 
 def host_types(header: Header | None) -> dict[str, HostType]:
-    found = {}
-    for fields in header.host_types if header else ():
-        host_type = HostType(**{**fields, "billing": Billing(**fields["billing"])})
-        found[host_type.name] = host_type
-    return found
+    each = header.host_types if header else ()
+    return {fields["name"]: HostType(**{**fields, "billing": Billing(**fields["billing"])}) for fields in each}
 
 
 def read_lease(fields: Mapping[str, Any], types: Mapping[str, HostType]) -> Lease:
@@ -127,23 +124,18 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
     def numbers(name: str) -> dict[str, float]:
         return {key: math.nan if value is None else float(value) for key, value in fields[name].items()}
 
-    proposals = []
-    for each in fields["proposals"]:
-        proposal = dict(each)
-        by, refused = proposal.pop("by"), proposal.pop("refused")
-        proposals.append(Proposal(from_json(proposal), by, refused))
-    outcomes = []
-    for each in fields["outcomes"]:
-        outcome = dict(each)
-        status, reason = Status(outcome.pop("status")), outcome.pop("reason")
-        outcomes.append(Outcome(from_json(outcome), status, reason))
+    def action(each: Mapping[str, Any], *besides: str) -> Action:
+        return from_json({name: value for name, value in each.items() if name not in besides})
+
     return Decision(
         fields["round"],
         float(fields["time"]),
         fields["policy"],
         numbers("seen"),
-        tuple(proposals),
-        tuple(outcomes),
+        tuple(Proposal(action(each, "by", "refused"), each["by"], each["refused"]) for each in fields["proposals"]),
+        tuple(
+            Outcome(action(each, "status", "reason"), Status(each["status"]), each["reason"]) for each in fields["outcomes"]
+        ),
         numbers("predicted"),
         numbers("actual"),
         float(fields["seconds"]),

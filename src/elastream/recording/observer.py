@@ -1,7 +1,7 @@
 """The Observer protocol of a run and its messages: header, observations, decisions, ending."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -87,15 +87,11 @@ def describe_run(
         max_hosts=context.max_hosts,
         operators=tuple(
             {
-                "name": o.name,
-                "kind": o.kind.value,
-                "alternates": [alternate.name for alternate in o.alternates],
-                "max_duration": o.max_duration,
-                "cores": o.cores,
-                "memory": o.memory,
-                "waits": o.waits,
+                "kind": operator.kind.value,
+                "alternates": [alternate.name for alternate in operator.alternates],
+                **{name: getattr(operator, name) for name in ("name", "max_duration", "cores", "memory", "waits")},
             }
-            for o in graph.operators
+            for operator in graph.operators
         ),
         edges=tuple({**asdict(edge), "delivery": edge.delivery.value} for edge in graph.edges),
         stages=tuple({**asdict(stage), "operators": list(stage.operators)} for stage in context.layout.stages),
@@ -105,14 +101,19 @@ def describe_run(
     )
 
 
-def described_further(header: Header, context: Context) -> Header:
-    """The same run with what runs in `context` besides: operators, edges and stages described before stay."""
+def described_further(header: Header, context: Context, leases: Iterable[Lease]) -> Header:
+    """The same run with what runs in `context` besides: operators, edges, stages and host types described before stay.
+
+    leases: their types are described too; those of executors found in a session cannot be leased.
+    """
     now = describe_run(context, policy=header.policy, plant=header.plant, started=header.started)
+    types = {lease.type.name: asdict(lease.type) for lease in leases}
     return replace(
         header,
         operators=_joined(header.operators, now.operators, "name"),
         edges=_joined(header.edges, now.edges, "source", "target"),
         stages=_joined(header.stages, now.stages, "name"),
+        host_types=_joined(header.host_types, (*now.host_types, *types.values()), "name"),
     )
 
 

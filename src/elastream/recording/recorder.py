@@ -18,6 +18,7 @@ from elastream.model.alarms import Alarm
 from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 from elastream.model.stages import Layout
 from elastream.recording.form import (
@@ -48,6 +49,7 @@ class _Entries:
     def __init__(self) -> None:
         self._header = Header("", "")
         self._layout: Layout | None = None
+        self._hosts: frozenset[str] = frozenset()
         self._described = False
 
     def started(self, header: Header) -> None:
@@ -56,12 +58,13 @@ class _Entries:
             self._describe(header)
 
     def observed(self, observation: Observation) -> None:
-        layout = observation.context.layout
-        if layout is not self._layout:
-            self._layout = layout
-            further = described_further(self._header, observation.context)
-            if further != self._header:
+        layout, hosts = observation.context.layout, observation.leases.keys()
+        if layout is not self._layout or not hosts <= self._hosts:
+            self._layout, self._hosts = layout, self._hosts | hosts
+            further = described_further(self._header, observation.context, observation.leases.values())
+            if further != self._header and further.operators:
                 self._describe(further)
+            self._header = further
         if self._described:
             self._write(written_observation(observation))
 
@@ -201,6 +204,10 @@ class Recording:
     @property
     def operators(self) -> tuple[str, ...]:
         return tuple(operator["name"] for operator in self.header.operators)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(operator["name"] for operator in self.header.operators if operator["kind"] == Kind.SOURCE)
 
     def application(self, metric: Metric) -> Floats:
         return self._series("application", None, metric)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from elastream.model.action import Outcome, describe
+from elastream.model.action import describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
 from elastream.model.observation import Floats, Metric
@@ -46,21 +46,6 @@ class Card:
     good: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRow:
-    """A planning round with proposals or outcomes, or (`quiet`) a sequence of rounds without any."""
-
-    rounds: str
-    time: str
-    quiet: str = ""
-    seen: str = ""
-    done: tuple[tuple[str, str, str], ...] = ()
-    refused: tuple[tuple[str, str, str], ...] = ()
-    expected: tuple[tuple[str, str, str], ...] = ()
-    note: str = ""
-    faults: tuple[Fault, ...] = ()
-
-
 def write_report(recording: Recording, path: Path | str) -> Path:
     """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails."""
     return write_text(Path(path), render(recording), "report")
@@ -76,27 +61,29 @@ def render(recording: Recording) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
+    environment.filters |= {text.__name__: text for text in texts}
     summary, header = summarise(recording), recording.header
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(
         header=header,
         simulated=header.plant == "simulated",
         started=started,
-        length=duration_text(summary.seconds),
+        seconds=summary.seconds,
         status=STATUS.get(summary.status, summary.status),
         failed=summary.status in ("failed", "died"),
         reason=recording.ending.reason if recording.ending else "",
         cards=cards(summary, recording),
         figure=_inline(timeline(recording)),
         plotly=get_plotlyjs(),
-        decisions=list(_decision_rows(recording.decisions)),
+        decisions=list(_quiet_or_not(recording.decisions)),
         rounds=len(recording.decisions),
-        alarms=[
-            (alarm, clock(alarm.since), "not cleared" if cleared is None else clock(cleared))
-            for alarm, cleared in recording.alarms
-        ],
-        leases=[_lease_row(lease, recording.end) for lease in recording.hosts],
-        lease_total=(amount(sum(lease.units(recording.end) for lease in recording.hosts)), money(summary.cost)),
+        alarms=recording.alarms,
+        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts],
+        end=recording.end,
+        units=sum(lease.units(recording.end) for lease in recording.hosts),
+        cost=summary.cost,
+        unknown=UNKNOWN,
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
     )
@@ -130,57 +117,21 @@ def _inline(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _decision_rows(decisions: Sequence[Decision]) -> Iterator[DecisionRow]:
+def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:
+    """Planning rounds, one by one, or with the note that a sequence of rounds without proposals and outcomes shares."""
     for quiet, group in groupby(decisions, key=lambda d: d.note if not (d.proposals or d.outcomes) else None):
         rounds = list(group)
-        if quiet is not None:
-            first, last = rounds[0], rounds[-1]
-            times = _span(clock(first.time), clock(last.time))
-            faults = tuple({fault.said: fault for each in rounds for fault in each.faults}.values())
-            yield DecisionRow(
-                _span(str(first.round), str(last.round)), times, quiet=quiet or "nothing to do", faults=faults
-            )
-            continue
-        for decision in rounds:
-            yield DecisionRow(
-                rounds=str(decision.round),
-                time=clock(decision.time),
-                seen=quantities(decision.seen),
-                done=tuple((describe(o.action), o.action.why, _result(o)) for o in decision.outcomes),
-                refused=tuple((describe(p.action), p.by, p.refused) for p in decision.proposals if p.refused),
-                expected=tuple(
-                    (name.replace("_", " "), quantity(name, value), quantity(name, decision.actual.get(name)))
-                    for name, value in decision.predicted.items()
-                ),
-                note=decision.note,
-                faults=decision.faults,
-            )
+        if quiet is None:
+            yield from (("", [decision], list(decision.faults)) for decision in rounds)
+        else:
+            yield quiet or "nothing to do", rounds, list({fault.said: fault for d in rounds for fault in d.faults}.values())
 
 
-def _result(outcome: Outcome) -> str:
-    return "" if outcome.succeeded and not outcome.reason else f"{outcome.status.value}: {outcome.reason}"
-
-
-def _span(first: str, last: str) -> str:
-    return first if first == last else f"{first} – {last}"
-
-
-def _lease_row(lease: Lease, end: float) -> dict[str, Any]:
+def _bar(lease: Lease, end: float) -> list[float]:
+    """When a lease began, was ready and ended, in percent of the run."""
     ready, until = lease.ready_at(), lease.until if lease.until is not None else end
     whole = max(end, until, 1e-9)
-    return {
-        "host": lease.host,
-        "type": lease.type.name,
-        "since": clock(lease.since),
-        "ready": UNKNOWN if ready is None else clock(ready),
-        "wait": duration_text(None if ready is None else ready - lease.since),
-        "until": UNKNOWN if lease.until is None else clock(lease.until),
-        "state": lease.state.value,
-        "units": amount(lease.units(end)),
-        "cost": money(lease.cost(end)),
-        # Percent of the run, for the bar: leased from, ready from, to.
-        "bar": [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)],
-    }
+    return [round(100 * at / whole, 2) for at in (lease.since, until if ready is None else ready, until)]
 
 
 def _operator_row(recording: Recording, operator: dict[str, Any]) -> dict[str, Any]:
@@ -197,12 +148,12 @@ def _operator_row(recording: Recording, operator: dict[str, Any]) -> dict[str, A
     return {
         "name": name,
         "kind": operator["kind"],
-        "rate": rate_text(_mean(rate)),
-        "peak": rate_text(float(np.nanmax(rate)) if not np.isnan(rate).all() else math.nan),
-        "service": duration_text(_mean(series(Metric.SERVICE_TIME))),
-        "p50": duration_text(mixture_quantile(0.5, weights, p50, p99)),
-        "p99": duration_text(high),
-        "level": duration_text(level),
+        "rate": _mean(rate),
+        "peak": float(np.nanmax(rate)) if not np.isnan(rate).all() else math.nan,
+        "service": _mean(series(Metric.SERVICE_TIME)),
+        "p50": mixture_quantile(0.5, weights, p50, p99),
+        "p99": high,
+        "level": level,
         "kept": None if level is None or math.isnan(high) else high <= level,
     }
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from elastream.model.action import (
-    Action,
     CancelDrain,
     DrainHost,
     LeaseHost,
@@ -47,14 +48,12 @@ MARKED_LINES = 80
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One curve; `shape`, `dash` and `fill` take Plotly's values."""
+    """One curve; `shape` and `fill` take Plotly's values."""
 
     name: str
     values: Floats
     colour: str
     shape: str = "linear"
-    width: float = 1.6
-    dash: str = "solid"
     fill: str | None = None
     unit: str = ""
 
@@ -114,13 +113,11 @@ def timeline(recording: Recording) -> Json:
 
 def _panels(recording: Recording) -> Iterable[Panel]:
     blue, orange, green, _, red, *_ = PALETTE
-    offered = recording.application(Metric.ARRIVAL_RATE)
-    if not _any_known(offered):
-        offered = _sum(recording, _sources(recording), Metric.ARRIVAL_RATE)
+    offered = _whole(recording, Metric.ARRIVAL_RATE)
     processed = recording.application(Metric.THROUGHPUT)
     load = (Curve("offered", offered, orange, unit="/s"), Curve("processed", processed, blue, unit="/s"))
     yield Panel("Load, records/s", load)
-    yield Panel("Backlog, records", (Curve("waiting", _backlog(recording), red, fill="tozeroy"),))
+    yield Panel("Backlog, records", (Curve("waiting", _whole(recording, Metric.BACKLOG), red, fill="tozeroy"),))
     target = recording.header.target_latency
     latency = (
         Curve("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
@@ -142,22 +139,16 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
 
 
-def _sources(recording: Recording) -> list[str]:
-    return [operator["name"] for operator in recording.header.operators if operator["kind"] == "source"]
-
-
-def _backlog(recording: Recording) -> Floats:
-    whole = recording.application(Metric.BACKLOG)
-    return whole if _any_known(whole) else _sum(recording, _sources(recording), Metric.BACKLOG)
-
-
-def _sum(recording: Recording, operators: Sequence[str], metric: Metric) -> Floats:
-    """Sum over several operators; NaN where one of them is unknown."""
-    return sum((recording.operator(name, metric) for name in operators), start=0 * recording.times)
+def _whole(recording: Recording, metric: Metric) -> Floats:
+    """`metric` of the dataflow, else the sum over its sources."""
+    whole = recording.application(metric)
+    if _any_known(whole):
+        return whole
+    return sum((recording.operator(name, metric) for name in recording.sources), start=0 * recording.times)
 
 
 def _any_known(values: Floats) -> bool:
-    return any(not math.isnan(value) for value in values)
+    return not np.isnan(values).all()
 
 
 def _x(time: float) -> int:
@@ -182,7 +173,7 @@ def _add_panel(
             "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in line.values.tolist()],
             "xaxis": "x",
             "yaxis": axis,
-            "line": {"color": line.colour, "width": line.width, "shape": line.shape, "dash": line.dash},
+            "line": {"color": line.colour, "width": 1.6, "shape": line.shape, "dash": "solid"},
             "hovertemplate": f"%{{y:,.4~g}}{line.unit}",
             **({"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}),
         }
@@ -194,7 +185,7 @@ def _add_panel(
         "rangemode": "tozero",
         "zeroline": False,
         "nticks": 5,
-        "tickformat": "~s" if max(max(_finite(line.values), default=0) for line in panel.lines) >= 10_000 else "",
+        "tickformat": "~s" if any((line.values >= 10_000).any() for line in panel.lines) else "",
         "fixedrange": True,
         **panel.options,
     }
@@ -270,10 +261,9 @@ LANES = {
 
 
 def _style(outcome: Outcome) -> tuple[str, str, str]:
-    action: Action = outcome.action
     if not outcome.succeeded:
         return REFUSED
-    match action:
+    match outcome.action:
         case LeaseHost():
             return LEASED
         case DrainHost() | ReleaseHost():
@@ -334,7 +324,3 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
         time = _x(mark.decision.time)
         line = {"type": "line", "xref": "x", "x0": time, "x1": time, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
         layout["shapes"].append({**line, "line": {"color": mark.colour, "width": 1, "dash": "dot"}, "opacity": 0.55})
-
-
-def _finite(values: Floats) -> list[float]:
-    return [value for value in values.tolist() if math.isfinite(value)]

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from elastream.clouds.local.local import HOST_TYPES
 from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
-from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, host_types
+from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types
 from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
@@ -219,7 +219,7 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own = host_types(file, ("arbiter", "host_types"), keys.host_types)
+    own = declared_types(file, ("arbiter", "host_types"), keys.host_types)
     if keys.machines:
         known = {**HOST_TYPES, **own}
         for name in keys.machines:
@@ -259,7 +259,7 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
-    types = host_types(file, ("region", "host_types"), placed)
+    types = declared_types(file, ("region", "host_types"), placed)
     enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
