@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from elastream.clouds.local.cluster import LocalCluster, executor_memory
+from elastream.clouds.local.confinement import tagged
 from elastream.clouds.local.java import find_java
 from elastream.clouds.local.local import HOST_TYPES, Local
 from elastream.clouds.local.network import Link
-from elastream.clouds.local.processes import tagged
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, EnvironmentProblem
 from waiting import wait_until

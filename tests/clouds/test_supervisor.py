@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.clouds.local.processes import TAG, tagged
+from elastream.clouds.local.confinement import TAG, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.model.errors import EnvironmentProblem

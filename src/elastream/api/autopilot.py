@@ -28,8 +28,7 @@ from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import FILE_NAME, Recorder
 from elastream.services.metrics import PrometheusObserver
-from elastream.spark.attach import AttachedPlant, attach
-from elastream.spark.hosts.joining import join
+from elastream.spark.attach import AttachedPlant, attach, join
 from elastream.spark.jvm.capabilities import probe
 
 if TYPE_CHECKING:

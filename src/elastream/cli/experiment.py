@@ -48,6 +48,7 @@ def experiment(
     """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
     from rich.console import Console
 
+    from elastream.experiments.cases import ExperimentOptions
     from elastream.experiments.findings import counted
 
     if name not in PAGES:
@@ -71,7 +72,7 @@ def experiment(
     about = {"command": command, "load": round(os.getloadavg()[0], 2)}  # before it, not its own
     console = Console()
     with progress_bar(console) as progress:
-        outcome = run(quick=quick, sensitivity=sensitivity, workers=min(2, os.cpu_count() or 1), progress=progress, **part)
+        outcome = run(ExperimentOptions(quick, sensitivity, min(2, os.cpu_count() or 1), progress), **part)
     for table in outcome.page.tables:
         if "why" not in table.header:
             print_table(console, table)

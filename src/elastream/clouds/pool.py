@@ -18,7 +18,7 @@ import httpx
 from elastream.clouds.local.hosts import LocalHosts
 from elastream.clouds.local.local import Local
 from elastream.clouds.membership import Membership, PoolClient
-from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState, Terms
+from elastream.clouds.provider import ExistingSession, HostStatus, Measured, Phase, RunState
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError
@@ -104,7 +104,7 @@ class PoolHosts:
     """Hosts of `local`, each on a machine that the pool has granted to `membership`; both are closed with it."""
 
     def __init__(self, membership: Membership, local: LocalHosts) -> None:
-        self._membership, self.local = membership, local
+        self._membership, self.local, self.terms = membership, local, local.terms
         self._lock = threading.RLock()
         self._waiting: dict[str, HostType] = {}
         self._evicted: set[str] = set()
@@ -115,11 +115,6 @@ class PoolHosts:
         self._used: Mapping[str, tuple[int, float | None]] = {}
         self._next_use = 0.0
         membership.start(local.occupied, self._evict, self._use)
-
-    @property
-    def terms(self) -> Terms:
-        """Host types and limits of the pool."""
-        return self.local.terms
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         """Start `hosts` once the pool has granted machines for them."""

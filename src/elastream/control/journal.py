@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from elastream.model.action import Action, Status, describe, from_json, to_json
+from elastream.model.action import Action, describe, from_json, to_json
 from elastream.model.cloud import LifecycleError
 from elastream.model.errors import InputError
 from elastream.recording.lines import Lines
@@ -18,7 +18,7 @@ __all__ = ["TRANSITIONS", "ActionState", "Entry", "Journal"]
 
 
 class ActionState(StrEnum):
-    """States of an action."""
+    """States of an action; an outcome is the state of the same value as its `Status`."""
 
     PLANNED = "planned"
     """A policy requested it."""
@@ -67,13 +67,6 @@ TRANSITIONS: Mapping[ActionState, Set[ActionState]] = {
     ActionState.DONE: set(),
     ActionState.FAILED: set(),
     ActionState.DROPPED: set(),
-}
-
-OUTCOMES: Mapping[Status, ActionState] = {
-    Status.DONE: ActionState.DONE,
-    Status.ACCEPTED: ActionState.ACCEPTED,
-    Status.REFUSED: ActionState.REFUSED,
-    Status.FAILED: ActionState.FAILED,
 }
 
 

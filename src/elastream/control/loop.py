@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.arbitration import arbitrate, subject
-from elastream.control.journal import OUTCOMES, ActionState, Entry, Journal
+from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.progress import progress
 from elastream.control.safety import BackOff, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
@@ -190,7 +190,7 @@ class Loop:
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:
                 del self._under_way[action]
-                self._journal.step(entry, OUTCOMES[outcome.status], now, outcome.reason)
+                self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
                 if outcome.status is Status.FAILED:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
@@ -265,7 +265,7 @@ class Loop:
             outcome = Outcome(action, Status.FAILED, in_one_line(error))
             self._fault("plant", f"{describe(action)} raised {in_one_line(error)}", error, noted=False)
         now = self._clock.now()
-        entry = self._journal.step(entry, OUTCOMES[outcome.status], now, outcome.reason)
+        entry = self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
         if outcome.succeeded:
             for other in [other for other in self._under_way if subject(other) == subject(action)]:
                 overtaken = self._under_way.pop(other)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -74,7 +75,7 @@ class LiveView:
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
-        self._load.append(offered(observation))
+        self._load.append(whole(observation, Metric.ARRIVAL_RATE))
         self._hosts.append(float(len(observation.leases)))
         self._paint()
 
@@ -124,9 +125,9 @@ class LiveView:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(no_wrap=True, min_width=18)
         table.add_column(no_wrap=True, style="cyan")
-        table.add_row("rate in", rate_text(offered(seen)), sparkline(self._load, curve))
+        table.add_row("rate in", rate_text(whole(seen, Metric.ARRIVAL_RATE)), sparkline(self._load, curve))
         table.add_row("processed", written(seen, Metric.THROUGHPUT), "")
-        table.add_row("backlog", amount(round_known(backlog(seen))), "")
+        table.add_row("backlog", amount(np.round(whole(seen, Metric.BACKLOG))), "")
         hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
         table.add_row("executors", str(ready), "")
@@ -199,8 +200,8 @@ class PlainView:
             return
         self._next = observation.time + EVERY
         figures = (
-            f"rate in {rate_text(offered(observation))}",
-            f"backlog {amount(round_known(backlog(observation)))}",
+            f"rate in {rate_text(whole(observation, Metric.ARRIVAL_RATE))}",
+            f"backlog {amount(np.round(whole(observation, Metric.BACKLOG)))}",
             f"p50 {written(observation, Metric.LATENCY_P50)}",
             f"p99 {written(observation, Metric.LATENCY_P99)}",
             f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
@@ -270,26 +271,12 @@ def application(seen: Observation, metric: Metric) -> float:
     return seen.application.value(ids[0], metric) if ids else math.nan
 
 
-def offered(seen: Observation) -> float:
-    """Arrival rate at the sources, records/s."""
-    return _whole_or_sources(seen, Metric.ARRIVAL_RATE)
-
-
-def backlog(seen: Observation) -> float:
-    """Records due and not taken."""
-    return _whole_or_sources(seen, Metric.BACKLOG)
-
-
-def _whole_or_sources(seen: Observation, metric: Metric) -> float:
-    whole = application(seen, metric)
-    if not math.isnan(whole):
-        return whole
+def whole(seen: Observation, metric: Metric) -> float:
+    """A metric of the whole dataflow, else the sum over its sources."""
+    known = application(seen, metric)
+    if not math.isnan(known):
+        return known
     return math.fsum(seen.operators.value(source.name, metric) for source in seen.context.graph.sources)
-
-
-def round_known(value: float) -> float:
-    """`value` rounded to whole records; NaN stays NaN."""
-    return value if math.isnan(value) else round(value)
 
 
 def style_of(value: float, level: float | None) -> str:

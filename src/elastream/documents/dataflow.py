@@ -16,8 +16,7 @@ Paths and `file.py:name` are relative to the document; a policy, cloud, source o
 `module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,15 @@ from elastream.documents.schema import (
     KEYED_FORMS,
     AlternateKeys,
     DocumentKeys,
-    HostTypeKeys,
     OperatorKeys,
     SinkKeys,
     chosen,
+    declared_types,
 )
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
-from elastream.model.errors import DataflowError, ElastreamError
+from elastream.model.errors import DataflowError
 from elastream.model.flow import Dataflow, Tap
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
 from elastream.workload import pattern_from
@@ -97,7 +96,7 @@ def load_document(path: Path | str) -> Document:
     file = read_yaml(Path(path))
     keys: DocumentKeys = file.validate(DocumentKeys)
     references = References(file.path.parent)
-    host_types = {name: _host_type(file, name, each) for name, each in keys.host_types.items()}
+    host_types = declared_types(file, ("host_types",), keys.host_types)
     return Document(
         path=file.path,
         flow=_flow(file, keys, references),
@@ -189,17 +188,8 @@ def _function(
     written = getattr(keys, key)
     if isinstance(written, Mapping):
         return dict(written), forms[key]
-    with _located(file, (*place, key)):
+    with file.at((*place, key)):
         return references.find(written), forms[key]
-
-
-@contextmanager
-def _located(file: Located, place: Loc) -> Iterator[None]:
-    """Put file, line and field before the sentence of an error raised inside."""
-    try:
-        yield
-    except ElastreamError as error:
-        raise file.error(place, str(error)) from error
 
 
 def _source(file: Located, place: Loc, keys: OperatorKeys, references: References) -> SourceSpec | None:
@@ -208,7 +198,7 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
     if keys.load is not None:
         if keys.source.simulated or keys.source.own is not None or keys.source.kafka is not None:
             raise file.error((*place, "load"), "a load needs records to draw from: text_files, files or records")
-        with _located(file, (*place, "load")):
+        with file.at((*place, "load")):
             load = pattern_from(_plain(keys.load), file.path.parent)
     source, folder = keys.source, file.path.parent
     if (own := _setting(file, (*place, "source"), source.own, SOURCE, references)) is not None:
@@ -258,11 +248,6 @@ def _setting(
     if isinstance(several := given.get("host_types"), list) and types:
         given["host_types"] = tuple(types.get(str(each), each) for each in several)
     return Setting(name, given, registry, place, file, references)
-
-
-def _host_type(file: Located, name: str, keys: HostTypeKeys) -> HostType:
-    with _located(file, ("host_types", name)):
-        return keys.built(name)
 
 
 def _relative(path: str, folder: Path) -> str:

@@ -4,6 +4,7 @@ This module handles reading, duplicate keys and syntax errors; `elastream.docume
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from elastream.documents.user_code import near
-from elastream.model.errors import DataflowError, InputError, first_line
+from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line
 
 __all__ = ["Loc", "Located", "read_yaml"]
 
@@ -38,6 +39,14 @@ class Located:
         """The error `file:line: field: sentence`."""
         field = ".".join(str(step) for step in loc)
         return DataflowError(f"{self.path}:{self.line(loc)}: {field + ': ' if field else ''}{sentence}")
+
+    @contextmanager
+    def at(self, loc: Loc) -> Iterator[None]:
+        """Put file, line and field before the sentence of an error raised inside."""
+        try:
+            yield
+        except ElastreamError as error:
+            raise self.error(loc, str(error)) from error
 
     def written(self, loc: Loc) -> Loc:
         """The part of `loc` that exists in the file: normalised values have steps that were not written."""

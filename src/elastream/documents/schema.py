@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from elastream.documents.located import Loc, Located
 from elastream.model import units
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import ElastreamError
@@ -25,6 +26,7 @@ __all__ = [
     "SinkKeys",
     "SourceKeys",
     "chosen",
+    "declared_types",
 ]
 
 FORMS: Mapping[str, Form] = {
@@ -232,6 +234,15 @@ class HostTypeKeys(Keys):
     def built(self, name: str) -> HostType:
         """Build the host type `name`. Raises CloudError for invalid values."""
         return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
+
+
+def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
+    """The host types below `loc`, by name; raises DataflowError with the line of an invalid one."""
+    found = {}
+    for name, each in keys.items():
+        with file.at((*loc, name)):
+            found[name] = each.built(name)
+    return found
 
 
 Setting = Annotated[dict[str, dict[str, Any]], BeforeValidator(_named)]

@@ -40,21 +40,16 @@ def _graph(recording: Recording, place: str) -> Graph:
     try:
         operators = tuple(
             Operator(
-                name=each["name"],
-                kind=Kind(each["kind"]),
-                alternates=tuple(Alternate(name) for name in each["alternates"]),
-                key=("key",) if each["kind"] == Kind.KEYED else (),
-                max_duration=each["max_duration"],
-                cores=each["cores"],
-                memory=each["memory"],
-                waits=each["waits"],
+                **{
+                    **each,
+                    "kind": Kind(each["kind"]),
+                    "alternates": tuple(Alternate(name) for name in each["alternates"]),
+                    "key": ("key",) if each["kind"] == Kind.KEYED else (),
+                }
             )
             for each in header.operators
         )
-        edges = tuple(
-            Edge(each["source"], each["target"], Delivery(each["delivery"]), each["durable"], each["choice"])
-            for each in header.edges
-        )
+        edges = tuple(Edge(**{**each, "delivery": Delivery(each["delivery"])}) for each in header.edges)
         return Graph(header.flow, operators, edges)
     except (KeyError, TypeError, ValueError, ElastreamError) as error:
         raise InputError(f"{place} does not describe a valid dataflow: {error}") from None

@@ -4,9 +4,25 @@ import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["run_all"]
+__all__ = ["ExperimentOptions", "run_all"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentOptions:
+    """What is wanted of an experiment. quick: its smallest part. sensitivity: also every assumption halved and doubled.
+
+    workers: processes for simulated cases. progress: called with (description, runs done, all runs). An experiment on Spark
+    has no assumptions and runs its cases one after the other.
+    """
+
+    quick: bool = False
+    sensitivity: bool = False
+    workers: int = 2
+    progress: Callable[[str, int, int], None] = lambda *_: None
+
 
 C = TypeVar("C")
 R = TypeVar("R")

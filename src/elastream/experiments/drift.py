@@ -18,7 +18,6 @@ from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout
@@ -161,7 +160,7 @@ class Replayed:
             return PHASES[2] if any(came <= time < came + NEW for _, came in ready) else PHASES[0]
 
         found = {name: PhaseTotals() for name in PHASES}
-        backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in _sources(self.measured)], axis=0))
+        backlog = np.nan_to_num(np.sum([run.operator(name, Metric.BACKLOG) for name in self.measured.sources], axis=0))
         for time, queued in zip(run.times + shift, backlog.tolist(), strict=True):
             found[phase(time)].backlog += queued / len(run.times)
         for batch in run.batches:
@@ -263,13 +262,12 @@ class Replayed:
     def _plots(self) -> list[Plot]:
         shown = [("measured on Spark", self.measured, 0.0)]
         shown += [(f"simulated, {way.decided}", way.shown, self.calibration.origin) for way in self.ways]
-        sources = _sources(self.measured)
 
         def hosts(run: Recording) -> Floats:
             return np.asarray(run.host_count()[HostState.RUNNING] + run.host_count()[HostState.DRAINING])
 
         def backlog(run: Recording) -> Floats:
-            return np.asarray(np.sum([run.operator(name, Metric.BACKLOG) for name in sources], axis=0))
+            return np.asarray(np.sum([run.operator(name, Metric.BACKLOG) for name in self.measured.sources], axis=0))
 
         def plot(caption: str, unit: str, values: Callable[[Recording], Floats], steps: bool) -> Plot:
             lines = tuple(
@@ -320,7 +318,6 @@ def replayed(
                 f"{place} is not of the dataflow that the simulator is calibrated with: {source.header.flow!r}"
             )
         calibration = replace(other, loads=calibration.loads, origin=calibration.origin)
-    sources = [source.name for source in layout.graph.sources]
     every = (len(policies) + 1) * runs
     ways, done = [], 0
     for name, policy in ((RECORDED, None), *((f"{name} decides", policy) for name, policy in policies.items())):
@@ -329,7 +326,7 @@ def replayed(
             progress(name, done, every)
             found.append(_simulated(recording, layout, calibration, policy, seed + number))
             done += 1
-        drifts = tuple(drift_of(recording, run, sources, origin=calibration.origin) for run in found)
+        drifts = tuple(drift_of(recording, run, recording.sources, origin=calibration.origin) for run in found)
         ways.append(Way(name, tuple(found), drifts))
     progress("done", every, every)
     return Replayed(recording, source or recording, calibration, tuple(ways))
@@ -366,10 +363,6 @@ def _simulated(
             limit=LIMIT * recording.end,
         ).run()
     return collector.recording
-
-
-def _sources(recording: Recording) -> list[str]:
-    return [each["name"] for each in recording.header.operators if each["kind"] == Kind.SOURCE]
 
 
 def _period(recording: Recording) -> float:

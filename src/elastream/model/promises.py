@@ -11,16 +11,7 @@ from typing import TypeAlias
 from elastream.model.graph import Form, Kind, Operator
 from elastream.model.stages import Layout
 
-__all__ = [
-    "PLANTS",
-    "Given",
-    "PlantKind",
-    "Promise",
-    "Promises",
-    "Quantity",
-    "Rows",
-    "read_table",
-]
+__all__ = ["PLANTS", "Given", "PlantKind", "Promise", "Promises", "Quantity", "Rows", "read_table"]
 
 
 class Quantity(Enum):

@@ -87,15 +87,11 @@ def describe_run(
         max_hosts=context.max_hosts,
         operators=tuple(
             {
-                "name": o.name,
-                "kind": o.kind.value,
-                "alternates": [alternate.name for alternate in o.alternates],
-                "max_duration": o.max_duration,
-                "cores": o.cores,
-                "memory": o.memory,
-                "waits": o.waits,
+                "kind": operator.kind.value,
+                "alternates": [alternate.name for alternate in operator.alternates],
+                **{name: getattr(operator, name) for name in ("name", "max_duration", "cores", "memory", "waits")},
             }
-            for o in graph.operators
+            for operator in graph.operators
         ),
         edges=tuple({**asdict(edge), "delivery": edge.delivery.value} for edge in graph.edges),
         stages=tuple({**asdict(stage), "operators": list(stage.operators)} for stage in context.layout.stages),

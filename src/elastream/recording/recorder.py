@@ -18,6 +18,7 @@ from elastream.model.alarms import Alarm
 from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.model.graph import Kind
 from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 from elastream.model.stages import Layout
 from elastream.recording.form import (
@@ -201,6 +202,10 @@ class Recording:
     @property
     def operators(self) -> tuple[str, ...]:
         return tuple(operator["name"] for operator in self.header.operators)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(operator["name"] for operator in self.header.operators if operator["kind"] == Kind.SOURCE)
 
     def application(self, metric: Metric) -> Floats:
         return self._series("application", None, metric)

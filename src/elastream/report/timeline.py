@@ -113,13 +113,11 @@ def timeline(recording: Recording) -> Json:
 
 def _panels(recording: Recording) -> Iterable[Panel]:
     blue, orange, green, _, red, *_ = PALETTE
-    load = (
-        Curve("offered", _whole_or_sources(recording, Metric.ARRIVAL_RATE), orange, unit="/s"),
-        Curve("processed", recording.application(Metric.THROUGHPUT), blue, unit="/s"),
-    )
+    offered = _whole(recording, Metric.ARRIVAL_RATE)
+    processed = recording.application(Metric.THROUGHPUT)
+    load = (Curve("offered", offered, orange, unit="/s"), Curve("processed", processed, blue, unit="/s"))
     yield Panel("Load, records/s", load)
-    waiting = _whole_or_sources(recording, Metric.BACKLOG)
-    yield Panel("Backlog, records", (Curve("waiting", waiting, red, fill="tozeroy"),))
+    yield Panel("Backlog, records", (Curve("waiting", _whole(recording, Metric.BACKLOG), red, fill="tozeroy"),))
     target = recording.header.target_latency
     latency = (
         Curve("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
@@ -141,13 +139,12 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
 
 
-def _whole_or_sources(recording: Recording, metric: Metric) -> Floats:
-    """`metric` of the whole dataflow, else summed over the sources: NaN where one of them is unknown."""
+def _whole(recording: Recording, metric: Metric) -> Floats:
+    """`metric` of the dataflow, else the sum over its sources."""
     whole = recording.application(metric)
     if _any_known(whole):
         return whole
-    sources = [operator["name"] for operator in recording.header.operators if operator["kind"] == "source"]
-    return sum((recording.operator(name, metric) for name in sources), start=0 * recording.times)
+    return sum((recording.operator(name, metric) for name in recording.sources), start=0 * recording.times)
 
 
 def _any_known(values: Floats) -> bool:

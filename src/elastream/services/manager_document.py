@@ -22,10 +22,9 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from elastream.clouds.local.local import HOST_TYPES
 from elastream.clouds.pool import local_of
 from elastream.documents.located import Located, read_yaml
-from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names
+from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types
 from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
-from elastream.model.errors import ElastreamError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
@@ -205,7 +204,7 @@ def load_manager(path: Path) -> ArbiterSetting | RegionSetting:
 
 
 def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
-    own = _types(file, "arbiter", keys.host_types)
+    own = declared_types(file, ("arbiter", "host_types"), keys.host_types)
     if keys.machines:
         known = {**HOST_TYPES, **own}
         for name in keys.machines:
@@ -223,10 +222,8 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
         kinds = tuple(own.values())
         most = int(min(sum(each.capacity for each in keys.regions.values()), keys.max_hosts, MOST_HOSTS))
     offer = Offer(keys.name, kinds, most, keys.latency)
-    try:
+    with file.at(("arbiter", "machines" if keys.machines else "regions")):
         local_of(offer)
-    except ElastreamError as error:
-        raise file.error(("arbiter", "machines" if keys.machines else "regions"), str(error)) from None
     names = [kind for kind, count in keys.machines.items() for _ in range(count)]
     return ArbiterSetting(
         offer,
@@ -247,7 +244,7 @@ def _arbiter(file: Located, keys: ArbiterKeys, folder: Path) -> ArbiterSetting:
 
 def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
     placed = {name: each.model_copy(update={"region": keys.name}) for name, each in keys.host_types.items()}
-    types = _types(file, "region", placed)
+    types = declared_types(file, ("region", "host_types"), placed)
     enough = tuple(kind for kind in types.values() if kind.cores >= keys.replica_cores)
     if not enough:
         raise file.error(("region", "replica_cores"), f"no host type has {keys.replica_cores:g} cores for a replica")
@@ -261,16 +258,6 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
         enough,
         folder / keys.hosts.directory,
     )
-
-
-def _types(file: Located, whose: str, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:
-    found = {}
-    for name, each in keys.items():
-        try:
-            found[name] = each.built(name)
-        except ElastreamError as error:
-            raise file.error((whose, "host_types", name), str(error)) from None
-    return found
 
 
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:

@@ -231,8 +231,7 @@ class SimulatedPlant:
 
     def _drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
-        state = self.pool.leases[row].state if row is not None else None
-        if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
+        if row is None or not self.pool.up[row]:
             return Status.REFUSED, f"host {host!r} is not running"
         self.pool.to(row, HostState.DRAINING, self.time)
         left = self.staffing.empty(row, self.time)
@@ -240,8 +239,7 @@ class SimulatedPlant:
 
     def _cancel_drain(self, host: str) -> tuple[Status, str]:
         row = self.pool.active_row(host)
-        state = self.pool.leases[row].state if row is not None else None
-        if row is None or state not in (HostState.RUNNING, HostState.DRAINING):
+        if row is None or not self.pool.up[row]:
             return Status.REFUSED, f"host {host!r} is not draining"
         self.pool.to(row, HostState.RUNNING, self.time)
         return Status.DONE, ""

@@ -145,8 +145,7 @@ class SimulatedHosts:
         """Row of the host that a fault hits: the one named, or the one running longest; None if there is no such host."""
         name = self._faults[event.order].host
         if name is not None:
-            row = self.rows.get(name)
-            return row if row is not None and self.leases[row].active else None
+            return self.active_row(name)
         return next((int(row) for row in self.active if self.up[row]), None)
 
     def fits(self, cores: float, memory: float) -> NDArray[np.bool_]:

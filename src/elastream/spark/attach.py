@@ -7,29 +7,29 @@ an executor is a host. What a foreign query does not report stays unknown; a pol
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from pyspark.sql import SparkSession
 
-from elastream.clouds.provider import Provider, Terms
+from elastream.clouds.provider import Cloud, ExistingSession, Provider, Terms
 from elastream.model.action import ReleaseHost
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
-from elastream.spark.clock import RunClock
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.jvm.allocation import UNLIMITED, AllocationClient
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
+from elastream.spark.jvm.gateway import java_context
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Limits, Placing
-from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.traffic import Traffic
 
-__all__ = ["AttachedPlant", "attach"]
+__all__ = ["AttachedPlant", "attach", "join"]
 
 AttachedPlant: TypeAlias = SparkPlant[WatchedQueries]
 
@@ -43,6 +43,16 @@ LEAVING = 0.5
 """Seconds between two checks of hosts that are given back."""
 
 log = logging.getLogger(__name__)
+
+
+def join(cloud: Cloud, spark: SparkSession, folder: Path, alarms: Alarms | None = None) -> Provider:
+    """The provider of `cloud`, whose hosts join the master of `spark`; it is the caller's to close.
+
+    Raises ElastreamError where they cannot: the session has another kind of master, or its executors do not fit the hosts.
+    """
+    slots = int(spark.sparkContext.getConf().get("spark.executor.cores") or 1)
+    session = ExistingSession(str(spark.sparkContext.master), int(java_context(spark).executorMemory()), slots)
+    return cloud.open(folder, session=session, alarms=alarms)
 
 
 def attach(
@@ -79,8 +89,8 @@ def attach(
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(spark, driver, placing, task_loads, traffic)
-    leasable = {kind.name: kind for kind in kinds} if asks or provider is not None else {}
-    scope = Scope(leasable, max_hosts, min_hosts, target_latency, observe_only, look_share=LOOK_SHARE)
+    leasable = tuple(kinds) if asks or provider is not None else ()
+    scope = Scope(Terms(leasable, max_hosts, min_hosts), target_latency, observe_only, LOOK_SHARE)
 
     def leave(plant: AttachedPlant) -> None:
         """Let go of everything. Queries, session and executors stay as they are, except hosts that are given back."""

@@ -22,8 +22,7 @@ takes SHARE of a core. While something moves it waits for the ends of batches wi
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -34,14 +33,13 @@ from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.cloud import HostState
 from elastream.model.errors import ElastreamError
 from elastream.spark.hosts.hosts import Hosts
-from elastream.spark.jvm.driver_side import DriverSide
-from elastream.spark.jvm.running import RunningQuery, running_queries
+from elastream.spark.jvm.driver_side import DriverSide, RunningQuery, running_queries
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.placement.placing import Placing
-from elastream.spark.queries.query import Query
-from elastream.spark.telemetry.rounds import Rounds
+from elastream.spark.queries.compiled import CompiledQueries
+from elastream.spark.queries.watched import WatchedQueries
 
-__all__ = ["STEP", "Mover"]
+__all__ = ["STEP", "Mover", "Rounds"]
 
 STEP, LONG_STEP, RECENTLY = 0.05, 1.0, 10.0
 """Seconds between two checks for the end of a batch, while tasks wait to be moved: the delay to notice such an end
@@ -61,13 +59,23 @@ ENDING = 10.0
 log = logging.getLogger(__name__)
 
 
-class Running(Protocol):
-    """The queries whose partitions are moved."""
+class Rounds:
+    """`count`: rounds that have ended. In a round each query ends a batch, or is seen with none under way; at least one
+    ends one. After two rounds no batch is under way that was when the first began.
 
-    @property
-    def live(self) -> Sequence[Query]:
-        """Those that run."""
-        ...
+    A host that is released must outlast the batches that were under way, whichever query they are of; one that is new works
+    off a few. A query that gets no records has no batches, and holds nothing up.
+    """
+
+    def __init__(self) -> None:
+        self.count = -1
+        self._began: Mapping[str, int] = {}
+
+    def look(self, ended: Mapping[str, int], idle: Collection[str]) -> None:
+        """Take the newest ended batch by query, of all that run now, and those that have none under way."""
+        further = {query for query, batch in ended.items() if batch > self._began.get(query, -1)}
+        if further and all(query in further or query in idle for query in ended):
+            self.count, self._began = self.count + 1, dict(ended)
 
 
 class Mover:
@@ -77,7 +85,7 @@ class Mover:
         self,
         spark: SparkSession,
         driver: DriverSide,
-        queries: Running,
+        queries: CompiledQueries | WatchedQueries,
         hosts: Hosts,
         placing: Placing,
         clock: Callable[[], float],

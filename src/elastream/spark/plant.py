@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from elastream.clouds.provider import Terms
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -31,22 +32,20 @@ from elastream.model.action import (
     describe,
 )
 from elastream.model.alarms import Alarms
-from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import UNMEASURED, Context, Frame, Metric, MicroBatch, Observation, Sample
-from elastream.spark.clock import RunClock
 from elastream.spark.hosts.actions import HostActions
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.jvm.session import session_stopped
 from elastream.spark.mover import Mover
-from elastream.spark.placement.placing import Placing
+from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.queries.seam import Queries
-from elastream.spark.telemetry.hosts import HostWatch
+from elastream.spark.queries.watched import WatchedQueries
+from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
-from elastream.spark.telemetry.task_frame import task_frame, weights
 
-__all__ = ["Scope", "SparkPlant"]
+__all__ = ["RunClock", "Scope", "SparkPlant"]
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +53,51 @@ HISTORY = 600
 """Monitoring times in the history of an observation: ten minutes at one a second."""
 LEASING = {"LeaseHost", "ReleaseHost"}
 """Actions that need a provider of hosts."""
-Q = TypeVar("Q", bound=Queries)
+Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What a plant is to do its work within.
 
-    types: what can be leased, by name; none where hosts cannot be leased or given back. observe_only: nothing is done that
+    terms: what can be leased; no types where hosts cannot be leased or given back. observe_only: nothing is done that
     was not applied, whatever leaves. look_share: cores that looking may use: after a look that took a second of CPU, here
     and in the JVM, the next comes 1 / look_share seconds later at the earliest, and after one that the driver took long to
-    answer, as long again; None: every observation looks. link_rate: bytes/s of a host's link, NaN where nothing limits it.
-    confinement: one sentence on how hosts are held to their type.
+    answer, as long again; None: every observation looks.
     """
 
-    types: Mapping[str, HostType]
-    max_hosts: int
-    min_hosts: int = 1
+    terms: Terms
     target_latency: float | None = None
     observe_only: bool = False
     look_share: float | None = None
-    link_rate: float = float("nan")
-    confinement: str = ""
+
+
+class RunClock:
+    """Seconds since the run began, on the machine's monotonic clock; it can be woken early."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self.epoch = time.time()
+        self._wake = threading.Event()
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._start
+
+    def sleep_until(self, time: float) -> None:
+        """Return at `time`, or at once when woken."""
+        self._wake.wait(max(0.0, time - self.now()))
+
+    def wake(self) -> None:
+        """End this and every later sleep: the run is over."""
+        self._wake.set()
 
 
 class SparkPlant(Generic[Q]):
     """Queries on hosts. Made by `start_plant` or `attach`; close it.
 
-    end: what `close` does. links: how far apart hosts are, where that is measured.
+    end: what `close` does. links: how far apart hosts are, where that is measured. `queries.look` fetches what is new and
+    changes nothing; their other methods are arithmetic on it.
     """
 
     def __init__(
@@ -96,12 +112,13 @@ class SparkPlant(Generic[Q]):
         links: LinkWatch | None = None,
         end: Callable[["SparkPlant[Q]"], None],
     ) -> None:
-        self._with, self._driver, self.spark = instruments, instruments.driver, instruments.spark
-        self.queries, self.hosts, self._scope = queries, hosts, scope
-        self._clock, self.alarms, self._links, self._end = clock, alarms, links, end
-        self._placing = instruments.placing
-        self.mover = Mover(self.spark, self._driver, queries, hosts, self._placing, clock.now, alarms)
-        self._host_actions = HostActions(hosts, scope.types, scope.max_hosts, self.mover.empty)
+        self.instruments, self._driver, self.spark = instruments, instruments.driver, instruments.spark
+        self.queries, self.hosts, self._scope, self.confinement = queries, hosts, scope, scope.terms.confinement
+        self.clock, self.alarms, self._links, self._end = clock, alarms, links, end
+        self.placing = instruments.placing
+        self.mover = Mover(self.spark, self._driver, queries, hosts, self.placing, clock.now, alarms)
+        self._types = {type.name: type for type in scope.terms.types}
+        self._host_actions = HostActions(hosts, self._types, scope.terms.max_hosts, self.mover.empty)
         self._watch = HostWatch()
         self._history: list[Sample] = []
         self._last: Observation | None = None
@@ -114,46 +131,21 @@ class SparkPlant(Generic[Q]):
     @property
     def context(self) -> Context:
         """What runs and within what; it changes when queries come and go."""
-        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._scope.types else ())}
+        hosts = {"DrainHost", "CancelDrain", "RenewHost", *(LEASING if self._types else ())}
         return Context(
             self.queries.layout,
-            self._scope.types,
+            self._types,
             self._scope.target_latency,
-            max_hosts=self._scope.max_hosts,
-            min_hosts=self._scope.min_hosts,
+            max_hosts=self._scope.terms.max_hosts,
+            min_hosts=self._scope.terms.min_hosts,
             capabilities=frozenset({"MoveTask", *hosts, *self.queries.kinds}),
             scalable=self.queries.scalable,
         )
 
     @property
-    def clock(self) -> RunClock:
-        """Time of the run."""
-        return self._clock
-
-    @property
     def ledger(self) -> Sequence[Lease]:
         """Every lease of the run."""
         return tuple(self.hosts.leases.values())
-
-    @property
-    def placing(self) -> Placing:
-        """The state partitions, for tests and benchmarks."""
-        return self._placing
-
-    @property
-    def instruments(self) -> Instruments:
-        """What the queries are seen through, for experiments."""
-        return self._with
-
-    @property
-    def confinement(self) -> str:
-        """One sentence on how hosts are held to their type."""
-        return self._scope.confinement
-
-    @property
-    def session_gone(self) -> bool:
-        """Whether the session was stopped."""
-        return self._session_gone
 
     def describe(self, host: str) -> str:
         """A host as people know it."""
@@ -164,11 +156,11 @@ class SparkPlant(Generic[Q]):
         """Whether nothing is left to do, or the session was stopped; raises ElastreamError where a query has failed."""
         if self._session_gone:
             self.queries.lost()
-        return self._session_gone or self.queries.finished(self._clock.now())
+        return self._session_gone or self.queries.finished(self.clock.now())
 
     def observe(self) -> Observation:
         """Observe now; if observing is costly, return the last observation instead."""
-        now = self._clock.now()
+        now = self.clock.now()
         if self._last is not None and (now < self._not_before or self._session_gone):
             return self._seen_again(self._last, now)
         began = time.monotonic()
@@ -217,7 +209,7 @@ class SparkPlant(Generic[Q]):
     def stop_acting(self) -> None:
         """Apply, move and step nothing any more: the first thing in any end."""
         self._closing.set()
-        self._clock.wake()
+        self.clock.wake()
         self.mover.close()
         if self._links is not None:
             self._links.close()
@@ -225,7 +217,7 @@ class SparkPlant(Generic[Q]):
     def facts(self) -> Mapping[str, float | str]:
         """Figures of the whole run for its ending."""
         owed = self.hosts.provider.owed()
-        return {**self.queries.facts(), "moves": len(self._placing.landed), **({} if owed is None else {"owed": owed})}
+        return {**self.queries.facts(), "moves": len(self.placing.landed), **({} if owed is None else {"owed": owed})}
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
@@ -235,7 +227,7 @@ class SparkPlant(Generic[Q]):
                 return self.queries.apply(action)
             case MoveTask():
                 return self._move(action)
-            case ReleaseHost() if not self._scope.types:
+            case ReleaseHost() if not self._types:
                 return Outcome(action, Status.REFUSED, "executors cannot be given back here")
             case CancelDrain(host) if self.hosts.leaving(host):
                 return Outcome(action, Status.REFUSED, f"Spark gives host {host!r} nothing more")
@@ -244,14 +236,14 @@ class SparkPlant(Generic[Q]):
 
     def _move(self, action: MoveTask) -> Outcome:
         task, host = action.task, action.host
-        if task not in self._placing.tasks:
+        if task not in self.placing.tasks:
             return Outcome(action, Status.REFUSED, f"there is no task {task}")
         if refusal := self.hosts.expect(action, host, HostState.RUNNING):
             return refusal
-        if task not in self._placing.wanted() and self.mover.ran().get(task) == host:
-            self._placing.keep(task, host, action.why)
+        if task not in self.placing.wanted() and self.mover.ran().get(task) == host:
+            self.placing.keep(task, host, action.why)
             return Outcome(action, Status.DONE)
-        self._placing.want(task, host, action.why)
+        self.placing.want(task, host, action.why)
         return Outcome(action, Status.ACCEPTED)
 
     # -- observation ---------------------------------------------------------------------------------------------------
@@ -274,9 +266,9 @@ class SparkPlant(Generic[Q]):
         leases = {name: lease for name, lease in self.hosts.leases.items() if lease.active}
         working = [name for name, lease in leases.items() if lease.state in (HostState.RUNNING, HostState.DRAINING)]
         cores = sum(lease.type.cores for lease in leases.values() if lease.state is HostState.RUNNING)
-        traffic, host_of = self._with.traffic, self.hosts.host_of()
+        traffic, host_of = self.instruments.traffic, self.hosts.host_of()
         there = [name for name in leases if name in set(host_of.values())]
-        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.link_rate)
+        links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
         used = sum(hosts.value(name, Metric.CPU) * leases[name].type.cores for name in working)
         tasks = task_frame(context.graph, tuple(leases), held, loads)

@@ -20,22 +20,19 @@ from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.spark.clock import RunClock
 from elastream.spark.dataflow.kafka import kafka_settings
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
-from elastream.spark.jvm.allocation import AllocationClient
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import AllocationClient, Executors
 from elastream.spark.jvm.session import StateStore, open_session, settings_for
 from elastream.spark.mover import STEP
 from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
-from elastream.spark.plant import Scope, SparkPlant
+from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import led_by_edges, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.queries.seam import Queries
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -54,7 +51,7 @@ CAUGHT_UP = 3
 """Batches of a query whose tasks one look reads, at most: they are shorter than a monitoring period, but seldom by more."""
 
 log = logging.getLogger(__name__)
-Q = TypeVar("Q", bound=Queries)
+Q = TypeVar("Q", bound=CompiledQueries | WatchedQueries)
 
 
 def start_plant(
@@ -107,13 +104,12 @@ def start_beside(
     *,
     target_latency: float | None = None,
     state_partitions: int | None = None,
-    name: str = "queries",
 ) -> SparkPlant[WatchedQueries]:
     """Start cluster and session, and let `start` begin queries of its own on them, which run as they are written.
 
     Otherwise as `start_plant`.
     """
-    with _on_hosts(name, cloud, directory, None, True, state_partitions, "memory", {}) as on:
+    with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
         return on.plant(WatchedQueries(on.instruments), target_latency)
@@ -138,15 +134,7 @@ class _OnHosts:
 
     def plant(self, queries: Q, target_latency: float | None) -> SparkPlant[Q]:
         """The plant of `queries`; closing it ends queries, session and every host."""
-        terms = self.provider.terms
-        scope = Scope(
-            {type.name: type for type in terms.types},
-            terms.max_hosts,
-            terms.min_hosts,
-            target_latency,
-            link_rate=terms.link_rate,
-            confinement=terms.confinement,
-        )
+        scope = Scope(self.provider.terms, target_latency)
         links = LinkWatch(self.hosts.status)
         return SparkPlant(self.instruments, queries, self.hosts, scope, self.clock, self.alarms, links=links, end=self._end)
 

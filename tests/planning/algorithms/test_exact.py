@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.errors import InputError
-from elastream.model.observation import UNMEASURED, Exchange
-from elastream.planning.algorithms.exact import deviation, least_crossing, least_deviation, pack, packed_greedily
+from elastream.planning.algorithms.exact import deviation, least_deviation, pack, packed_greedily
 from properties import examples
 
 loads = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=7)
@@ -73,18 +72,6 @@ def test_no_placement_is_more_even_than_the_one_found(needs, hosts):
     assert found.bound <= best + 2e-3
 
 
-def test_two_groups_that_talk_among_themselves_are_kept_together():
-    exchange = Exchange([0, 1, 2, 3, 0], [1, 0, 3, 2, 2], [9.0, 9.0, 9.0, 9.0, 1.0])
-    found = least_crossing(exchange, [1.0] * 4, [2.0, 2.0])
-    assert found.value == 1.0
-    assert found.optimal
-    assert found.place[0] == found.place[1] != found.place[2] == found.place[3]
-
-
-def test_where_one_host_holds_all_nothing_crosses():
-    assert least_crossing(Exchange([0, 1], [1, 2], [5.0, 5.0]), [1.0] * 3, [3.0, 3.0]).value == 0
-
-
 @pytest.mark.parametrize(
     "ask",
     [
@@ -93,10 +80,8 @@ def test_where_one_host_holds_all_nothing_crosses():
         lambda: pack([1.0], 0),
         lambda: least_deviation([[2.0]], [[0.0]], [[1.0]]),
         lambda: least_deviation([[2.0]], [[0.0, 0.0]], [[1.0, 1.0]]),
-        lambda: least_crossing(UNMEASURED, [1.0], [1.0]),
-        lambda: least_crossing(Exchange([0], [1], [1.0]), [1.0, 1.0], [1.0, 0.5]),
     ],
-    ids=["unknown", "negative", "no host", "no room", "shapes", "unknown exchange", "no room for all"],
+    ids=["unknown", "negative", "no host", "no room", "shapes"],
 )
 def test_what_has_no_best_placement_is_refused(ask):
     with pytest.raises(InputError):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.spark.dataflow.edges import Channel, EdgeLog, EdgeReader
-from elastream.spark.worker.composition import COLUMN, wanted_file, write_wanted
+from elastream.spark.worker.composition import COLUMN, write_wanted
 from properties import examples
 
 SCHEMA = pa.schema([("n", pa.int64()), (COLUMN, pa.int64())])
@@ -78,11 +78,11 @@ def test_a_batch_is_planned_from_what_is_written_and_nothing_new_is_no_batch(tmp
 
 def test_width_and_code_of_a_batch_are_those_of_its_offset_whatever_is_wanted_since(tmp_path):
     write(tmp_path / "records", 0, list(range(10)))
-    write_wanted(wanted_file(tmp_path / "control"), version=3, code=7, partitions=5)
+    write_wanted(tmp_path / "control", version=3, code=7, partitions=5)
     found = reader(tmp_path)
     start = found.initialOffset()
     end = found.latestOffset(start)
-    write_wanted(wanted_file(tmp_path / "control"), version=4, code=1, partitions=2)
+    write_wanted(tmp_path / "control", version=4, code=1, partitions=2)
     parts = found.partitions(start, end)
     assert [part.code for part in parts] == [7] * 5
     (batch,) = found.read(parts[0])

@@ -14,8 +14,7 @@ from elastream.model.errors import CloudError
 from elastream.spark.hosts import hosts as module
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
-from elastream.spark.jvm.allocation import UNLIMITED
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import UNLIMITED, Executors
 from fake_clock import FakeClock
 
 TYPE = HostType("executor", cores=2, slots=2, price=0.0, start=15.0)

@@ -6,7 +6,7 @@ import pytest
 
 from elastream import HostType, Local
 from elastream.model.errors import CloudError
-from elastream.spark.hosts.joining import join
+from elastream.spark.attach import join
 
 SMALL = HostType("small", cores=0.5, slots=1, memory=1000.0)
 

@@ -6,8 +6,8 @@ import pytest
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm import capabilities
-from elastream.spark.jvm.allocation import UNLIMITED
 from elastream.spark.jvm.capabilities import probe
+from elastream.spark.jvm.executors import UNLIMITED
 
 
 def session(master="spark://h:7077", allocates=True, **settings):

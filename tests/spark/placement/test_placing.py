@@ -146,13 +146,6 @@ def test_a_few_at_a_time_towards_each_host(tmp_path):
     assert sorted(bench.engine.told) == [(0, "h2"), (1, "h2"), (2, "h3")]
 
 
-def test_a_few_at_a_time_in_all(tmp_path):
-    bench = Bench(tmp_path, per_host=None, in_all=2)
-    bench.placing.want_all({task(n): "h2" for n in range(4)})
-    bench.batch()
-    assert len(bench.engine.told) == 2
-
-
 def test_without_limits_all_go_at_once(tmp_path):
     bench = Bench(tmp_path, per_host=None)
     bench.placing.want_all({task(n): "h2" for n in range(4)})

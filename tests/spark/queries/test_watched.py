@@ -13,8 +13,8 @@ from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import application_frame, layout_of, operator_frame
+from elastream.spark.telemetry.frames import task_frame
 from elastream.spark.telemetry.stage_load import PartitionLoads
-from elastream.spark.telemetry.task_frame import task_frame
 
 START = 1_000_000.0
 STAGE = StatefulStage("count0", 3, "file:/state", (StatefulOperator(0, "StateStoreSave", ("default",), 0),))

@@ -18,7 +18,6 @@ from elastream.spark.worker.composition import (
     code_in_offsets,
     latest_batch,
     read_wanted,
-    wanted_file,
     write_wanted,
 )
 
@@ -92,11 +91,11 @@ def test_a_composition_outside_the_graph_is_refused_by_name(composition, sentenc
 
 
 def test_what_is_wanted_is_read_as_it_was_written_last(tmp_path: Path):
-    path = wanted_file(tmp_path / "control" / "source")
+    path = tmp_path / "control" / "source"
     write_wanted(path, 1, 0, 2)
     write_wanted(path, 2, 5, 4)
     assert read_wanted(path, Wanted(version=0, code=0, partitions=1)) == Wanted(version=2, code=5, partitions=4)
-    assert [each.name for each in path.parent.iterdir()] == ["wanted.json"]
+    assert [each.name for each in path.iterdir()] == ["wanted.json"]
 
 
 @given(gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**63 - 1)), max_size=8), probe=st.integers(0, 45))

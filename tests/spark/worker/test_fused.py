@@ -21,12 +21,11 @@ from elastream.model.errors import DataflowError
 from elastream.model.flow import Dataflow, Stream
 from elastream.model.graph import Alternate, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.spark.dataflow.failures import explain_failure
 from elastream.spark.dataflow.fusing import region, wire
 from elastream.spark.worker.composition import COLUMN, CompositionCodec
 from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
 from elastream.spark.worker.meter import MeterRow, merged
-from elastream.spark.worker.runner import OperatorFailed
+from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples
 
 COLUMNS = {

@@ -76,12 +76,21 @@ class LocalCluster:
     `ports`: the first is the master's, the second its web page's; None lets it choose free ones. Nothing runs before
     `start`. Hosts have names of the caller's choice. Fewer than two ports, and a method given a name that was never
     spawned, raise CloudError.
+
+    executor_memory_mb: for `spark.executor.memory`, mebibytes: what the least host type has. `start` sets `url`, what
+    a session calls its master (`spark://127.0.x.1:PORT`); `driver_address`, at which hosts reach this machine; and
+    `confinement`, a sentence on how hosts are held to their cores and links, or why they are not.
     """
+
+    url: str
+    driver_address: str
+    confinement: str
 
     def __init__(self, local: ClusterShape, folder: Path, ports: range | None = None) -> None:
         if ports is not None and len(ports) < 2:
             raise CloudError(f"ports has {len(ports)} of the two it needs: the master's and its page's")
         self.local, self.folder, self.ports = local, Path(folder).resolve(), ports
+        self.executor_memory_mb = min(map(executor_memory, local.types))
         self.run = secrets.token_hex(4)
         self._hosts: dict[str, int] = {}
         self._spawned = 0
@@ -105,36 +114,16 @@ class LocalCluster:
             elif self._linked:
                 raise CloudError(f"hosts with links or regions of their own cannot reach {master}, only a master of theirs")
             else:
-                self._url = master
+                self.url = master
         except BaseException:
             self.close()
             raise
         return self.url
 
     @property
-    def url(self) -> str:
-        """What a session calls its master: `spark://127.0.x.1:PORT`."""
-        return self._url
-
-    @property
     def page(self) -> str:
         """Address of the master's web page; `page + "json/"` is the same for programs."""
         return f"http://{self.driver_address}:{self._page_port}/"
-
-    @property
-    def driver_address(self) -> str:
-        """The address at which hosts reach this machine: what `spark.driver.host` and its `bindAddress` must be."""
-        return self._address
-
-    @property
-    def executor_memory_mb(self) -> int:
-        """What `spark.executor.memory` should be, in mebibytes (Spark's `m`): what the least of the host types has."""
-        return min(map(executor_memory, self.local.types))
-
-    @property
-    def confinement(self) -> str:
-        """One sentence on how hosts are held to their cores and links, or why they are not."""
-        return self._confinement
 
     @property
     def link_rate(self) -> float:
@@ -304,13 +293,13 @@ class LocalCluster:
         delays = [(at[source], at[target], seconds) for (source, target), seconds in self.local.delays.items()]
         about = self._ask("open", run=self.run, number=self._number, link=link, regions=len(at), delays=delays)
         self._linked = bool(about["address"])
-        self._address: str = about["address"] or f"127.0.{self._number}.1"
-        self._confinement: str = about["confinement"]
+        self.driver_address = about["address"] or f"127.0.{self._number}.1"
+        self.confinement = about["confinement"]
         self._namespaces: str | None = about["namespaces"]
 
     def _start_master(self) -> None:
         port, self._page_port = self._free_ports()
-        self._url = f"spark://{self.driver_address}:{port}"
+        self.url = f"spark://{self.driver_address}:{port}"
         arguments = {"--host": self.driver_address, "--port": str(port), "--webui-port": str(self._page_port)}
         self._ask(
             "spawn",

@@ -1,4 +1,4 @@
-"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2.
+"""Limits a host to the cores that it was leased with, by a control group (cgroup) version 1 or 2, and finds its processes.
 
 `find_cgroups` tests which version this machine allows; without one it returns the reason, and hosts run without a quota.
 This module runs inside the supervisor and therefore imports little.
@@ -11,9 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
-__all__ = ["CgroupV1", "CgroupV2", "Cgroups", "find_cgroups", "kill", "mounted_cgroups", "quota"]
+__all__ = [
+    "TAG",
+    "CgroupV1",
+    "CgroupV2",
+    "Cgroups",
+    "cpu_seconds",
+    "find_cgroups",
+    "kill",
+    "megabytes",
+    "mounted_cgroups",
+    "quota",
+    "tagged",
+]
 
 PERIOD = 100_000
 """Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
@@ -27,50 +39,13 @@ def quota(cores: float) -> int:
     return max(1000, round(cores * PERIOD))
 
 
-class Cgroups(Protocol):
-    """A parent in which a control group can be created for each host; groups are identified by name."""
-
-    @property
-    def version(self) -> int:
-        """Version of control groups, 1 or 2."""
-        ...
-
-    def create(self, name: str) -> None:
-        """Create the group, without a quota."""
-        ...
-
-    def join(self, name: str) -> None:
-        """Move the calling process, and all processes that it starts from now on, into the group."""
-        ...
-
-    def limit(self, name: str, cores: float | None) -> None:
-        """Limit the group to that much CPU time per wall time; None removes the quota."""
-        ...
-
-    def cpu_seconds(self, name: str) -> float:
-        """CPU time used by the group, ended processes included."""
-        ...
-
-    def members(self, name: str) -> set[int]:
-        """Ids of the processes in the group; empty if it does not exist."""
-        ...
-
-    def remove(self, name: str) -> bool:
-        """Remove the group; False if it still has processes."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class CgroupV1:
     """Version 1: the controllers `cpu` (quota) and `cpuacct` (CPU time) are two trees, or one mounted twice."""
 
     cpu: Path
     cpuacct: Path
-
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
+    version: ClassVar[int] = 1
 
     def create(self, name: str) -> None:
         """Create the group in both trees, without a quota."""
@@ -107,11 +82,7 @@ class CgroupV2:
     """Version 2: one tree; `root` is a group that delegates the controller `cpu` to its children."""
 
     root: Path
-
-    @property
-    def version(self) -> int:
-        """2."""
-        return 2
+    version: ClassVar[int] = 2
 
     def create(self, name: str) -> None:
         """Create the group; a new one has no quota."""
@@ -138,6 +109,10 @@ class CgroupV2:
     def remove(self, name: str) -> bool:
         """Remove the group."""
         return _remove(self.root / name)
+
+
+Cgroups: TypeAlias = CgroupV1 | CgroupV2
+"""A parent in which a control group can be created for each host; groups are identified by name."""
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:
@@ -243,3 +218,40 @@ def kill(pids: set[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+TAG = "ELASTREAM_HOST"
+"""Environment variable that every process of a host carries: `<run>/<host>`."""
+
+
+def tagged(run: str) -> dict[int, str]:
+    """Process id -> host of every living process whose environment carries `run`, wherever it hangs in the tree."""
+    found = {}
+    mark = f"{TAG}={run}/".encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:
+                for variable in environment.read().split(b"\0"):
+                    if variable.startswith(mark):
+                        found[int(entry.name)] = variable.removeprefix(mark).decode()
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and of its children that it has waited for; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def megabytes(pid: int) -> float:
+    """Proportional set size of a process in megabytes; 0 where it is gone."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return 0.0

@@ -49,7 +49,7 @@ class LocalHosts:
         self._hosts: dict[str, _Host] = {}
         types = cluster.local.types
         slots = {kind.slots for kind in types}
-        self._terms = Terms(
+        self.terms = Terms(
             types,
             max_hosts,
             min_hosts,
@@ -62,11 +62,6 @@ class LocalHosts:
             confinement=cluster.confinement,
             link_rate=cluster.link_rate,
         )
-
-    @property
-    def terms(self) -> Terms:
-        """What this machine has to offer."""
-        return self._terms
 
     def check(self, hosts: Mapping[str, HostType]) -> None:
         """Raise CloudError for a name or a type that hosts of this machine cannot have."""
@@ -146,7 +141,7 @@ class LocalHosts:
             if host.started is not None and not host.released and name in states and states[name]["alive"]
         )
         at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
-        free = max(0, min(at_once, self._terms.max_hosts - running))
+        free = max(0, min(at_once, self.terms.max_hosts - running))
         for name in waiting[:free]:
             host = self._hosts[name]
             try:

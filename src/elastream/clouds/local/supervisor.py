@@ -28,9 +28,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elastream.clouds.local.confinement import Cgroups, find_cgroups, kill
+from elastream.clouds.local.confinement import TAG, Cgroups, cpu_seconds, find_cgroups, kill, megabytes, tagged
 from elastream.clouds.local.network import Link, Network
-from elastream.clouds.local.processes import TAG, cpu_seconds, megabytes, tagged
 from elastream.model.errors import in_one_line
 
 __all__ = ["Supervisor", "main"]

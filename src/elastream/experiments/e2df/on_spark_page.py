@@ -4,9 +4,10 @@ Tables never mix figures from Spark with simulated ones; the paper's have separa
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 
+from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.e2df.experiment import PAPER, SCENARIOS
 from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkScenario, bars, run_scenario
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
@@ -18,23 +19,17 @@ QUICK_RISE = 30.0
 """Seconds that the load rises with `quick`: a functional check, too short for hosts to follow the load well."""
 
 
-def run_e2df_spark(
-    *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 1,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Findings:
-    """Run the three scenarios one after the other, each on a separate cluster; `sensitivity` and `workers` are ignored.
+def run_e2df_spark(options: ExperimentOptions) -> Findings:
+    """Run the three scenarios one after the other, each on a separate cluster.
 
-    quick: half the length of the load. progress: called with (description, runs done, all runs).
+    quick: half the length of the load.
     """
     begun = time.monotonic()
     runs = {}
     for number, name in enumerate(SCENARIOS):
-        progress(name, number, len(SCENARIOS))
-        runs[name] = run_scenario(name, QUICK_RISE if quick else RISE)
-    progress("done", len(SCENARIOS), len(SCENARIOS))
+        options.progress(name, number, len(SCENARIOS))
+        runs[name] = run_scenario(name, QUICK_RISE if options.quick else RISE)
+    options.progress("done", len(SCENARIOS), len(SCENARIOS))
     return outcome(runs, time.monotonic() - begun)
 
 

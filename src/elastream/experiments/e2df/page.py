@@ -3,11 +3,11 @@
 Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from elastream.experiments.assumptions import assumption_table, values, variations
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.e2df.experiment import (
     FEWER_REPLICAS,
     PAPER,
@@ -42,29 +42,23 @@ Variations: TypeAlias = Mapping[str, Sequence[E2dfRun]]
 """The runs of the three scenarios by what they assume."""
 
 
-def run_e2df(
-    *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 2,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Findings:
+def run_e2df(options: ExperimentOptions) -> Findings:
     """The three scenarios, and unless `quick` the same at the other end of what the paper's provision can mean.
 
-    sensitivity: also with every assumption halved and doubled. progress: called with (description, runs done, all runs).
+    sensitivity: also with every assumption halved and doubled.
     """
     given = E2dfAssumptions()
     sets = [("as assumed", given)]
-    if not quick:
+    if not options.quick:
         sets.append(("the most work that the provision can mean", heaviest(given)))
-    if sensitivity:
+    if options.sensitivity:
         sets += [(f"{name} x {factor:g}", varied) for (name, factor), varied in variations(given).items()]
     wanted = [E2dfCase(scenario, assumptions) for _, assumptions in sets for scenario in SCENARIOS]
     runs, seconds = run_all(
         run_case,
         wanted,
-        workers,
-        lambda case, done, of: progress(case.scenario, done, of),
+        options.workers,
+        lambda case, done, of: options.progress(case.scenario, done, of),
         warm=lambda case: make(case).advance(1.0),
     )
     size = len(SCENARIOS)

@@ -4,10 +4,10 @@ Figures are simulated; the paper shows curves and its text gives no values. `exp
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from elastream.experiments.assumptions import assumption_table, values, variations
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.elastic_allocator.experiment import (
     FIGURES,
     POLICIES,
@@ -35,28 +35,22 @@ PAPER = {
 """Statements of section V-B; the paper gives the values as curves only."""
 
 
-def run_elastic_allocator(
-    *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 2,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Findings:
+def run_elastic_allocator(options: ExperimentOptions) -> Findings:
     """Run all rates under the three policies; unless `quick`, with three seeds and the World Cup day if available.
 
-    sensitivity: also with every assumption halved and doubled, at the ends. progress: called with (what, done, in all).
+    sensitivity: also with every assumption halved and doubled, at the ends.
     """
     given = AllocatorAssumptions()
-    seeds = SEEDS[:1] if quick else SEEDS
+    seeds = SEEDS[:1] if options.quick else SEEDS
     wanted = [
         AllocatorCase(p, rate, seed, given, exact=p == POLICIES[-1] and seed == seeds[0])
-        for rate in (RATES[::5] if quick else RATES)
+        for rate in (RATES[::5] if options.quick else RATES)
         for p in POLICIES
         for seed in seeds
     ]
-    if not quick and WORLD_CUP.exists():
+    if not options.quick and WORLD_CUP.exists():
         wanted += [AllocatorCase(p, 0, 1, given) for p in POLICIES]
-    if sensitivity:
+    if options.sensitivity:
         wanted += [
             AllocatorCase(p, rate, seed, varied)
             for varied in variations(given).values()
@@ -67,8 +61,8 @@ def run_elastic_allocator(
     runs, seconds = run_all(
         run_case,
         wanted,
-        workers,
-        lambda case, done, of: progress(f"{case.policy}, {case.rate or 'World Cup'}", done, of),
+        options.workers,
+        lambda case, done, of: options.progress(f"{case.policy}, {case.rate or 'World Cup'}", done, of),
     )
     return outcome(runs, seconds)
 

@@ -4,9 +4,10 @@ Figures from Spark and the paper's never share a row. `experiment` measures and 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.nstorm.experiment import (
     EXECUTORS,
@@ -38,11 +39,8 @@ SCHEMES = {RESTART: "Storm", EXECUTORS: "Storm*", ONLINE: "N-Storm", LAZY: "N-St
 
 
 def run_nstorm(
+    options: ExperimentOptions,
     *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 1,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
     moves: Sequence[int] | None = None,
     seconds: float | None = None,
 ) -> Findings:
@@ -50,9 +48,9 @@ def run_nstorm(
 
     sensitivity, workers: ignored; there are no assumptions, and cases cannot run in parallel.
     """
-    setting = (QUICK if quick else FULL).reduced(moves, seconds)
+    setting = (QUICK if options.quick else FULL).reduced(moves, seconds)
     began = time.monotonic()
-    runs, about = run_cases(setting, progress)
+    runs, about = run_cases(setting, options.progress)
     return outcome(runs, setting, about, time.monotonic() - began)
 
 

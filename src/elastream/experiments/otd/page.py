@@ -3,11 +3,11 @@
 Simulated figures and the paper's never share a row. `experiment` computes the figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elastream.experiments.assumptions import assumption_table, values, variations
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.otd.experiment import (
     APPLICATIONS,
@@ -33,26 +33,19 @@ __all__ = ["outcome", "run_otd", "verdict"]
 Figures = dict[str, dict[str, dict[str, float]]]
 
 
-def run_otd(
-    *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 2,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Findings:
+def run_otd(options: ExperimentOptions) -> Findings:
     """Both applications under the three policies with `SEEDS`, and on 2 to 16 worker nodes.
 
     quick: with `FEWER_SEEDS`, and on two worker nodes only. sensitivity: also with every assumption halved and doubled.
-    progress: called with (description, runs done, all runs).
     """
     given = OtdAssumptions()
-    seeds = FEWER_SEEDS if quick else SEEDS
+    seeds = FEWER_SEEDS if options.quick else SEEDS
     wanted = [OtdCase(a, p, MAIN, seed, given) for a in APPLICATIONS for p in POLICIES for seed in _numbers(seeds, a)]
-    if not quick:
+    if not options.quick:
         wanted += [
             OtdCase(a, p, size, seed, given) for size in SIZES for a in APPLICATIONS for p in POLICIES for seed in (1, 2)
         ]
-    if sensitivity:
+    if options.sensitivity:
         wanted += [
             OtdCase(a, p, MAIN, seed, varied)
             for varied in variations(given).values()
@@ -61,7 +54,10 @@ def run_otd(
             for seed in _numbers(FEWER_SEEDS, a)
         ]
     runs, seconds = run_all(
-        run_case, wanted, workers, lambda case, done, of: progress(f"{case.application}, {case.policy}", done, of)
+        run_case,
+        wanted,
+        options.workers,
+        lambda case, done, of: options.progress(f"{case.application}, {case.policy}", done, of),
     )
     return outcome(runs, seconds)
 

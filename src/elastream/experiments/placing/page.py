@@ -6,9 +6,10 @@ Tables never mix figures from Spark, simulated ones and the papers'. `on_spark` 
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
+from elastream.experiments.cases import ExperimentOptions
 from elastream.experiments.findings import Check, Findings, check_table, environment
 from elastream.experiments.page import Block, Page, Prose, Table
 from elastream.experiments.placing.on_spark import (
@@ -30,8 +31,6 @@ from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
 
 __all__ = ["allocator_outcome", "otd_outcome", "run_elastic_allocator_spark", "run_otd_spark"]
-
-Progress = Callable[[str, int, int], None]
 
 MEASURED, QUICK_MEASURED = 15.0, 8.0
 """Seconds of measurement per placement: at least four batches; with `quick` a functional check."""
@@ -70,26 +69,24 @@ OTD, GMA = "OTD, from even", "Elastic Allocator"
 CPU, SPREAD = "CPU of hosts (mean, of the quota)", "CPU of hosts (deviation)"
 
 
-def run_otd_spark(
-    *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Findings:
-    """Run both kinds of application, each on a separate cluster; `sensitivity` and `workers` are ignored.
+def run_otd_spark(options: ExperimentOptions) -> Findings:
+    """Run both kinds of application, each on a separate cluster.
 
-    quick: the communication-intensive one only, measured for less long. progress: called with (what, done, in all).
+    quick: the communication-intensive one only, measured for less long.
     """
     begun, found, kinds = time.monotonic(), dict[str, dict[str, PlacementFigures]](), dict[str, None]()
-    cases = dict(list(CASES.items())[: 1 if quick else None])
+    cases = dict(list(CASES.items())[: 1 if options.quick else None])
     for number, (case, query) in enumerate(cases.items()):
-        progress(case, number, len(cases))
+        options.progress(case, number, len(cases))
         with cluster([query]) as plant:
             kinds.update({plant.confinement: None, network_kind(plant): None})
             # Executors get faster while they compile: even is measured before and after OTD.
             steps: tuple[tuple[str, Policy, float], ...] = (
                 ("even", Even(), PLACED),
-                (OTD, Otd(HIGH, LOW, period=ROUND), QUICK_ROUNDS if quick else ROUNDS),
+                (OTD, Otd(HIGH, LOW, period=ROUND), QUICK_ROUNDS if options.quick else ROUNDS),
                 ("even again", Even(), PLACED),
             )
-            measured = QUICK_MEASURED if quick else MEASURED
+            measured = QUICK_MEASURED if options.quick else MEASURED
             found[case] = {name: phase(plant, settle(plant, policy, seconds), measured) for name, policy, seconds in steps}
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
@@ -112,28 +109,26 @@ def otd_outcome(found: Mapping[str, Mapping[str, PlacementFigures]], kinds: Sequ
     return _outcome("OTD on Spark", prose, figures, OTD_PAPER, checks, (*tables, *paper), kinds, seconds)
 
 
-def run_elastic_allocator_spark(
-    *, quick: bool = False, sensitivity: bool = False, workers: int = 1, progress: Progress = lambda *_: None
-) -> Findings:
+def run_elastic_allocator_spark(options: ExperimentOptions) -> Findings:
     """A query allocated beside one that runs, evenly, by chance and by the allocator; otherwise as `run_otd_spark`.
 
     quick: one random placement and not three, measured for less long.
     """
     begun = time.monotonic()
-    measured = QUICK_MEASURED if quick else MEASURED
+    measured = QUICK_MEASURED if options.quick else MEASURED
     with cluster(BESIDE) as plant:
         kinds = (plant.confinement, network_kind(plant))
         mine = operators_of(plant, ALLOCATED)
         settle(plant, Even(operators_of(plant, RUNNING)), PLACED)
         steps: list[tuple[str, Policy]] = [
             ("even", Even(mine)),
-            *((f"random, seed {seed}", Random(seed, mine)) for seed in ((1,) if quick else (1, 2, 3))),
+            *((f"random, seed {seed}", Random(seed, mine)) for seed in ((1,) if options.quick else (1, 2, 3))),
             (GMA, ElasticAllocator(mine, period=ROUND)),
             ("even again", Even(mine)),
         ]
         found = {}
         for number, (name, policy) in enumerate(steps):
-            progress(name, number, len(steps))
+            options.progress(name, number, len(steps))
             found[name] = phase(plant, settle(plant, policy, PLACED), measured)
     return allocator_outcome(found, kinds, time.monotonic() - begun)
 

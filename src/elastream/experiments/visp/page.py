@@ -4,14 +4,14 @@ Simulated figures and the paper's never share a column. `experiment` computes th
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import fmean
 
 from elastream.experiments.assumptions import assumption_table, scaled, variations
-from elastream.experiments.cases import run_all
+from elastream.experiments.cases import ExperimentOptions, run_all
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, hosts_plot, load_line
 from elastream.experiments.visp.experiment import (
@@ -79,29 +79,22 @@ def outcome(runs: Sequence[VispRun], seconds: float, varied: Sequence[VispVariat
     )
 
 
-def run_visp(
-    *,
-    quick: bool = False,
-    sensitivity: bool = False,
-    workers: int = 2,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Findings:
+def run_visp(options: ExperimentOptions) -> Findings:
     """Run the whole experiment: 48 runs, or with `quick` the four of the stepwise pattern and one seed.
 
     sensitivity: also all runs of the stepwise pattern with every assumption halved and doubled, and with the 200 ms that
     published versions of O2 and O6 wait.
-    progress: called with (description, runs done, all runs).
     """
-    wanted = cases(("stepwise",), (1,)) if quick else cases()
+    wanted = cases(("stepwise",), (1,)) if options.quick else cases()
     given = VispAssumptions()
-    changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if sensitivity else {}
+    changes = {**variations(given), ("light_work", 10.0): scaled(given, "light_work", 10.0)} if options.sensitivity else {}
     # One batch, so that workers are not idle between two variations.
-    batches = [wanted, *(cases(("stepwise",), (1,) if quick else SEEDS, varied) for varied in changes.values())]
+    batches = [wanted, *(cases(("stepwise",), (1,) if options.quick else SEEDS, varied) for varied in changes.values())]
     found, seconds = run_all(
         run_case,
         [case for batch in batches for case in batch],
-        workers,
-        lambda case, done, of: progress(f"{case.pattern}, {case.name}, seed {case.seed}", done, of),
+        options.workers,
+        lambda case, done, of: options.progress(f"{case.pattern}, {case.name}, seed {case.seed}", done, of),
         warm=lambda case: make(case).advance(MONITORING),
     )
     results = iter(found)

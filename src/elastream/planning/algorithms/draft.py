@@ -57,17 +57,16 @@ def scaling_units(context: Context) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def holds(type: HostType, unit: Unit) -> bool:
-    """Whether an empty host of `type` has room for one instance of `unit`."""
-    return type.cores >= unit.cores - TOLERANCE and type.memory >= unit.memory - TOLERANCE
-
-
 def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> HostType | None:
     """The type with the lowest price per core, speed and second that holds an instance of `unit`; None if none does.
 
     only: name of the only type to consider; None: all types.
     """
-    fitting = [type for type in context.host_types.values() if only in (None, type.name) and holds(type, unit)]
+    fitting = [
+        type
+        for type in context.host_types.values()
+        if only in (None, type.name) and type.cores >= unit.cores - TOLERANCE and type.memory >= unit.memory - TOLERANCE
+    ]
     return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
 
 
@@ -114,7 +113,7 @@ class Draft:
         )
         self.received: set[str] = set()
         self.floating = {unit.name: 0 for unit in self.units}
-        self._needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
+        self.needs = {unit.name: (unit.cores, unit.memory) for unit in self.units}
         self._images: dict[str, set[str]] = {}
         self._leased = 0
         self._undo: list[Callable[[], object]] = []
@@ -176,17 +175,13 @@ class Draft:
 
     def feasibility(self, unit: Unit) -> Floats:
         """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,)."""
-        cores, memory = self.needs(unit)
+        cores, memory = self.needs[unit.name]
         everywhere = np.full(len(self.hosts), np.inf)
         room = np.minimum(
             self.free_cores / cores if cores > 0 else everywhere, self.free_memory / memory if memory > 0 else everywhere
         )
         room = np.where(np.abs(room - 1) < TOLERANCE, 1.0, room)
         return np.where(self.closed, 0.0, room)
-
-    def needs(self, unit: Unit) -> tuple[float, float]:
-        """(cores, megabytes) that one instance of `unit` uses on its host."""
-        return self._needs[unit.name]
 
     def mark(self) -> int:
         """The current state, for `rollback`."""
@@ -247,11 +242,7 @@ class Draft:
         self._tasks.setdefault(host, []).append(task)
         self._host_of[task] = host
         self._undo.append(lambda: self._tasks[host].remove(task))
-        self._do(MoveTask(task, host, why=why))
-
-    def do(self, action: Action) -> None:
-        """Append an action that does not change instances."""
-        self._do(action)
+        self.do(MoveTask(task, host, why=why))
 
     def lease(self, type: HostType, why: str) -> str:
         """Lease a new, empty host of `type`; returns its name. Not undone by `rollback`."""
@@ -314,8 +305,8 @@ class Draft:
         placed = {unit.name: sum(by_operator.get(name, 0) for name in unit.operators) for unit in self.units}
         if not self.hosts:
             return
-        self._needs = {unit.name: self._observed_needs(unit, placed[unit.name]) for unit in self.units}
-        by_row = np.array([self._needs[self._unit_of[name].name] for name in operators]).reshape(-1, 2)
+        self.needs = {unit.name: self._observed_needs(unit, placed[unit.name]) for unit in self.units}
+        by_row = np.array([self.needs[self._unit_of[name].name] for name in operators]).reshape(-1, 2)
         row_of_lease = np.array([self._row.get(host, -1) for host in self.observation.leases], dtype=np.int64)
         on = np.where(tasks.host >= 0, row_of_lease[tasks.host], -1)
         here = on >= 0
@@ -338,7 +329,8 @@ class Draft:
             return unit.cores, unit.memory
         return busy / tasks, unit.memory / tasks
 
-    def _do(self, action: Action) -> None:
+    def do(self, action: Action) -> None:
+        """Append an action; one that changes instances is the last step of `add`, `remove` and `move`."""
         self.actions.append(action)
         self._undo.append(self.actions.pop)
 
@@ -348,14 +340,14 @@ class Draft:
         before = self.instances[unit.name]
         self.instances[unit.name] = instances
         self._undo.append(lambda: self.instances.__setitem__(unit.name, before))
-        self._do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
+        self.do(SetParallelism(unit.name, instances, on=on, without=without, why=why))
 
     def _float(self, unit: Unit, instances: int, sign: float) -> None:
         """Subtract the needs of floating `instances` from the open hosts in equal parts; with `sign` -1 add them back."""
         hosts = ~self.closed
         if not instances or not hosts.any():
             return
-        cores, memory = (sign * instances * need / hosts.sum() for need in self.needs(unit))
+        cores, memory = (sign * instances * need / hosts.sum() for need in self.needs[unit.name])
         self.free_cores[hosts] -= cores
         self.free_memory[hosts] -= memory
 
@@ -366,7 +358,7 @@ class Draft:
         self._undo.append(back)
 
     def _take(self, unit: Unit, row: int, sign: float) -> None:
-        cores, memory = self._needs[unit.name]
+        cores, memory = self.needs[unit.name]
         self.free_cores[row] -= sign * cores
         self.free_memory[row] -= sign * memory
 

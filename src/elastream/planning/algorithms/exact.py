@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from elastream.model.errors import InputError
-from elastream.model.observation import Exchange, Floats, Integers
+from elastream.model.observation import Floats, Integers
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
-__all__ = ["Proven", "deviation", "least_crossing", "least_deviation", "pack", "packed_greedily"]
+__all__ = ["Proven", "columns", "deviation", "least_deviation", "pack", "packed_greedily"]
 
 RESOLUTION = 1_000_000
 """Integer units of the largest load in the solver: the rounding error is below a millionth of it per task."""
@@ -43,7 +43,7 @@ class Proven:
         return 0.0 if self.optimal or self.value <= self.bound else (self.value - self.bound) / max(self.bound, 1e-12)
 
 
-def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10.0, seed: int = 0) -> Proven:
+def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10.0) -> Proven:
     """Place tasks such that the highest utilisation of a host (load over capacity, the value) is minimal.
 
     weights: float64, shape (tasks,), >= 0. capacities: shape (hosts,), > 0; or a number of hosts with capacity 1. seconds:
@@ -74,7 +74,7 @@ def pack(weights: ArrayLike, capacities: ArrayLike | int, *, seconds: float = 10
     else:
         _hint(model, chosen, place)
     model.minimize(top)
-    found, bound, proven = _solve(model, chosen, seconds, seed)
+    found, bound, proven = _solve(model, chosen, seconds)
     best = place if found is None or _busiest(loads, sizes, found) > value else found
     return Proven(best, _busiest(loads, sizes, best), max(bound / scale, least), proven)
 
@@ -100,9 +100,7 @@ def deviation(loads: Floats, capacities: Floats) -> float:
     return float(np.sqrt(((used - used.mean(axis=0)) ** 2).sum()))
 
 
-def least_deviation(
-    needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, seed: int = 0
-) -> Proven:
+def least_deviation(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0) -> Proven:
     """Place tasks such that `deviation` (the value) is minimal, and no host is above its capacity.
 
     needs: float64, shape (tasks, resources). base: capacity used before, shape (hosts, resources). capacities: same shape.
@@ -110,9 +108,7 @@ def least_deviation(
 
     Raises InputError for incompatible shapes, and if no placement within the capacities was found.
     """
-    wants, used, sizes = (np.asarray(a, dtype=np.float64) for a in (needs, base, capacities))
-    if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1]:
-        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
+    wants, used, sizes = columns(needs, base, capacities)
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
@@ -142,7 +138,7 @@ def least_deviation(
         model.add_multiplication_equality(squared, [total, total])
         terms.append(-1 * squared)
     model.minimize(cp_model.LinearExpr.sum(terms))
-    found, bound, proven = _solve(model, chosen, seconds, seed)
+    found, bound, proven = _solve(model, chosen, seconds)
     if found is None:
         raise InputError("no placement within the capacities was found")
     loads = used.copy()
@@ -152,46 +148,12 @@ def least_deviation(
     return Proven(found, value, min(least, value), proven)
 
 
-def least_crossing(
-    exchange: Exchange, weights: ArrayLike, capacities: ArrayLike, *, seconds: float = 10.0, seed: int = 0
-) -> Proven:
-    """Place tasks such that traffic between hosts (the value, bytes/s) is minimal, and no host is above its capacity.
-
-    exchange: between rows of `weights`; traffic with unplaced ends crosses hosts in any placement and is ignored. weights:
-    load of each task, shape (tasks,). capacities: shape (hosts,).
-
-    Raises InputError for an unknown exchange, and if no placement within the capacities was found.
-    """
-    loads, sizes = _checked(weights, capacities)
-    if not exchange.known:
-        raise InputError("the traffic between tasks is unknown: an optimal placement cannot be computed")
-    from ortools.sat.python import cp_model
-
-    model = cp_model.CpModel()
-    chosen = _choices(model, loads.size, sizes.size)
-    scale = RESOLUTION / max(loads.max(initial=0.0), sizes.max())
-    parts, rooms = np.rint(loads * scale).astype(np.int64), np.floor(sizes * scale).astype(np.int64)
-    for host in range(sizes.size):
-        weighed = cp_model.LinearExpr.weighted_sum([row[host] for row in chosen], parts.tolist())
-        model.add(weighed <= int(rooms[host]) + loads.size)  # tolerance for rounding
-    between = (exchange.source >= 0) & (exchange.target >= 0) & (exchange.source != exchange.target)
-    low = np.minimum(exchange.source, exchange.target)[between]
-    high = np.maximum(exchange.source, exchange.target)[between]
-    pairs, position = np.unique(np.stack([low, high], axis=1), axis=0, return_inverse=True)
-    rates = np.bincount(position.ravel(), exchange.rate[between], len(pairs))
-    unit = RESOLUTION / max(rates.max(initial=0.0), 1e-300)
-    apart = []
-    for first, second in pairs.tolist():
-        cut = model.new_bool_var(f"apart {first} {second}")
-        for host in range(sizes.size):
-            model.add(cut >= chosen[first][host] - chosen[second][host])
-        apart.append(cut)
-    model.minimize(cp_model.LinearExpr.weighted_sum(apart, np.floor(rates * unit).astype(np.int64).tolist()))
-    found, bound, proven = _solve(model, chosen, seconds, seed)
-    if found is None:
-        raise InputError("no placement within the capacities was found")
-    _, value = exchange.split(found)
-    return Proven(found, value, min(bound / unit, value), proven)
+def columns(needs: ArrayLike, base: ArrayLike, capacities: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Needs of tasks, and base loads and capacities of hosts, by resource; raises InputError where their shapes differ."""
+    wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
+    if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
+        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
+    return wants, used, sizes
 
 
 def _checked(weights: ArrayLike, capacities: ArrayLike | int) -> tuple[Floats, Floats]:
@@ -222,16 +184,14 @@ def _hint(model: "CpModel", chosen: list[list["IntVar"]], place: Integers) -> No
             model.add_hint(variable, int(host == at))
 
 
-def _solve(
-    model: "CpModel", chosen: list[list["IntVar"]], seconds: float, seed: int
-) -> tuple[Integers | None, float, bool]:
+def _solve(model: "CpModel", chosen: list[list["IntVar"]], seconds: float) -> tuple[Integers | None, float, bool]:
     """(host of each task or None, bound, whether optimality is proven)."""
     from ortools.sat.python import cp_model
 
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = 1  # deterministic, unless the time limit is reached
-    solver.parameters.random_seed = seed
+    solver.parameters.random_seed = 0
     solver.parameters.relative_gap_limit = ENOUGH
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

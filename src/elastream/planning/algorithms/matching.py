@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from elastream.model.errors import InputError
 from elastream.model.observation import Floats, Integers
+from elastream.planning.algorithms.exact import columns
 
 __all__ = ["ALIKE", "Level", "Matching", "Objective", "allocate", "levels", "utilisation"]
 
@@ -48,12 +49,11 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Result of `allocate`. place: int64, shape (tasks,), host of each task. trials: pairs of task and host tried. passes:
-    iterations over all tasks. rest: tasks spread evenly over light hosts, without trials left or without room."""
+    """Result of `allocate`. place: int64, shape (tasks,), host of each task. trials: pairs of task and host tried. rest:
+    tasks spread evenly over light hosts, without trials left or without room."""
 
     place: Integers
     trials: int
-    passes: int
     rest: int
 
 
@@ -79,13 +79,11 @@ def allocate(
     objective: Objective = Objective.DEVIATION,
     most: float = 1.0,
     trials: int = 100_000_000,
-    begin: Integers | None = None,
 ) -> Matching:
     """Greedy matching (Algorithm 1).
 
     needs: float64, shape (tasks, resources). base: load of the hosts before (F0), shape (hosts, resources). capacities:
     same shape. most: allowed part of a host's capacity, D_CPU and D_BW. trials: the time limit, in pairs of task and host.
-    begin: current host of each task; those at -1, by default all, are placed first.
 
     First, each task in order is placed on the host with the best objective among those of the lightest level with room.
     Then every task is tried on every other host, and every pair of tasks is exchanged, while the objective improves. Then,
@@ -94,24 +92,19 @@ def allocate(
     If trials run out, unplaced tasks are spread evenly over light hosts, or over the least used ones if none is light; so
     is a task for which no host has room. Raises InputError for unknown needs or without hosts.
     """
-    wants, used, sizes = (np.ascontiguousarray(a, dtype=np.float64) for a in (needs, base, capacities))
-    if wants.ndim != 2 or used.shape != sizes.shape or used.ndim != 2 or wants.shape[1] != used.shape[1] or not len(used):
-        raise InputError(f"needs of shape {wants.shape} do not match hosts of shapes {used.shape} and {sizes.shape}")
+    wants, used, sizes = columns(needs, base, capacities)
     if np.isnan(wants).any() or np.isnan(used).any() or not (sizes > 0).all():
         raise InputError("the needs of tasks, or the capacities of hosts, are unknown")
-    place = np.full(len(wants), -1, dtype=np.int64) if begin is None else np.array(begin, dtype=np.int64)
-    load = used.copy()
-    here = place >= 0
-    np.add.at(load, place[here], wants[here])
-    tried, passes, rest = _search(wants, load, sizes, place, most, trials, objective is Objective.UTILISATION)
-    return Matching(place, tried, passes, rest)
+    place = np.full(len(wants), -1, dtype=np.int64)
+    tried, rest = _search(wants, used.copy(), sizes, place, most, trials, objective is Objective.UTILISATION)
+    return Matching(place, tried, rest)
 
 
 @njit(cache=True)
 def _match(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
 ) -> tuple[int, int]:
-    """Place the tasks at -1 one by one; updates `place` and `load`.
+    """Place the tasks one by one; updates `place` and `load`.
 
     Returns (trials, tasks spread without a trial or without room).
     """
@@ -127,8 +120,6 @@ def _match(
         level[h] = _level(used, h)
     tried = rest = 0
     for i in range(tasks):
-        if place[i] >= 0:
-            continue
         chosen = -1
         if tried + hosts <= trials:
             tried += hosts
@@ -163,12 +154,10 @@ def _match(
 
 
 @njit(cache=True)
-def _improve(
-    wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool
-) -> tuple[int, int]:
+def _improve(wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, left: int, utilise: bool) -> int:
     """Try every task on every other host, and exchange every pair of tasks, while the objective improves.
 
-    Returns (trials, passes); stops after `left` trials.
+    Returns the trials; stops after `left` of them.
     """
     tasks, kinds = wants.shape
     hosts = sizes.shape[0]
@@ -176,14 +165,13 @@ def _improve(
     for h in range(hosts):
         for k in range(kinds):
             totals[k] += load[h, k] / sizes[h, k]
-    tried = passes = 0
+    tried = 0
     better = True
     while better:
         better = False
-        passes += 1
         for i in range(tasks):
             if tried + hosts + tasks > left:
-                return tried, passes
+                return tried
             a = place[i]
             best, chosen, other = -ALIKE, -1, -1
             tried += hosts
@@ -213,21 +201,20 @@ def _improve(
                     load[a, k] -= moved[k]
                     load[chosen, k] += moved[k]
                     totals[k] += moved[k] * (1 / sizes[chosen, k] - 1 / sizes[a, k])
-    return tried, passes
+    return tried
 
 
 @njit(cache=True)
 def _search(
     wants: Floats, load: Floats, sizes: Floats, place: Integers, most: float, trials: int, utilise: bool
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     """Place and improve; then perturb and improve again while trials remain and gains occur, keeping the best placement.
 
-    Returns (trials, passes, tasks spread without a trial or without room); updates `place` and `load`.
+    Returns (trials, tasks spread without a trial or without room); updates `place` and `load`.
     """
     tasks, hosts = wants.shape[0], sizes.shape[0]
     tried, rest = _match(wants, load, sizes, place, most, trials, utilise)
-    more, passes = _improve(wants, load, sizes, place, most, trials - tried, utilise)
-    tried, passes = tried + more, passes + 1
+    tried += _improve(wants, load, sizes, place, most, trials - tried, utilise)
     best = _worth(load, sizes, most, utilise)
     at, held = place.copy(), load.copy()
     draw, idle = 12345, 0
@@ -241,8 +228,8 @@ def _search(
                 held[at[i]] -= wants[i]
                 held[h] += wants[i]
                 at[i] = h
-        more, _ = _improve(wants, held, sizes, at, most, trials - tried, utilise)
-        tried, passes, idle = tried + more, passes + 1, idle + 1
+        tried += _improve(wants, held, sizes, at, most, trials - tried, utilise)
+        idle += 1
         worth = _worth(held, sizes, most, utilise)
         if worth < best - ALIKE:
             best, idle = worth, 0
@@ -251,7 +238,7 @@ def _search(
         else:
             at[:] = place
             held[:] = load
-    return tried, passes, rest
+    return tried, rest
 
 
 @njit(cache=True)

@@ -83,7 +83,7 @@ def host_suitability(draft: Draft, unit: Unit, cache_factor: float) -> Floats:
     and infeasible in all others; here it is infeasible.
     """
     feasibility = draft.feasibility(unit)
-    cores, memory = draft.needs(unit)
+    cores, memory = draft.needs[unit.name]
     remaining_cores = (draft.free_cores - cores) / draft.cores
     remaining_memory = (draft.free_memory - memory) / draft.memory
     fits = feasibility >= 1

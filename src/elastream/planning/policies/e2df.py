@@ -12,14 +12,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from elastream.model.action import (
-    Action,
-    CancelDrain,
-    DrainHost,
-    LeaseHost,
-    MoveTask,
-    ReleaseHost,
-)
+from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs

@@ -24,17 +24,7 @@ from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.policies.static import missing_hosts
 
-__all__ = [
-    "Case",
-    "LoadClass",
-    "Otd",
-    "OtdMemory",
-    "OtdRules",
-    "Pair",
-    "Workers",
-    "classes",
-    "otd_round",
-]
+__all__ = ["Case", "LoadClass", "Otd", "OtdMemory", "OtdRules", "Pair", "Workers", "classes", "otd_round"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""

@@ -98,18 +98,10 @@ class Ledger:
         if tenure is Tenure.IDLE:
             self._end_lease(host)
         self.staying += before.goes - goes
+        since = before.since if before.owner == after else self.now
+        spared = before.spared if spared is None else spared
         self.hosts[host] = HostRecord(
-            before.region,
-            before.kind,
-            tenure,
-            after,
-            term,
-            before.since if before.owner == after else self.now,
-            before.spared if spared is None else spared,
-            until,
-            why,
-            goes,
-            heir,
+            before.region, before.kind, tenure, after, term, since, spared, until, why, goes, heir
         )
         self.unsettled.pop(host, None)
         if tenure is not Tenure.HELD:

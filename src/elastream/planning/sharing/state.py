@@ -9,18 +9,7 @@ from elastream.model.cloud import HostType
 from elastream.planning.sharing.billing import Paid
 from elastream.planning.sharing.messages import RegionOrder, View
 
-__all__ = [
-    "TRANSITIONS",
-    "Arbiter",
-    "HostRecord",
-    "Member",
-    "Party",
-    "Tenure",
-    "adopt",
-    "fixed",
-    "order_for",
-    "view_for",
-]
+__all__ = ["TRANSITIONS", "Arbiter", "HostRecord", "Member", "Party", "Tenure", "adopt", "fixed", "order_for", "view_for"]
 
 
 class Tenure(StrEnum):

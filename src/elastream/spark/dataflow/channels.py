@@ -50,6 +50,11 @@ class Outflow:
     exit: int | None = None
     natives: tuple[Operator, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The operator that the records are for."""
+        return self.target.target if isinstance(self.target, Edge) else self.target.name
+
     def part(self, frame: DataFrame) -> DataFrame:
         """The records of this flow in `frame`, the whole stream or one batch of it."""
         if self.exit is not None:

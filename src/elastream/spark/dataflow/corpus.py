@@ -34,8 +34,6 @@ ORIGIN = b"elastream.origin"
 BLOCK = 1 << 20
 READABLE = ("parquet", "json", "csv")
 
-RecordFiles = TextFiles | Files
-
 
 def input_files(path: str) -> tuple[Path, ...]:
     """Files that `path` (a file, a folder or a glob) names, sorted; in a folder without those that begin with `.` or `_`.

@@ -10,40 +10,26 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructType
 
 from elastream.model.graph import Edge
-from elastream.spark.dataflow.pacing import Pacing, shares
-from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, wanted_file
+from elastream.spark.dataflow.pacing import RangeReader, shares
+from elastream.spark.worker.composition import COLUMN, freeze_imports
 from elastream.spark.worker.records import conformed
-from elastream.spark.worker.setup import freeze_imports
 
-__all__ = ["Channel", "EdgeLog", "EdgeOffset", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
+__all__ = ["Channel", "EdgeLog", "EdgeReader", "EdgeSource", "FilePiece", "edge_name", "open_edge"]
 
 FORMAT = "elastream_edge"
 ROWS = 10_000
 """Most records in an Arrow batch."""
-
-
-class EdgeOffset(TypedDict):
-    """Position in an edge, and the settings of the batch that ends there.
-
-    edge: its name, `"source-target"`, because a query may read several. n: records taken so far.
-    """
-
-    edge: str
-    n: int
-    version: int
-    code: int
-    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +180,8 @@ class EdgeSource(DataSource):
         )
 
 
-class EdgeReader(DataSourceStreamReader):
-    """Plans batches in a Python process on the driver, and reads their slices in the workers."""
+class EdgeReader(RangeReader):
+    """An offset has `edge`, the edge's name, because a query may read several, and `n`, records taken so far."""
 
     def __init__(
         self,
@@ -207,14 +193,12 @@ class EdgeReader(DataSourceStreamReader):
         schema: pa.Schema,
         commits: Path,
     ) -> None:
-        self._name, self._control, self._rows_each, self._schema = name, channel.control, rows_each, schema
-        self._default = Wanted(version=0, code=0, partitions=partitions)
-        self._log = EdgeLog(channel.records)
-        self._pacing = Pacing(batch_seconds, commits)
+        super().__init__(channel.control, partitions, batch_seconds, schema, commits)
+        self._name, self._rows_each, self._log = name, rows_each, EdgeLog(channel.records)
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before the first record."""
-        return dict(self._offset(0))
+        return self._offset(edge=self._name, n=0)
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """The written records, up to the governor's limit; `start`, which means no batch, if there are none."""
@@ -225,7 +209,7 @@ class EdgeReader(DataSourceStreamReader):
         if upto <= taken:
             return dict(start)
         self._pacing.begin(upto - taken, now)
-        return dict(self._offset(upto))
+        return self._offset(edge=self._name, n=upto)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[EdgeSlice]:
         """Contiguous shares of the batch, as even as possible, none of them empty."""
@@ -248,7 +232,3 @@ class EdgeReader(DataSourceStreamReader):
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the records before `end`: Spark does not request them again."""
         self._log.forget(int(end["n"]))
-
-    def _offset(self, n: int) -> EdgeOffset:
-        wanted = read_wanted(wanted_file(self._control), self._default)
-        return EdgeOffset(edge=self._name, n=n, version=wanted.version, code=wanted.code, partitions=wanted.partitions)

@@ -22,10 +22,10 @@ def kafka_package(version: str = pyspark.__version__) -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{version}"
 
 
-def kafka_settings(package: str | None = None) -> Mapping[str, str]:
+def kafka_settings() -> Mapping[str, str]:
     """Settings of a session that reads or writes Kafka; jars are downloaded once, to the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return {"spark.jars.packages": package or kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
+    return {"spark.jars.packages": kafka_package(), "spark.jars.ivy": str(cache / "elastream" / "ivy")}
 
 
 def source_options(topic: KafkaTopic) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ Native aggregates are evaluated in the JVM. A function with state runs in `apply
 state store and partitions, so that both migrate in the same way.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -74,13 +75,11 @@ def _with_state(
 
 def schema_from(ddl: object, what: str) -> StructType:
     """Parse columns written as Spark DDL. Raises DataflowError that quotes them."""
-    try:
+    with contextlib.suppress(ParseException, AnalysisException):
         schema = StructType.fromDDL(str(ddl))
-    except (ParseException, AnalysisException):
-        raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')") from None
-    if not isinstance(schema, StructType) or not len(schema):
-        raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')")
-    return schema
+        if isinstance(schema, StructType) and len(schema):
+            return schema
+    raise DataflowError(f"{what} is not a schema: {ddl!r} (write it like 'word string, n long')")
 
 
 StateFunction = Callable[[tuple[Any, ...], Iterable[pd.DataFrame], Any], Iterator[pd.DataFrame]]

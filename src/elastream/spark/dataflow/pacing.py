@@ -1,13 +1,18 @@
-"""Shared by Elastream's sources: limits batch sizes from the durations of earlier batches, and divides batches."""
+"""Shared by Elastream's sources: offsets, batch sizes by the durations of earlier batches, and the division of batches."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
 
 from elastream.planning.algorithms.governor import Governor
+from elastream.spark.worker.composition import Wanted, read_wanted
 
-__all__ = ["Pacing", "committed", "shares"]
+__all__ = ["Pacing", "RangeReader", "committed", "shares"]
 
 
 class Pacing:
@@ -45,6 +50,25 @@ class Pacing:
     def begin(self, records: int, now: float) -> None:
         """Register a batch of `records`, planned at `now`, epoch seconds."""
         self._under_way = (records, now)
+
+
+class RangeReader(DataSourceStreamReader):
+    """Plans batches in a Python process on the driver, and reads their slices in the workers: what all its kinds share.
+
+    control: folder of the requested settings; without any, a batch has up to `partitions` tasks. schema: of the records.
+    batch_seconds, commits: as of `Pacing`.
+    """
+
+    def __init__(
+        self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
+    ) -> None:
+        self._control, self._schema = control, schema
+        self._default = Wanted(version=0, code=0, partitions=partitions)
+        self._pacing = Pacing(batch_seconds, commits)
+
+    def _offset(self, **position: Any) -> dict[str, Any]:
+        """A position, and the settings (version, code, partitions) of the batch that ends there."""
+        return {**position, **asdict(read_wanted(self._control, self._default))}
 
 
 def committed(commits: Path | None, since: float, now: float) -> float:

@@ -7,18 +7,18 @@ one. `corpus` stores the records; `planning.algorithms.governor` limits batch si
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
@@ -28,30 +28,14 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
-from elastream.spark.dataflow.pacing import Pacing, shares
-from elastream.spark.worker.composition import COLUMN, Wanted, read_wanted, wanted_file
-from elastream.spark.worker.setup import freeze_imports
+from elastream.spark.dataflow.pacing import RangeReader, shares
+from elastream.spark.worker.composition import COLUMN, freeze_imports
 
-__all__ = ["Offset", "ShapedReader", "ShapedSource", "backlog", "check_source", "open_source"]
+__all__ = ["ShapedReader", "ShapedSource", "check_source", "open_source"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
 """Files in a source's control folder; while `hold` exists, a load does not begin."""
-
-
-class Offset(TypedDict):
-    """Position in a load, and the settings of the batch that ends there.
-
-    n: records taken so far. t: seconds of the load up to which they are taken. started: epoch seconds when the load began,
-    0 before: the first batch of a query takes no records and starts the workers, then the load begins.
-    """
-
-    n: int
-    t: float
-    started: float
-    version: int
-    code: int
-    partitions: int
 
 
 @dataclass(frozen=True)
@@ -153,12 +137,6 @@ def check_source(operator: Operator) -> None:
             raise InputError(f"source {operator.name!r} reads nothing; it can only be simulated")
 
 
-def backlog(offset: Mapping[str, Any], load: ArrivalPattern, now: float) -> int:
-    """Records of `load` due at `now`, epoch seconds, that are not taken at `offset`; 0 before the load begins."""
-    started = float(offset["started"])
-    return max(0, load.count(now - started) - int(offset["n"])) if started else 0
-
-
 class ShapedSource(DataSource):
     """Spark data source of a load; options `control`, `partitions`, `batch_seconds`, `commits` (see `open_source`)."""
 
@@ -179,18 +157,14 @@ class ShapedSource(DataSource):
         )
 
 
-class ShapedReader(DataSourceStreamReader):
-    """Plans batches in a Python process on the driver, and reads their slices in the workers."""
+class ShapedReader(RangeReader):
+    """An offset has `n`, records taken so far; `t`, seconds of the load up to which they are taken; and `started`, epoch
+    seconds when the load began, 0 before: the first batch of a query takes no records and starts the workers, then the load
+    begins.
+    """
 
-    def __init__(
-        self, control: Path, partitions: int, batch_seconds: float, schema: pa.Schema, commits: Path | None = None
-    ) -> None:
-        self._control = control
-        self._default = Wanted(version=0, code=0, partitions=partitions)
-        self._schema = schema
-        self._pacing = Pacing(batch_seconds, commits)
-        self._planned: Offset | None = None
-        self._began: float | None = None
+    _planned: dict[str, Any] | None = None
+    _began: float | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:
@@ -200,14 +174,14 @@ class ShapedReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset before the load begins."""
-        return dict(self._offset(0, 0.0, 0.0))
+        return self._offset(n=0, t=0.0, started=0.0)
 
     def latestOffset(self, start: dict[str, Any], limit: object = None) -> dict[str, Any]:
         """The due records, up to the governor's limit; `start`, which means no batch, if there are none."""
         now = time.time()
         self._pacing.settle(now)
         if not start["started"] and (self._planned is None or (self._control / HOLD).exists()):
-            self._planned = Offset(**start)  # type: ignore[typeddict-item]
+            self._planned = dict(start)
             return dict(start)
         if self._began is None:
             self._began = float(start["started"]) or now
@@ -216,10 +190,10 @@ class ShapedReader(DataSourceStreamReader):
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
         upto = min(due, taken + self._pacing.allowance)
-        self._planned = Offset(**start)  # type: ignore[typeddict-item]
+        self._planned = dict(start)
         if upto > taken:
             seconds = now - started if upto == due else self._load.due(upto - 1)
-            self._planned = self._offset(upto, seconds, started)
+            self._planned = self._offset(n=upto, t=seconds, started=started)
             self._pacing.begin(upto - taken, now)
         return dict(self._planned)
 
@@ -246,12 +220,6 @@ class ShapedReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """No effect: every range can be read again."""
-
-    def _offset(self, n: int, seconds: float, started: float) -> Offset:
-        wanted = read_wanted(wanted_file(self._control), self._default)
-        return Offset(
-            n=n, t=seconds, started=started, version=wanted.version, code=wanted.code, partitions=wanted.partitions
-        )
 
 
 def _file_reader(spark: SparkSession, path: str) -> tuple[DataStreamReader, str]:

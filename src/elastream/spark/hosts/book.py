@@ -44,15 +44,10 @@ class HostBook:
     """All hosts so far, ended ones too. provider: where hosts are leased. clock: seconds of the run."""
 
     def __init__(self, provider: Provider, clock: Callable[[], float]) -> None:
-        self._provider, self._clock = provider, clock
+        self.provider, self._clock = provider, clock
         self._lock = threading.RLock()
         self._leases: dict[str, Lease] = {}
         self._known: dict[str, Known] = {}
-
-    @property
-    def provider(self) -> Provider:
-        """Where hosts are leased."""
-        return self._provider
 
     @property
     def leases(self) -> Mapping[str, Lease]:
@@ -107,7 +102,7 @@ class HostBook:
 
     def cost(self, now: float) -> float:
         """Money owed by `now`: as the provider says where it does the sums, else what the leases cost."""
-        owed = self._provider.owed()
+        owed = self.provider.owed()
         return total_cost(self.leases.values(), now) if owed is None else owed
 
     def executor(self, host: str) -> Executor | None:
@@ -151,7 +146,7 @@ class HostBook:
         return host in self._known and self._known[host].leaving
 
     def _is_leased(self, name: str) -> bool:
-        return self._known[name].provider is self._provider and "lease" in self._known[name].milestones
+        return self._known[name].provider is self.provider and "lease" in self._known[name].milestones
 
     def _to(self, host: str, state: HostState) -> None:
         # Another thread may have sent it another way since it was seen: what is not in the table is not wanted.

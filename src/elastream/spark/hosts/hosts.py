@@ -87,17 +87,17 @@ class Hosts(HostBook):
         with self._lock:
             self.adopt(host, type, self._clock())
             try:
-                self._provider.lease({host: type})
+                self.provider.lease({host: type})
             except Exception as error:
                 self._lose(host, in_one_line(error))
                 raise
-            self._see_start(host, self._provider.hosts().get(host))
+            self._see_start(host, self.provider.hosts().get(host))
 
     def adopt(self, host: str, type: HostType, since: float) -> None:
         """Take over a host that was requested from the provider at `since`, before there was a session."""
         with self._lock:
             self._leases[host] = Lease(host, type, since)
-            self._known[host] = Known(self._provider, milestones={"lease": since})
+            self._known[host] = Known(self.provider, milestones={"lease": since})
 
     def drain(self, host: str) -> None:
         """RUNNING to DRAINING."""
@@ -155,8 +155,8 @@ class Hosts(HostBook):
         """Read the state of every host. Raises what the provider and the session raise, with nothing changed."""
         seen = self._executors.look()
         with self._lock:
-            providers: list[Provider] = [self._provider]
-            if self._session is not None and self._session is not self._provider:
+            providers: list[Provider] = [self.provider]
+            if self._session is not None and self._session is not self.provider:
                 self._session.beside(sum(self._is_leased(n) for n, lease in self._leases.items() if lease.there))
                 providers.append(self._session)
             self._listed = {provider: provider.hosts() for provider in providers}
@@ -298,7 +298,7 @@ class Hosts(HostBook):
         holding = {name for name in ready if holds(name)}
         state = RunState(frozenset(ready), frozenset(settled), frozenset(holding), frozenset(self._kept), self._critical)
         if state != self._reported:
-            self._provider.report(state)
+            self.provider.report(state)
             self._reported = state
 
     def _withdraw(self, name: str) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 
 from elastream.clouds.provider import HostStatus, Measured, Phase, RunState, Terms
 from elastream.model.cloud import HostType
-from elastream.spark.jvm.allocation import UNLIMITED, AllocationClient
-from elastream.spark.jvm.executors import Executors
+from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
 
 __all__ = ["SessionExecutors"]
 
@@ -18,12 +17,12 @@ __all__ = ["SessionExecutors"]
 class SessionExecutors:
     """The executors of a session, as hosts.
 
-    executors: whose last look is taken for what is there. allowed: how many Spark may have before anyone asks; it has that
-    many again after `close`.
+    executors: whose last look is taken for what is there. terms: what one is taken for, and how many there may be. allowed:
+    how many Spark may have before anyone asks; it has that many again after `close`.
     """
 
     def __init__(self, client: AllocationClient, executors: Executors, terms: Terms, allowed: int = UNLIMITED) -> None:
-        self._client, self._executors, self._terms = client, executors, terms
+        self._client, self._executors, self.terms = client, executors, terms
         self._allowed = self._total = allowed
         self._limited = allowed < UNLIMITED
         self._lock = threading.RLock()
@@ -32,11 +31,6 @@ class SessionExecutors:
         self._gone: set[str] = set()
         self._released: set[str] = set()
         self._beside = 0
-
-    @property
-    def terms(self) -> Terms:
-        """What one executor is taken for, and how many there may be."""
-        return self._terms
 
     def lease(self, hosts: Mapping[str, HostType]) -> None:
         """Let Spark have an executor more for each of `hosts`."""

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from elastream.clouds.provider import lacks_as_provider
 from elastream.model.errors import EnvironmentProblem, in_one_line
 from elastream.model.units import duration
-from elastream.spark.jvm.allocation import UNLIMITED
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
+from elastream.spark.jvm.executors import UNLIMITED
 from elastream.spark.jvm.gateway import jvm_of
 
 __all__ = ["Capabilities", "probe"]

@@ -7,6 +7,7 @@ is compiled with the compiler that Spark's driver uses for generated code.
 
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from elastream.model.errors import EnvironmentProblem, first_line
 from elastream.spark.jvm.gateway import Java, java_context, java_session, jvm_of
 
-__all__ = ["HERE", "DriverSide", "TaskLoads"]
+__all__ = ["HERE", "DriverSide", "RunningQuery", "TaskLoads", "running_queries"]
 
 HERE = Path(__file__).parent
 """Folder of the Java sources."""
@@ -60,3 +61,22 @@ class TaskLoads(DriverSide):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, HERE / "TaskLoads.java")
+
+
+class RunningQuery(NamedTuple):
+    """A running query. batch: the newest ended batch, -1 before the first. idle: no batch is running and no data waits.
+
+    name: empty if it has none.
+    """
+
+    id: str
+    run_id: str
+    batch: int
+    idle: bool
+    name: str
+
+
+def running_queries(driver: DriverSide, spark: SparkSession) -> tuple[RunningQuery, ...]:
+    """All running queries of `spark`. Raises Py4JError if the session was stopped."""
+    rows = driver.ask("queries", java_session(spark).streams())
+    return tuple(RunningQuery(query, run, int(batch), idle == "1", name) for query, run, batch, idle, name in rows)

@@ -1,11 +1,14 @@
-"""Lists the session's executors with host and load, in one call to the driver."""
+"""Lists the session's executors with host and load, sets their number, and releases or excludes single ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from elastream.spark.jvm.driver_side import DriverSide
+from pyspark.sql import SparkSession
 
-__all__ = ["Executor", "Executors", "Location"]
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.gateway import gateway_of, java_context, jvm_of
+
+__all__ = ["UNLIMITED", "AllocationClient", "Executor", "Executors", "Location"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +65,41 @@ def newest_by_address(executors: Mapping[str, Executor]) -> Mapping[str, Executo
     """`executors` by address of their host; the newest of each host, by the highest id."""
     newest = sorted(executors.values(), key=lambda each: int(each.id) if each.id.isdigit() else -1)
     return {each.host: each for each in newest}
+
+
+UNLIMITED = 2**31 - 1
+"""Spark's value for "as many executors as the cluster has room for"."""
+
+
+class AllocationClient:
+    """Spark's allocation client: the calls of dynamic allocation, which every cluster manager that supports it has.
+
+    Every method raises Py4JError if the session has stopped.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def request(self, total: int) -> None:
+        """Request `total` executors in total."""
+        jvm = jvm_of(self._spark)
+        java_context(self._spark).requestTotalExecutors(total, 0, jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
+
+    def kill(self, executor: str) -> None:
+        """Release an executor, with all tasks on it. Does not change the requested total: set it first."""
+        jvm = jvm_of(self._spark)
+        java_context(self._spark).schedulerBackend().killExecutors(jvm.PythonUtils.toSeq([executor]), False, False, True)
+
+    def fence(self, executor: str) -> None:
+        """Exclude `executor` from scheduling; it still serves its shuffle files.
+
+        Spark marks it as decommissioned; with `triggeredByExecutor` the executor is not informed, so that it does not exit
+        while a batch still fetches from it.
+        """
+        gateway = gateway_of(self._spark)
+        jvm = gateway.jvm
+        no_host = jvm.scala.Option.empty()
+        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("released", no_host)
+        pairs = gateway.new_array(jvm.scala.Tuple2, 1)
+        pairs[0] = jvm.scala.Tuple2(executor, info)
+        java_context(self._spark).schedulerBackend().decommissionExecutors(pairs, False, True)

@@ -10,10 +10,11 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from elastream.model.errors import EnvironmentProblem
 from elastream.spark.jvm.driver_side import DriverSide
@@ -22,7 +23,7 @@ from elastream.spark.jvm.gateway import Java, java_session, jvm_of
 from elastream.spark.jvm.preload import StateOpener, find_opener
 from elastream.spark.jvm.stateful import StatefulOperator
 
-__all__ = ["Location", "StatePartitions"]
+__all__ = ["Location", "Run", "StatePartitions"]
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +36,11 @@ PATIENCE = 60.0
 """Most seconds to wait for the end of a batch, whose plan shows how its operators open their state."""
 
 
-class QueryRun(Protocol):
-    """One run of a query, by its ids; a StreamingQuery is one."""
+class Run(NamedTuple):
+    """One run of a query, with PySpark's names of its ids; the second is new after each restart."""
 
-    @property
-    def id(self) -> str:
-        """The query's id, the same after a restart from its checkpoint."""
-        ...
-
-    @property
-    def runId(self) -> str:
-        """The run's id."""
-        ...
+    id: str
+    runId: str
 
 
 class StatePartitions:
@@ -59,7 +53,7 @@ class StatePartitions:
     def __init__(
         self,
         spark: SparkSession,
-        query: QueryRun,
+        query: Run | StreamingQuery,
         partitions: int,
         operators: Sequence[StatefulOperator] = (FIRST,),
         driver: DriverSide | None = None,

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from elastream.model.action import TaskId
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.recording.lines import line, write_whole
 
 __all__ = ["Allocation", "AllocationStore", "VolatilePlan"]
 
@@ -93,18 +94,15 @@ class AllocationStore:
                 "why": why,
                 "hosts": [[task.operator, task.index, host] for task, host in changed.items()],
             }
-            line = (json.dumps(entry, separators=(",", ":")) + "\n").encode()
-            left = line
+            content = line(entry)
             try:
-                while left:
-                    left = left[self._file.write(left) :]
-                os.fsync(self._file.fileno())
+                write_whole(self._file, content)
             except OSError:
                 with contextlib.suppress(OSError):
                     self._file.truncate(self._read)  # a partial line would corrupt the next one
                 raise
-            self.bytes_written += len(line)
-            self._read += len(line)
+            self.bytes_written += len(content)
+            self._read += len(content)
             self._latest = self._after(entry)
             return self._latest
 
@@ -132,13 +130,13 @@ class AllocationStore:
         content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
         self.bytes_read += len(content)
-        for line in whole.splitlines(keepends=True):
+        for each in whole.splitlines(keepends=True):
             try:
-                self._latest = self._after(json.loads(line))
+                self._latest = self._after(json.loads(each))
             except (ValueError, TypeError, KeyError) as error:
                 number = self._latest.version + 1
                 raise InputError(f"{self.path}, line {number}: not a version of an allocation plan ({error})") from error
-            self._read += len(line)
+            self._read += len(each)
 
     def _after(self, entry: Mapping[str, object]) -> Allocation:
         version, changes = int(str(entry["version"])), entry["hosts"]

@@ -6,20 +6,28 @@ task is checked: if it is not on its planned host, because the plan changed or S
 `target` maps hosts to executors.
 """
 
+import logging
+import math
+import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from elastream.model.action import TaskId
-from elastream.model.alarms import Alarms
+from elastream.model.alarms import AlarmedThread, Alarms
 from elastream.model.migration import Migration, MigrationState
-from elastream.spark.jvm.state_partitions import Location
-from elastream.spark.placement.allocation import Allocation
-from elastream.spark.placement.loading import Load, Loaders
+from elastream.spark.jvm.state_partitions import Location, StatePartitions
+from elastream.spark.placement.allocation import Allocation, AllocationStore, VolatilePlan
 
-__all__ = ["AllocationPlan", "Limits", "Placing", "States", "Target"]
+__all__ = ["Limits", "Placing", "Target"]
 
+log = logging.getLogger(__name__)
+
+LOADERS = 4
+"""Most concurrent jobs that load state ahead: each blocks its thread until all of its tasks have ended."""
 ATTEMPTS = 20
 """Most reports to Spark of a migration before it is abandoned; one or two are normal."""
 LOADS = 3
@@ -29,66 +37,25 @@ Target = Callable[[str], Location | None]
 """Maps a host to its executor; None if it has none, or is not usable."""
 
 
-class States(Protocol):
-    """The state partitions of one operator of one query; implemented by `StatePartitions`."""
-
-    @property
-    def partitions(self) -> int:
-        """Number of partitions."""
-        ...
-
-    def where(self) -> Mapping[int, Location]:
-        """Last location of each partition."""
-        ...
-
-    def move(self, partition: int, to: Location) -> None:
-        """Run `partition` at `to` in batches planned from now on."""
-        ...
-
-    def planned(self) -> int:
-        """Number of the newest planned batch; -1 before the first."""
-        ...
-
-    def idle(self) -> bool:
-        """Whether no batch is running that a load would delay."""
-        ...
-
-    def load(self, places: Mapping[int, Location], *, keep: bool) -> Collection[int] | None:
-        """Load the state of partitions, each at its place; returns those that were loaded. keep: do not change locations.
-
-        None if this kind of state cannot be loaded ahead.
-        """
-        ...
-
-
-class AllocationPlan(Protocol):
-    """The planned hosts of tasks; `AllocationStore` is the persistent implementation."""
-
-    @property
-    def latest(self) -> Allocation:
-        """The newest version known to this object."""
-        ...
-
-    def refresh(self) -> Allocation:
-        """The newest version."""
-        ...
-
-    def publish(self, hosts: Mapping[TaskId, str | None], *, at: float, why: str = "") -> Allocation:
-        """Write a version that changes the hosts of some tasks."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of concurrent migrations; None: unlimited.
 
-    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. in_all: to
-    all hosts. lazy: whether the new executor loads the state before the new location is reported, if no batch waits for it.
+    per_host: to one host, and thereby per batch: loading a partition takes time from the batch that needs it. lazy: whether
+    the new executor loads the state before the new location is reported, if no batch waits for it.
     """
 
     per_host: int | None = 1
-    in_all: int | None = None
     lazy: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """State of an operator's partitions loaded by one job, each at its place. keep: batches still run at the old place."""
+
+    operator: str
+    keep: bool
+    places: dict[TaskId, Location]
 
 
 @dataclass
@@ -107,6 +74,37 @@ class _UnderWay:
     keep: bool = False
 
 
+class Loaders:
+    """Executes `load` for queued loads, in up to LOADERS threads. A thread that dies raises an alarm in `alarms`."""
+
+    def __init__(self, load: Callable[[Load], None], alarms: Alarms) -> None:
+        self._load, self._alarms = load, alarms
+        self._waiting: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._threads: list[AlarmedThread] = []
+
+    def put(self, load: Load) -> None:
+        """Queue a load; it starts when a thread is free."""
+        self._waiting.put(load)
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        if len(self._threads) < LOADERS:
+            thread = AlarmedThread(self._alarms, f"load-state-{len(self._threads)}", self._work)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Start no further load. A running one is not awaited: without an executor it would never end."""
+        for _ in self._threads:
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (load := self._waiting.get()) is not None:
+            try:
+                self._load(load)
+            except (Py4JError, PySparkException, OSError):
+                # A query or session that ends meanwhile raises; the migration continues without the load.
+                log.warning("state of %r was not loaded ahead of its move", load.operator, exc_info=True)
+
+
 class Placing:
     """State partitions of operators, as tasks. Thread-safe.
 
@@ -116,9 +114,9 @@ class Placing:
 
     def __init__(
         self,
-        states: Mapping[str, States],
+        states: Mapping[str, StatePartitions],
         clock: Callable[[], float],
-        plan: AllocationPlan,
+        plan: AllocationStore | VolatilePlan,
         *,
         limits: Limits | None = None,
         benefit: Callable[[TaskId], float] = lambda task: 0.0,
@@ -126,7 +124,7 @@ class Placing:
     ) -> None:
         self._states = dict(states)
         self._clock = clock
-        self._plan = plan
+        self.plan = plan
         self.limits = limits or Limits()
         self.benefit = benefit
         self._lock = threading.RLock()
@@ -146,11 +144,6 @@ class Placing:
         """All state partitions."""
         return tuple(TaskId(name, index) for name, state in self._states.items() for index in range(state.partitions))
 
-    @property
-    def plan(self) -> AllocationPlan:
-        """The plan, which stores requests."""
-        return self._plan
-
     def where(self) -> Mapping[TaskId, Location]:
         """Last location of each task, from the last `look` or a later report of its batch."""
         with self._lock:
@@ -166,7 +159,7 @@ class Placing:
         with self._lock:
             return tuple(each.migration for each in self._under_way.values())
 
-    def attach(self, name: str, states: States) -> None:
+    def attach(self, name: str, states: StatePartitions) -> None:
         """Add the state partitions of an operator, or replace those of a restarted query."""
         with self._lock:
             self._states[name] = states
@@ -186,18 +179,18 @@ class Placing:
 
     def keep(self, task: TaskId, host: str, why: str = "") -> None:
         """Plan `host`, the current host, for `task`."""
-        self._plan.publish({task: host}, at=self._clock(), why=why)
+        self.plan.publish({task: host}, at=self._clock(), why=why)
 
     def want_all(self, hosts: Mapping[TaskId, str], why: str = "") -> None:
         """`want` for several tasks, as one version of the plan."""
-        self._plan.publish(hosts, at=self._clock(), why=why)
+        self.plan.publish(hosts, at=self._clock(), why=why)
         with self._lock:
             for task, host in hosts.items():
                 self._want(task, host, why)
 
     def adopt(self) -> Allocation:
         """Read the newest plan, also of other processes, once per period; changes take effect after the next batch."""
-        return self._plan.refresh()
+        return self.plan.refresh()
 
     def look(self, operators: Iterable[str] | None = None) -> None:
         """Query the coordinator for the locations of the tasks of `operators`, by default of all."""
@@ -220,8 +213,8 @@ class Placing:
         Makes no call to Spark: it detects changes while no batch is followed.
         """
         with self._lock:
-            seen = (self._plan.latest.version, dict(self._as_of))
-            if self._plan.latest.hosts and seen != self._followed:
+            seen = (self.plan.latest.version, dict(self._as_of))
+            if self.plan.latest.hosts and seen != self._followed:
                 self._follow_plan(self._states, target)
             self._followed = seen
 
@@ -270,7 +263,7 @@ class Placing:
         if state is MigrationState.FLIPPED:
             if not there and each.migration.flips >= ATTEMPTS:
                 # Spark or another program moves the task back each time: give up.
-                self._plan.publish({task: None}, at=self._clock(), why=f"abandoned after {ATTEMPTS} attempts")
+                self.plan.publish({task: None}, at=self._clock(), why=f"abandoned after {ATTEMPTS} attempts")
                 self._end(task, MigrationState.DROPPED)
             elif not there:
                 self._back(each)
@@ -287,16 +280,16 @@ class Placing:
 
     def _follow_plan(self, operators: Collection[str], target: Target) -> None:
         """Start a migration of each task that is not on its planned host."""
-        for task, host in self._plan.latest.hosts.items():
+        for task, host in self.plan.latest.hosts.items():
             if task.operator not in operators or task not in self._where:
                 continue
             known, place = self._under_way.get(task), target(host)
             if known is None and place is not None and self._where[task] != place:
                 drifted = self._held.get(task) == host
                 self.drifted += drifted
-                self._want(task, host, "Spark ran it elsewhere" if drifted else self._plan.latest.why)
+                self._want(task, host, "Spark ran it elsewhere" if drifted else self.plan.latest.why)
             elif known is not None and known.migration.host != host:
-                self._want(task, host, self._plan.latest.why)
+                self._want(task, host, self.plan.latest.why)
 
     def _begin(self, target: Target) -> None:
         """Start as many migrations as the limits allow, the greatest benefit first, then the oldest."""
@@ -307,15 +300,13 @@ class Placing:
         waiting = [each for each in self._under_way.values() if each.place is None]
         # State is loaded ahead only if no batch waits for it: by an executor without tasks, or between batches. During a
         # batch, a load on a participating executor would delay the batch.
-        held = set(self._where.values())
+        held, most = set(self._where.values()), math.inf if self.limits.per_host is None else self.limits.per_host
         fresh = {each.migration.host for each in waiting if self.limits.lazy and target(each.migration.host) not in held}
         loads: dict[tuple[str, bool], Load] = {}
         for each in sorted(waiting, key=lambda each: (-each.migration.benefit, each.migration.since, each.migration.task)):
             host = each.migration.host
-            if _reached(sum(count.values()), self.limits.in_all):
-                break
             place = target(host)
-            if place is None or (host not in fresh and _reached(count.get(host, 0), self.limits.per_host)):
+            if place is None or (host not in fresh and count.get(host, 0) >= most):
                 continue
             count[host] = count.get(host, 0) + 1
             each.place = place
@@ -380,7 +371,3 @@ class Placing:
             self.landed.append(ended)
         else:
             self.dropped.append(ended)
-
-
-def _reached(count: int, limit: int | None) -> bool:
-    return limit is not None and count >= limit

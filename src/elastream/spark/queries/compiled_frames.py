@@ -5,11 +5,10 @@ the fused stages, and the arrival pattern itself, which knows when each record o
 record is the commit of its batch less the moment it was due: computed here from offsets, with no stamp on any record.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,6 +25,8 @@ __all__ = ["Telemetry", "weighted_quantile"]
 POINTS = 32
 """Records of a batch whose latency is computed, evenly spread; the rest lie between them."""
 NAN = float("nan")
+Span: TypeAlias = tuple[float, float]
+"""Seconds that records took, and how many these are."""
 
 
 class Telemetry:
@@ -98,27 +99,23 @@ class Telemetry:
 
     def taken(self, source: str) -> float:
         """Records that the newest planned batch of a shaped source has taken, committed or under way."""
-        running = self._of_source(source)
+        running = next((each for each in self._running if source in each.segment.operators), None)
         offsets = self._planned(running) if running else ()
         return next((float(offset["n"]) for offset in offsets if "n" in offset and "edge" not in offset), NAN)
 
     def backlog(self, source: str, at: float) -> float:
         """Records due and not taken by any batch."""
         if source in self._patterns:
-            waiting = self.due(source, at) - self.taken(source)
-            return NAN if math.isnan(waiting) else max(0.0, waiting)
-        running = self._of_source(source)
-        last = self.last(running.segment.name) if running else None
+            return max(self.due(source, at) - self.taken(source), 0.0)  # in this order, NaN stays NaN
+        last = self.last(self._segment_of(source))
         return last.behind if last else NAN
 
     def exhausted(self, source: str, at: float) -> bool:
         """Whether the load of a source has ended and a committed batch has taken the last of it."""
-        pattern, started = self._patterns.get(source), self.load_started(source)
-        running = self._of_source(source)
-        if pattern is None or started is None or running is None or at - started < pattern.seconds:
+        pattern, last = self._patterns.get(source), self.last(self._segment_of(source))
+        if pattern is None or last is None or not at - last.load_started >= pattern.seconds:
             return False
-        last = self.last(running.segment.name)
-        return last is not None and last.last >= pattern.count(pattern.seconds)
+        return last.last >= pattern.count(pattern.seconds)
 
     def drained(self) -> bool:
         """Whether all that was written to durable edges of files has been taken by committed batches."""
@@ -162,17 +159,24 @@ class Telemetry:
 
     def application(self, now: float, cost: float) -> Frame:
         """One row: the dataflow as its users see it."""
-        latencies, weights = self._latencies(now)
-        durations = [batch.seconds for batches in self._window(now).values() for batch in batches]
+        window, sources = self._window(now), self._source_of.values()
+        spans = [
+            span
+            for segment, source in self._source_of.items()
+            for span in self._spread(source, window.get(segment, ()), lambda batch: batch.end)
+        ]
+        latencies, weights = _columns(spans)
+        durations = [batch.seconds for batches in window.values() for batch in batches]
         values: dict[Metric, float] = {
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
             Metric.LATENCY_P99: weighted_quantile(latencies, weights, 0.99),
             Metric.LATENCY: float(np.average(latencies, weights=weights)) if len(latencies) else NAN,
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
-            Metric.THROUGHPUT: self._throughput(now),
-            Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in self._source_of.values()), 0.0),
-            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._source_of.values()), self._queued()),
+            Metric.THROUGHPUT: sum((rate_of(window.get(segment, ())) for segment in self._source_of), 0.0),
+            Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in sources), 0.0),
+            Metric.BACKLOG: sum((self.backlog(source, now) for source in sources), 0.0)
+            + sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0),
         }
         if self._target is not None and len(latencies):
             values[Metric.COMPLIANCE] = float(weights[latencies <= self._target].sum() / weights.sum())
@@ -185,8 +189,7 @@ class Telemetry:
             columns[Metric.BACKLOG][source] = self.backlog(source, now)
             columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = rate_of(batches)
             # What a record waits at the source is the time until a batch takes it.
-            waits, weights = self._spread(source, batches, lambda batch: batch.start)
-            _describe_durations(columns, source, waits, weights)
+            _describe_durations(columns, source, self._spread(source, batches, lambda batch: batch.start))
 
     def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
@@ -208,11 +211,9 @@ class Telemetry:
             if taken:
                 columns[Metric.SERVICE_TIME][name] = busy / taken
             # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
-            passed = np.array([(row.busy / row.tasks) if row.tasks else NAN for row in rows])
-            weights = np.array([float(row.rows_in) for row in rows])
-            known = ~np.isnan(passed) & (weights > 0)
-            if known.any() and self._layout.graph.operator(name).kind is not Kind.SOURCE:
-                _describe_durations(columns, name, passed[known], weights[known])
+            if self._layout.graph.operator(name).kind is not Kind.SOURCE:
+                passed = [(row.busy / row.tasks, float(row.rows_in)) for row in rows if row.tasks and row.rows_in > 0]
+                _describe_durations(columns, name, passed)
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
@@ -224,13 +225,11 @@ class Telemetry:
                 arriving = sum(columns[Metric.EMITTED_RATE].get(source, NAN) for source in feeding)
                 columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
                 spans = [
-                    (batch.end - max(row.last for row in metered), float(batch.rows))
+                    (max(0.0, batch.end - max(row.last for row in metered)), float(batch.rows))
                     for batch in batches
                     if batch.rows and (metered := self._meter.get((batch.query, batch.id)))
                 ]
-                if spans:
-                    seconds, weights = (np.array(each) for each in zip(*spans, strict=True))
-                    _describe_durations(columns, name, np.maximum(0.0, seconds), weights)
+                _describe_durations(columns, name, spans)
 
     def _describe_edges(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """What a durable edge leads to has a queue of its own: a record is in it from being written to being committed."""
@@ -246,22 +245,15 @@ class Telemetry:
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
                 for batch in batches:
                     first, last = batch.taken.get(name, (0, 0))
-                    points = min(POINTS, last - first)
-                    numbers = [first + int((point + 0.5) * (last - first) / points) for point in range(points)]
-                    spent[edge.target] += [(batch.end - log.written(n), (last - first) / points) for n in numbers]
+                    spent[edge.target] += [(batch.end - log.written(n), weight) for n, weight in _points(first, last)]
                 if batches:
                     log.forget(min(batch.taken.get(name, (0, 0))[0] for batch in batches))
             for target, waiting in queued.items():
                 columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
-                if spent[target]:
-                    seconds, weights = (np.array(each) for each in zip(*spent[target], strict=True))
-                    _describe_durations(columns, target, seconds, weights)
-
-    def _queued(self) -> float:
-        """Records on all durable edges of files that no batch has taken."""
-        return sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0)
+                _describe_durations(columns, target, spent[target])
 
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
+        """Records on a durable edge of files that no batch has taken."""
         taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
         return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
 
@@ -284,42 +276,19 @@ class Telemetry:
 
     def _arrivals(self, source: str, now: float) -> float:
         if source not in self._patterns:
-            batches = self._window(now).get(self._segment_of(source), ())
-            return rate_of(batches)
+            return rate_of(self._window(now).get(self._segment_of(source), ()))
         started = self.load_started(source)
-        if started is None:
-            return NAN
-        return self._patterns[source].rate(max(0.0, now - started))
+        return NAN if started is None else self._patterns[source].rate(max(0.0, now - started))
 
-    def _throughput(self, now: float) -> float:
-        return sum((rate_of(self._window(now).get(segment, ())) for segment in self._source_of), 0.0)
-
-    def _latencies(self, now: float) -> tuple[Floats, Floats]:
-        parts = [
-            self._spread(source, self._window(now).get(segment, ()), lambda batch: batch.end)
-            for segment, source in self._source_of.items()
-        ]
-        if not parts:
-            return np.empty(0), np.empty(0)
-        return np.concatenate([latency for latency, _ in parts]), np.concatenate([weight for _, weight in parts])
-
-    def _spread(self, source: str, batches: Iterable[Batch], moment: Any) -> tuple[Floats, Floats]:
+    def _spread(self, source: str, batches: Iterable[Batch], moment: Callable[[Batch], float]) -> list[Span]:
         """Seconds from due until `moment(batch)`, for records evenly spread over each batch, and the weight of each."""
         pattern = self._patterns.get(source)
-        values: list[float] = []
-        weights: list[float] = []
-        if pattern is None:
-            return np.empty(0), np.empty(0)
-        for batch in batches:
-            taken = batch.last - batch.first
-            if not taken > 0:
-                continue
-            points = int(min(POINTS, taken))
-            for point in range(points):
-                number = int(batch.first + (point + 0.5) * taken / points)
-                values.append(max(0.0, moment(batch) - (batch.load_started + pattern.due(number))))
-                weights.append(taken / points)
-        return np.array(values), np.array(weights)
+        return [
+            (max(0.0, moment(batch) - (batch.load_started + pattern.due(number))), weight)
+            for batch in batches
+            if pattern is not None and batch.last > batch.first
+            for number, weight in _points(batch.first, batch.last)
+        ]
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""
@@ -333,9 +302,6 @@ class Telemetry:
         newest = [recent[-1].end for recent in self._batches_of.values() if recent]
         return max(0.0, now - max(newest)) if newest else 0.0
 
-    def _of_source(self, source: str) -> RunningSegment | None:
-        return next((each for each in self._running if source in each.segment.operators), None)
-
     def _segment_of(self, source: str) -> str:
         return self._layout.stage_of[source].segment
 
@@ -345,11 +311,24 @@ class Telemetry:
         return last.load_started if last is not None and last.load_started == last.load_started else None
 
 
-def _describe_durations(columns: dict[Metric, dict[str, float]], name: str, seconds: Floats, weights: Floats) -> None:
-    """Mean and quantiles of what `weights` records each spent at the operator `name`; unknown where there are none."""
-    columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights)) if len(seconds) else NAN
-    columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
-    columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
+def _points(first: float, last: float) -> list[tuple[int, float]]:
+    """Numbers of up to POINTS records, evenly spread from `first` to `last` (exclusive), and for how many each stands."""
+    points = int(min(POINTS, last - first))
+    return [(int(first + (point + 0.5) * (last - first) / points), (last - first) / points) for point in range(points)]
+
+
+def _columns(spans: Sequence[Span]) -> tuple[Floats, Floats]:
+    table = np.array(spans, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _describe_durations(columns: dict[Metric, dict[str, float]], name: str, spans: Sequence[Span]) -> None:
+    """Mean and quantiles of the time that records spent at the operator `name`; unknown where there are none."""
+    if spans:
+        seconds, weights = _columns(spans)
+        columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
+        columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
+        columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
 
 
 def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:

@@ -24,7 +24,6 @@ from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
-from elastream.spark.dataflow.failures import explain_failure
 from elastream.spark.dataflow.fusing import FusedRegion, Inlet, region, wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
@@ -34,11 +33,11 @@ from elastream.spark.worker.composition import (
     CompositionCodec,
     CompositionLog,
     latest_batch,
-    wanted_file,
     write_wanted,
 )
 from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
 from elastream.spark.worker.meter import Meter
+from elastream.spark.worker.runner import explain_failure
 
 __all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
 
@@ -134,11 +133,9 @@ def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
         code = each.codec.encode(composition)
         for source, control in each.sources.items():
             width = composition.parallelism.get(source, 1)
-            write_wanted(wanted_file(control), composition.version, code, width)
+            write_wanted(control, composition.version, code, width)
         for edge, channel in each.edges.items():
-            write_wanted(
-                wanted_file(channel.control), composition.version, code, _edge_width(each.segment, edge, composition)
-            )
+            write_wanted(channel.control, composition.version, code, _edge_width(each.segment, edge, composition))
         if each.own_source or each.codec.size == 1:
             continue
         if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
@@ -227,11 +224,11 @@ class _Compiler:
         """Say which composition the first batch runs under, before there is a query."""
         code, version = self.codec.encode(self.composition), self.composition.version
         for source in self.shaped:
-            write_wanted(wanted_file(self._control_of(source)), version, code, self._width(source))
+            write_wanted(self._control_of(source), version, code, self._width(source))
             (self._control_of(source) / HOLD).touch()
         for edge in self.edges:
             width = _edge_width(self.segment, edge, self.composition)
-            write_wanted(wanted_file(self._channel(edge).control), version, code, width)
+            write_wanted(self._channel(edge).control, version, code, width)
         if not self.own and self.codec.size > 1:
             _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
@@ -317,7 +314,7 @@ class _Compiler:
     def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
         assert stage is not None
         if len(flows) != 1:
-            others = [_name(flow.target) for flow in flows if flow.target is not operator]
+            others = [flow.name for flow in flows if flow.target is not operator]
             others += [flow.natives[0].name for flow in flows if flow.target is operator and flow.natives]
             raise DataflowError(
                 f"dataflow {self.graph.name!r}: one query would feed {' and '.join(map(repr, others))} besides the keyed "
@@ -338,7 +335,7 @@ class _Compiler:
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [_arrow(frame.drop(COLUMN).schema) for frame in frames]
+        arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else _together(frames)
@@ -373,12 +370,4 @@ def _together(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def _schema_of(ddl: str) -> pa.Schema:
-    return _arrow(schema_from(ddl, "what an operator returns"))
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    return to_arrow_schema(schema)
-
-
-def _name(target: Operator | Edge) -> str:
-    return target.target if isinstance(target, Edge) else target.name
+    return to_arrow_schema(schema_from(ddl, "what an operator returns"))

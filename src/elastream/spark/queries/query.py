@@ -7,22 +7,20 @@ id, which outlives a restart from the same checkpoint; each run starts with noth
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from pyspark.sql import SparkSession
 
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
-from elastream.spark.jvm.state_partitions import StatePartitions
-from elastream.spark.jvm.stateful import StatefulStage, stateful_stages
+from elastream.spark.jvm.state_partitions import Run, StatePartitions
+from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
 from elastream.spark.telemetry.batches import Batch, read_batch
-from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad
-from elastream.spark.telemetry.tasks import TaskWatch
+from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.traffic import Traffic
 
-__all__ = ["Instruments", "Query"]
+__all__ = ["Instruments", "Query", "TaskWatch"]
 
 NAN = float("nan")
 REMEMBERED = 20
@@ -47,11 +45,36 @@ class Instruments:
     caught_up: int = 1
 
 
-class Run(NamedTuple):
-    """One run of a query, with the names that PySpark has for its ids."""
+class TaskWatch:
+    """The tasks of the stateful stages of one run of a query: what Spark's own telemetry says of them, batch by batch.
 
-    id: str
-    runId: str
+    The driver's status store has it all, web interface or not; one call of the gateway brings what the newest batches cost,
+    however many tasks that are. That task p of a stage holds state partition p is how Spark schedules stateful stages.
+
+    execution: Spark's StreamExecution of the query. stages: what it keeps state in, all of it. senders: tell also of the
+    stages that feed those (they have no `ranks`), as `Exchanged` needs them.
+    """
+
+    def __init__(
+        self, loads: TaskLoads, execution: Java, stages: Sequence[StatefulStage], *, senders: bool = False
+    ) -> None:
+        self._loads, self._execution, self._senders = loads, execution, senders
+        self._kinds = ranked_kinds(stages)
+        self._told = -1
+
+    def poll(self, batches: int = 1) -> tuple[StageLoad, ...]:
+        """Loads of the newest `batches` batches that ended since the last call, oldest first.
+
+        Those before are left out: a look must not cost more because it came late. Raises Py4JError as any call does.
+        """
+        if not self._kinds:
+            return ()
+        lines = self._loads.ask(
+            "loads", self._loads.context, self._execution, self._kinds, self._told, batches, self._senders
+        )
+        found = read_loads(lines)
+        self._told = max((load.batch for load in found), default=self._told)
+        return found
 
 
 class Query:

@@ -12,7 +12,7 @@ from elastream.model.action import Action, Outcome, Status
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout, lay_out
-from elastream.spark.jvm.running import running_queries
+from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.telemetry.stage_load import PartitionLoads
 

@@ -16,11 +16,10 @@ import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.graph import Form
-from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets
+from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets, freeze_imports
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import Implementation, Runner
-from elastream.spark.worker.setup import freeze_imports
 
 __all__ = [
     "ENTRY",

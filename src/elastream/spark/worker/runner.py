@@ -4,6 +4,7 @@ An error names operator, alternate and record if a function raises or returns va
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from elastream.model.errors import first_line
 from elastream.model.graph import Form
 from elastream.spark.worker.records import Chunk, conformed
 
-__all__ = ["FAILED", "Implementation", "OperatorFailed", "Runner"]
+__all__ = ["FAILED", "Implementation", "OperatorFailed", "Runner", "explain_failure"]
 
 FAILED = "ELASTREAM-OPERATOR-FAILED "
 """Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
@@ -160,3 +162,34 @@ class Runner:
             except Exception:  # whatever a value of the user's raises here, it is the one that the caller names
                 return value
         return None
+
+
+_CAUSES = (
+    (re.compile(r"No space left on device"), "the disk is full: Spark could not write its checkpoint, state or results"),
+    (re.compile(r"Permission denied: '?([^'\n]+)|(/\S+): Permission denied"), "{0} cannot be written: permission denied"),
+    (re.compile(r"ModuleNotFoundError: No module named '([^']+)'"), "the hosts lack the Python module {0!r}"),
+    (re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)"), "an executor ran out of memory ({0})"),
+)
+
+
+def explain_failure(exception: BaseException) -> str:
+    """The cause of a streaming query's failure, in one sentence without a stack trace.
+
+    For a user function that raised: operator, alternate, record and error. For known causes: a specific sentence. Else:
+    the root cause in Spark's text.
+    """
+    text = str(exception)
+    if (at := text.find(FAILED)) >= 0:
+        return _operator_failed(text[at + len(FAILED) :])
+    for pattern, sentence in _CAUSES:
+        if match := pattern.search(text):
+            return sentence.format(*(group for group in match.groups() if group))
+    causes = re.findall(r"(?:Caused by: |^)((?:[\w.$]+(?:Error|Exception)): [^\n]+)", text, re.MULTILINE)
+    return f"the query failed: {causes[-1] if causes else first_line(exception)}"
+
+
+def _operator_failed(text: str) -> str:
+    found, _ = json.JSONDecoder().raw_decode(text)
+    alternate = f" (alternate {found['alternate']!r})" if found["alternate"] != found["operator"] else ""
+    where = f"a batch of {found['batch_of']} records that begins with" if found["batch_of"] else "the record"
+    return f"operator {found['operator']!r}{alternate} failed on {where} {found['record']}: {found['error']}"

@@ -10,9 +10,8 @@ from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Frame, Metric
-from elastream.spark.telemetry.hosts import HostWatch
+from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
-from elastream.spark.telemetry.task_frame import task_frame, weights
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
 

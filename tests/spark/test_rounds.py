@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastream.spark.telemetry.rounds import Rounds
+from elastream.spark.mover import Rounds
 
 BUSY = ()
 
