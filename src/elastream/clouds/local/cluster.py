@@ -141,7 +141,7 @@ class LocalCluster:
         if refused := self.refusal(host):
             raise CloudError(refused)
         type = type or self.local.types[0]
-        running = self._running()
+        running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
         for folder in (scratch, work):
             folder.mkdir(parents=True, exist_ok=True)
@@ -181,9 +181,6 @@ class LocalCluster:
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
-
-    def _running(self) -> Set[str]:
-        return {name for name, state in self.status().items() if not state["gone"]}
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""

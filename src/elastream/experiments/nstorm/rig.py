@@ -31,7 +31,7 @@ from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.schemes import Cycles, Follower, Scheme
+from elastream.spark.placement.schemes import Follower, Scheme
 
 __all__ = ["HOSTS", "PARTITIONS", "ROWS", "CommittedBatch", "Rig", "Used"]
 
@@ -134,9 +134,6 @@ class Rig:
         self.plan.publish(even, at=time.time(), why="spread evenly")
         self.settle()
         time.sleep(warm)
-
-    def switch(self, scheme: Scheme, cycles: Cycles) -> None:
-        self.follower.switch(scheme, cycles)
 
     def kill(self, address: str) -> None:
         """Kill a host with all processes on it, and lease another."""
