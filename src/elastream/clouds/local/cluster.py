@@ -316,6 +316,7 @@ class LocalCluster:
     def _master_status(self) -> str:
         """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
+        # No answer yet, or none that is a status: the caller tries again.
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             page.request("GET", "/json/")
             return str(json.loads(page.getresponse().read())["status"])
@@ -350,7 +351,7 @@ class LocalCluster:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
         how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a process that wrote no log
             written = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
             if written:
                 return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(written[-lines:])

@@ -92,7 +92,7 @@ def churn(
                 rig.wait_for_hosts(hosts - 1, PATIENCE)
                 victim = chance.choice(rig.hosts)
                 (rig.kill if kind == "kill" else rig.decommission)(victim)
-                rig.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
+                rig.follower.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
                 progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
         rig.wait_for_hosts(hosts - 1, PATIENCE)
         rig.next_batch(PATIENCE)

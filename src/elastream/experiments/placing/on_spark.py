@@ -102,11 +102,6 @@ class PlacementFigures:
     moves: Moves
 
     @property
-    def crossing_share(self) -> float:
-        """Fraction of the traffic between tasks with state that crosses hosts."""
-        return self.crossing / (self.within + self.crossing)
-
-    @property
     def metrics(self) -> dict[str, float]:
         found = {
             "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
@@ -119,7 +114,7 @@ class PlacementFigures:
             "moves refused": float(self.moves.refused),
         }
         if self.within + self.crossing > 0:
-            found["between hosts, of what tasks with state send each other"] = self.crossing_share
+            found["between hosts, of what tasks with state send each other"] = self.crossing / (self.within + self.crossing)
         return found
 
 
