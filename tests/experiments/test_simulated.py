@@ -73,6 +73,12 @@ def test_a_policy_that_fails_in_a_round_gives_no_figures(wrong):
         simulated(plant(), Scripted({60.0: wrong}), period=30.0, until=120.0)
 
 
+def test_a_policy_that_fails_ends_the_run_at_its_first_round(caplog):
+    with pytest.raises(ElastreamError, match="none of its actions was tried"):
+        simulated(plant(), Scripted({30.0 * number: None for number in range(1, 99)}), period=30.0, until=600.0)
+    assert len(caplog.records) == 1
+
+
 def test_what_looks_on_may_raise():
     with pytest.raises(ZeroDivisionError):
         simulated(plant(), Untouched(), period=30.0, until=120.0, look=lambda _: 1 / 0)

@@ -10,7 +10,7 @@ import pytest
 from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
 from elastream.model.alarms import Alarm
-from elastream.model.cloud import HostState, total_cost
+from elastream.model.cloud import HostState, HostType, Lease, total_cost
 from elastream.model.decision import Decision, Fault
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Edge, Graph, Kind, Operator
@@ -256,6 +256,17 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
     recording = Recording.read(tmp_path)
     assert recording.operators == ("first", "first/out", "second", "second/out")
     assert len(recording.observations) == 3
+
+
+@pytest.mark.parametrize("queries", [(), ("first",)])
+def test_a_recording_is_read_back_with_executors_that_were_found_and_cannot_be_leased(tmp_path, queries):
+    found = Lease("h1", HostType("executor-1", cores=1), 0.0)
+    recorder = Recorder(tmp_path)
+    recorder.started(describe_run(watched().context, policy="p", plant="spark"))
+    recorder.observed(watched(*queries))
+    recorder.observed(replace(watched(*queries), time=2.0, leases={"h1": found}))
+    recorder.ended(Ending("finished", 3.0, ledger=(found,)))
+    assert [lease.type.name for lease in Recording.read(tmp_path).hosts] == ["executor-1"]
 
 
 def test_a_run_in_which_nothing_ever_ran_has_a_recording_all_the_same(tmp_path):

@@ -26,10 +26,9 @@ from elastream.planning.sharing.messages import Offer, RegionReport
 from elastream.planning.sharing.rules import ArbiterRules
 from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Standing
-from elastream.services.arbiter_service import arbiter_service, serve
+from elastream.services.arbiter_service import arbiter_service, listening, serve
 from elastream.services.region_link import RegionLink, follow
 from elastream.services.region_node import RegionNode
-from elastream.services.serving import listening
 from elastream.services.state_log import StateLog
 from waiting import wait_until
 

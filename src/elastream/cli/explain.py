@@ -41,8 +41,7 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
         _list(recording, console)
         return
     decision = _by_round(recording, round, run) if round is not None else _in_force(recording, at or 0.0, run)
-    _tell(decision, console)
-    _tell_alarms(recording, decision, console)
+    _tell(recording, decision, console)
 
 
 def _by_round(recording: "Recording", number: int, run: Path) -> "Decision":
@@ -86,7 +85,7 @@ def _list(recording: "Recording", console: "Console") -> None:
     console.print(f"{quiet} of {len(recording.decisions)} rounds had nothing to do", style="dim")
 
 
-def _tell(decision: "Decision", console: "Console") -> None:
+def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:
     from rich.text import Text
 
     from elastream.model.action import describe
@@ -95,8 +94,12 @@ def _tell(decision: "Decision", console: "Console") -> None:
     def heading(text: str) -> None:
         console.print(Text(text, style="bold"))
 
-    def line(text: str) -> None:
-        console.print(Text(f"  {text}"), soft_wrap=True)
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(f"  {text}", style=style), soft_wrap=True)
+
+    def trace(traceback: str) -> None:
+        for each in traceback.splitlines():
+            line(f"  {each}", "dim")
 
     heading(f"round {decision.round} at {clock(decision.time)} ({decision.time:.1f} s), policy {decision.policy}")
     line(f"planned in {duration_text(decision.seconds)}")
@@ -121,25 +124,17 @@ def _tell(decision: "Decision", console: "Console") -> None:
     for fault in decision.faults:
         heading("fault")
         line(fault.said)
-        for each in fault.traceback.splitlines():
-            console.print(Text(f"    {each}", style="dim"), soft_wrap=True)
+        trace(fault.traceback)
     if decision.predicted:
         heading("predicted and measured")
         for name, value in decision.predicted.items():
             actual = quantity(name, decision.actual[name]) if name in decision.actual else UNKNOWN
             line(f"{name.replace('_', ' ')}: {quantity(name, value)} predicted, {actual} measured")
-
-
-def _tell_alarms(recording: "Recording", decision: "Decision", console: "Console") -> None:
-    """Alarms that stood at the time of the decision, with the traceback of what is behind each."""
-    from rich.text import Text
-
     stood = [
         alarm for alarm, end in recording.alarms if alarm.since <= decision.time and (end is None or end > decision.time)
     ]
     if stood:
-        console.print(Text("alarms", style="bold"))
+        heading("alarms")
     for alarm in stood:
-        console.print(Text(f"  {alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", style="red"), soft_wrap=True)
-        for line in alarm.traceback.splitlines():
-            console.print(Text(f"    {line}", style="dim"), soft_wrap=True)
+        line(f"{alarm.source}: {alarm.said} (since {alarm.since:.1f} s)", "red")
+        trace(alarm.traceback)

@@ -36,8 +36,7 @@ def _arbiter(setting: "ArbiterSetting") -> None:
     from time import time
 
     from elastream.services.arbiter_node import ArbiterNode
-    from elastream.services.arbiter_service import serve
-    from elastream.services.serving import listening
+    from elastream.services.arbiter_service import listening, serve
     from elastream.services.state_log import StateLog
 
     with listening(setting.host, setting.port) as at:

@@ -13,8 +13,6 @@ from elastream.experiments.page import Table
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["FACTORS", "assumed", "assumption_table", "scaled", "values", "variations"]
-
 A = TypeVar("A", bound="DataclassInstance")
 
 FACTORS = (0.5, 2.0)

@@ -9,8 +9,6 @@ from elastream.model.stages import Layout, lay_out
 from elastream.recording.recorder import Recording
 from elastream.simulation import Calibration, calibrate
 
-__all__ = ["calibration_of"]
-
 
 def calibration_of(recording: Recording, place: str) -> tuple[Calibration, Layout]:
     """Calibrate with a recorded run on Spark; returns the calibration and the run's dataflow for the simulator.

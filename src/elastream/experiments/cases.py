@@ -7,8 +7,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["ExperimentOptions", "run_all"]
-
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOptions:

@@ -25,8 +25,6 @@ from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
 from elastream.simulation import Result, Settings, Travel, make_plant
 
-__all__ = ["PER_SECOND", "Comparison", "Trial", "compare", "read_prices"]
-
 PER_SECOND = Billing(1.0, 60.0)
 """Today's cloud billing: by the second, at least a minute."""
 SINGLE_UP_TO = 2_000_000

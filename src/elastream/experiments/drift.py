@@ -25,8 +25,6 @@ from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
 from elastream.simulation import Calibration, Drift, drift_of, recorded_plant, replay
 
-__all__ = ["Replayed", "replayed"]
-
 BOUND = 0.20
 """Largest drift of each figure in `JUDGED` for which the simulation counts as agreeing."""
 JUDGED = ("latency p50", "backlog, mean", "host time")

@@ -16,8 +16,6 @@ from typing import Any
 
 from elastream.experiments.page import Page, Table
 
-__all__ = ["CHANCE", "Check", "Findings", "as_json", "check_table", "counted", "environment", "variation_table"]
-
 CHANCE = 0.05
 """Significance level of the sign test that decides whether a bar over several runs is held or missed."""
 

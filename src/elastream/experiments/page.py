@@ -10,20 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = [
-    "Block",
-    "Heading",
-    "Page",
-    "Plot",
-    "Prose",
-    "Table",
-    "comparison_table",
-    "hosts_plot",
-    "line",
-    "load_line",
-    "render",
-]
-
 V = TypeVar("V")
 
 PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#5c6f82")

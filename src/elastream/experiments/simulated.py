@@ -15,8 +15,6 @@ from elastream.model.plant import Policy
 from elastream.recording.observer import Ending, Header
 from elastream.simulation import Result, SimulatedPlant
 
-__all__ = ["Simulated", "simulated"]
-
 
 @dataclass(frozen=True)
 class Simulated:
@@ -51,7 +49,9 @@ def simulated(
     plant.advance(plant.time + period)
     watch = _Watch(look)
     limit = until - plant.time
-    ending = Loop(plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True).run()
+    loop = Loop(plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True)
+    watch.stop = loop.stop
+    ending = loop.run()
     if watch.broken is not None:
         raise watch.broken
     if ending.status == "failed":
@@ -63,10 +63,11 @@ def simulated(
 
 
 class _Watch:
-    """Keeps decisions, and hands observations on."""
+    """Keeps decisions, hands observations on, and stops the run at its first fault."""
 
     def __init__(self, look: Callable[[Observation], None]) -> None:
         self._look = look
+        self.stop: Callable[[], None] = lambda: None
         self.decisions: dict[int, Decision] = {}
         self.broken: Exception | None = None
 
@@ -81,5 +82,7 @@ class _Watch:
 
     def decided(self, decision: Decision) -> None:
         self.decisions[decision.round] = decision
+        if decision.faults:
+            self.stop()
 
     def ended(self, ending: Ending) -> None: ...

@@ -1,7 +1,7 @@
 """The Observer protocol of a run and its messages: header, observations, decisions, ending."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
@@ -101,14 +101,19 @@ def describe_run(
     )
 
 
-def described_further(header: Header, context: Context) -> Header:
-    """The same run with what runs in `context` besides: operators, edges and stages described before stay."""
+def described_further(header: Header, context: Context, leases: Iterable[Lease]) -> Header:
+    """The same run with what runs in `context` besides: operators, edges, stages and host types described before stay.
+
+    leases: their types are described too; those of executors found in a session cannot be leased.
+    """
     now = describe_run(context, policy=header.policy, plant=header.plant, started=header.started)
+    types = {lease.type.name: asdict(lease.type) for lease in leases}
     return replace(
         header,
         operators=_joined(header.operators, now.operators, "name"),
         edges=_joined(header.edges, now.edges, "source", "target"),
         stages=_joined(header.stages, now.stages, "name"),
+        host_types=_joined(header.host_types, (*now.host_types, *types.values()), "name"),
     )
 
 

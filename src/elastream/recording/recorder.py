@@ -49,6 +49,7 @@ class _Entries:
     def __init__(self) -> None:
         self._header = Header("", "")
         self._layout: Layout | None = None
+        self._hosts: frozenset[str] = frozenset()
         self._described = False
 
     def started(self, header: Header) -> None:
@@ -57,12 +58,13 @@ class _Entries:
             self._describe(header)
 
     def observed(self, observation: Observation) -> None:
-        layout = observation.context.layout
-        if layout is not self._layout:
-            self._layout = layout
-            further = described_further(self._header, observation.context)
-            if further != self._header:
+        layout, hosts = observation.context.layout, observation.leases.keys()
+        if layout is not self._layout or not hosts <= self._hosts:
+            self._layout, self._hosts = layout, self._hosts | hosts
+            further = described_further(self._header, observation.context, observation.leases.values())
+            if further != self._header and further.operators:
                 self._describe(further)
+            self._header = further
         if self._described:
             self._write(written_observation(observation))
 

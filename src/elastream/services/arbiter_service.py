@@ -6,7 +6,9 @@ listen to, use TLS.
 """
 
 import asyncio
+import hmac
 import logging
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,17 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 
-from elastream.model.errors import CloudError, ElastreamError, InputError
+from elastream.model.errors import CloudError, ElastreamError, EnvironmentProblem, InputError
 from elastream.planning.sharing.messages import Claim, RegionReport
 from elastream.recording.lines import JournalProblem
 from elastream.services.arbiter_node import ArbiterNode, Standing, UnknownMember
-from elastream.services.serving import opens, refused
 
 if TYPE_CHECKING:
     from starlette.types import Lifespan
 
-__all__ = ["arbiter_service", "serve"]
+__all__ = ["arbiter_service", "listening", "serve"]
 
 LOG = logging.getLogger("elastream.managers")
 LARGEST = 16 * 2**20
@@ -56,7 +58,8 @@ def arbiter_service(
     @service.middleware("http")
     async def door(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
         """Refuse unauthorised and oversized requests before the body is read."""
-        if token is not None and not opens(request.headers.get("authorization"), token):
+        given = request.headers.get("authorization", "").encode()
+        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
             return refused(401, "the token is wrong")
         length = request.headers.get("content-length", "")
         if request.method in ("POST", "PUT") and not (length.isdigit() and int(length) <= LARGEST):
@@ -109,6 +112,15 @@ def arbiter_service(
     return service
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """Open a listening socket; raises EnvironmentProblem if that fails."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64)
+    except (OSError, OverflowError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno and error.errno > 0 else str(error)
+        raise EnvironmentProblem(f"cannot listen on {host}:{port}: {reason[:1].lower()}{reason[1:]}") from None
+
+
 def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, period: float = 0.5) -> None:
     """Serve at a listening socket until SIGTERM, or Ctrl-C, which raises KeyboardInterrupt at the end.
 
@@ -129,6 +141,11 @@ def serve(node: ArbiterNode, at: socket.socket, token: str | None = None, *, per
     server.run(sockets=[at])
     if problems:
         raise problems[0]
+
+
+def refused(status: int, sentence: str) -> Response:
+    """An error response with the reason."""
+    return JSONResponse({"error": sentence}, status)
 
 
 def _rounds(node: ArbiterNode, period: float, failed: Callable[[Exception], None]) -> "Lifespan[FastAPI]":

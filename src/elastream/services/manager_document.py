@@ -25,14 +25,29 @@ from elastream.documents.located import Located, read_yaml
 from elastream.documents.schema import Duration, HostTypeKeys, Keys, Names, declared_types
 from elastream.documents.user_code import near
 from elastream.model.cloud import HostType
+from elastream.model.errors import InputError
 from elastream.planning.managers.regions import RegionRules
 from elastream.planning.sharing.messages import Offer
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
 from elastream.services.arbiter_node import HIGHEST_PRIORITY, MOST_ASKED, Standing
-from elastream.services.serving import Listen, read_token
 
 __all__ = ["ArbiterSetting", "RegionSetting", "load_manager"]
 
+
+def _host_and_port(written: object) -> tuple[str, int]:
+    """`127.0.0.1:8470` or `[::1]:8470` as (host, port)."""
+    host, _, port = str(written).rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{written!r} is not an address and a port such as '127.0.0.1:8470'")
+    return host.strip("[]"), int(port)
+
+
+Listen = Annotated[tuple[str, int], BeforeValidator(_host_and_port)]
+"""Where a service listens: (host, port)."""
+
+
+SHORTEST_TOKEN = 16
+"""Fewest characters of a token; shorter ones can be guessed."""
 FORM = "a manager's document is a mapping with one of the keys 'arbiter' and 'region'"
 MOST_HOSTS = 100
 """Hosts that an application may have where the document sets no bound for its regions."""
@@ -261,4 +276,16 @@ def _region(file: Located, keys: RegionKeys, folder: Path) -> RegionSetting:
 
 
 def _token(file: Located, whose: str, written: str | None, folder: Path) -> str | None:
-    return None if written is None else read_token(file, (whose, "token_file"), folder / written)
+    """The token in the file `written`, apart from the document, so that documents can be shared without it."""
+    if written is None:
+        return None
+    path = folder / written
+    with file.at((whose, "token_file")):
+        try:
+            token = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(f"{path} cannot be read: {reason}") from None
+        if len(token) < SHORTEST_TOKEN or not token.isascii():
+            raise InputError(f"the token in {path} must have at least {SHORTEST_TOKEN} characters, all of them ASCII")
+        return token

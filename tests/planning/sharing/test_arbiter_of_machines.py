@@ -41,12 +41,12 @@ class App:
     def claim(self) -> Claim:
         """What it says; holding everything it was told of and does not leave."""
         self.number += 1
-        leaving = () if self.refuses else self.told.leave
-        self.held = {machine for machine in self.told.names if machine not in leaving}
+        leaving = () if self.refuses else tuple(dict(self.told.recalled))
+        self.held = {machine for machine, _, _ in self.told.hosts if machine not in leaving}
         surplus = sorted(self.held)[self.wants :]
         self.held -= set(surplus)
         asks = (self.kind,) * max(0, self.wants - len(self.held))
-        refused = self.told.leave if self.refuses else ()
+        refused = tuple(dict(self.told.recalled)) if self.refuses else ()
         self.said = Claim(self.name, self.number, self.told.term, tuple(sorted(self.held)), refused, asks, self.critical)
         return self.said
 
@@ -140,10 +140,10 @@ def test_a_recall_that_is_no_longer_needed_is_cancelled():
     play.step(5)
     b = play.join("b", wants=1)
     play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
-    assert view_for(play.state, "a").leave
+    assert view_for(play.state, "a").recalled
     b.wants = 0
     play.state = decide(RULES, play.state, play.now, [b.claim()])[0]
-    assert not view_for(play.state, "a").leave
+    assert not view_for(play.state, "a").recalled
 
 
 def test_an_application_that_dies_gives_its_machines_back_when_its_silence_is_over():

@@ -141,7 +141,7 @@ class LocalCluster:
         if refused := self.refusal(host):
             raise CloudError(refused)
         type = type or self.local.types[0]
-        running = self._running()
+        running = {name for name, state in self.status().items() if not state["gone"]}
         scratch, work = self.folder / "scratch" / host, self.folder / "work" / host
         for folder in (scratch, work):
             folder.mkdir(parents=True, exist_ok=True)
@@ -181,9 +181,6 @@ class LocalCluster:
         self._number_of(host)
         self._ask("forget", name=host)
         del self._hosts[host]
-
-    def _running(self) -> Set[str]:
-        return {name for name, state in self.status().items() if not state["gone"]}
 
     def _free_number(self, running: Set[str]) -> int:
         """Last part of a host's address: the next in turn that no running host has."""
@@ -319,6 +316,7 @@ class LocalCluster:
     def _master_status(self) -> str:
         """The master's status page: ALIVE once it accepts workers; empty while it does not answer."""
         page = http.client.HTTPConnection(self.driver_address, self._page_port, timeout=5.0)  # not by way of a proxy
+        # No answer yet, or none that is a status: the caller tries again.
         with contextlib.closing(page), contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             page.request("GET", "/json/")
             return str(json.loads(page.getresponse().read())["status"])
@@ -353,7 +351,7 @@ class LocalCluster:
             return ""
         what = "the Spark master" if name == MASTER else f"the worker of host {name!r}"
         how = "was killed" if state["exit"] is None else f"ended with status {state['exit']}"
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a process that wrote no log
             written = [line for line in self.log(name).read_text(errors="replace").splitlines() if line.strip()]
             if written:
                 return f"{what} {how}; the end of {self.log(name)}: " + "\n".join(written[-lines:])

@@ -199,7 +199,7 @@ def _in_a_child(action: Callable[[], None]) -> None:
 def _members(group: Path) -> set[int]:
     try:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()} - {0}
-    except OSError:
+    except OSError:  # the group is gone, and so are its processes
         return set()
 
 
@@ -208,7 +208,7 @@ def _remove(group: Path) -> bool:
         group.rmdir()
     except FileNotFoundError:
         return True
-    except OSError:
+    except OSError:  # no cgroup that can be written
         return False
     return True
 
@@ -216,7 +216,7 @@ def _remove(group: Path) -> bool:
 def kill(pids: set[int]) -> None:
     """Send SIGKILL to each process; ignores those that have ended."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.kill(pid, signal.SIGKILL)
 
 
@@ -230,7 +230,7 @@ def tagged(run: str) -> dict[int, str]:
     mark = f"{TAG}={run}/".encode()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:
+            with contextlib.suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as environment:  # it ended
                 for variable in environment.read().split(b"\0"):
                     if variable.startswith(mark):
                         found[int(entry.name)] = variable.removeprefix(mark).decode()
@@ -241,7 +241,7 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of a process and of its children that it has waited for; 0 where it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+    except OSError:  # it ended meanwhile
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
@@ -252,6 +252,6 @@ def megabytes(pid: int) -> float:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
+    except OSError:  # it ended meanwhile
         pass
     return 0.0

@@ -122,7 +122,7 @@ class Network:
         try:
             _run("tc", "qdisc", "add", "dev", self.bridge, "root", "netem", "delay", "1us")
             _run("tc", "qdisc", "delete", "dev", self.bridge, "root")
-        except OSError:
+        except OSError:  # a kernel without it: the wire delays instead
             return Network(self.number, netem=False, regions=self.regions)
         return self
 
@@ -158,7 +158,7 @@ class Network:
     def close(self) -> None:
         """Remove the bridges."""
         for region in range(self.regions):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it is gone already
                 _run("ip", "link", "delete", self.bridge_of(region))
 
     def add(self, index: int, link: Link | None = None, region: int = 0) -> None:
@@ -179,7 +179,7 @@ class Network:
 
     def remove(self, index: int) -> None:
         """Remove the namespace, and with it both ends of its link."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it is gone already
             _run("ip", "netns", "delete", self.namespace(index))
 
     def inside(self, index: int) -> list[str]:

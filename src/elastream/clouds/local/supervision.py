@@ -40,7 +40,7 @@ class Connection:
             with self._lock:
                 self._socket.sendall(json.dumps({"do": wanted, **arguments}).encode() + b"\n")
                 line = self._replies.readline()
-        except OSError:
+        except OSError:  # the supervisor is gone, as an empty line says
             line = b""
         if not line:
             raise EnvironmentProblem("the supervisor of the local cluster is gone, and all hosts with it")
@@ -51,7 +51,7 @@ class Connection:
 
     def close(self, grace: float) -> None:
         """End everything within `grace` seconds, by force after that, and return when nothing is left."""
-        with contextlib.suppress(EnvironmentProblem):
+        with contextlib.suppress(EnvironmentProblem):  # it has ended already
             self.ask("finish", grace=grace)
         self._replies.close()
         self._socket.close()

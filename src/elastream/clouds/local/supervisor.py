@@ -255,7 +255,7 @@ class Supervisor:
 
     def reap(self) -> None:
         """Take note of every process that ended, orphans that were adopted included."""
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(ChildProcessError):  # there is no child left
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 for child in self.children.values():
                     if child.pid == ended[0] and child.exit is None:
@@ -327,7 +327,7 @@ def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], f
                     continue
                 try:
                     arrived = connection.recv(1 << 16)
-                except OSError:
+                except OSError:  # the driver is gone
                     return
                 if not arrived:
                     return
@@ -375,7 +375,7 @@ def main(descriptor: int) -> None:
                 traceback.print_exc()
                 reply = {"error": in_one_line(error)}
             connection.sendall(json.dumps(reply).encode() + b"\n")
-    except (BrokenPipeError, ConnectionResetError):
+    except (BrokenPipeError, ConnectionResetError):  # the driver is gone; what it started is ended below
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -23,20 +23,6 @@ from elastream.planning.policies.static import Static
 from elastream.simulation import Settings, SimulatedPlant, make_plant
 from elastream.workload import ramp
 
-__all__ = [
-    "PAPER",
-    "SCENARIOS",
-    "E2dfAssumptions",
-    "E2dfCase",
-    "E2dfRun",
-    "bars",
-    "heaviest",
-    "make",
-    "run_case",
-    "utilisation_at_peak",
-    "word_count",
-]
-
 SCENARIOS = ("static", "application", "both levels")
 """No adaptation; operators adapt on fixed hosts; operators and hosts adapt (paper, section 5)."""
 LOWEST, HIGHEST = 5.0, 550.0

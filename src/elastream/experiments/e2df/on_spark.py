@@ -31,8 +31,6 @@ from elastream.recording.recorder import Recording
 from elastream.spark.dataflow.sinks import latest
 from elastream.workload import ramp
 
-__all__ = ["SCALE", "SparkScenario", "bars", "policy_of", "run_scenario", "sentences"]
-
 HOSTS, FIRST_HOSTS = 5, 1
 CONTAINER = HostType("container", cores=0.3, slots=1, memory=1000.0, billing=Billing(1.0), start=20.0, stop=3.0)
 PEAK = 20_000.0

@@ -13,8 +13,6 @@ from elastream.experiments.e2df.on_spark import CONTAINER, RISE, SCALE, SparkSce
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line
 
-__all__ = ["outcome", "run_e2df_spark"]
-
 QUICK_RISE = 30.0
 """Seconds that the load rises with `quick`: a functional check, too short for hosts to follow the load well."""
 

@@ -36,8 +36,6 @@ from elastream.experiments.page import (
     load_line,
 )
 
-__all__ = ["outcome", "provision_table", "run_e2df", "verdict"]
-
 Variations: TypeAlias = Mapping[str, Sequence[E2dfRun]]
 """The runs of the three scenarios by what they assume."""
 

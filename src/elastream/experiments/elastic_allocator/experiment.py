@@ -27,20 +27,6 @@ from elastream.planning.policies.elastic_allocator import ElasticAllocator, capa
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload import trace
 
-__all__ = [
-    "FIGURES",
-    "POLICIES",
-    "RATES",
-    "WORLD_CUP",
-    "AllocatorAssumptions",
-    "AllocatorCase",
-    "AllocatorRun",
-    "bars",
-    "by_policy",
-    "make",
-    "run_case",
-]
-
 RATES = (200, 400, 600, 800, 1000, 1200)
 """Tuples/s (paper, section V-B)."""
 POLICIES = ("even", "random", "elastic allocator")

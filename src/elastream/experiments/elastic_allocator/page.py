@@ -25,8 +25,6 @@ from elastream.experiments.findings import Check, Findings, check_table, counted
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line, load_line
 from elastream.model.wording import amount, percent
 
-__all__ = ["outcome", "run_elastic_allocator", "verdict"]
-
 SEEDS = (1, 2, 3)
 PAPER = {
     "Figure 4": "EA has the highest use of CPU and of bandwidth of the three at every rate; random varies most",

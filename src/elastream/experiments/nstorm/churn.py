@@ -16,8 +16,6 @@ from typing import Any
 from elastream.experiments.nstorm.rig import HOSTS, Rig
 from elastream.spark.placement.schemes import Cycles, Scheme
 
-__all__ = ["Churn", "churn", "schedule"]
-
 FAULTS = 0.02
 """Fraction of the events that end a host: half of them kills, half decommissions."""
 AT_ONCE = 4
@@ -94,7 +92,7 @@ def churn(
                 rig.wait_for_hosts(hosts - 1, PATIENCE)
                 victim = chance.choice(rig.hosts)
                 (rig.kill if kind == "kill" else rig.decommission)(victim)
-                rig.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
+                rig.follower.switch(chance.choice([Scheme.LAZY, Scheme.ONLINE]), CYCLES)
                 progress(f"{number + 1} of {events}: {kind} of a host, {len(rig.follower.placing.landed)} moves landed")
         rig.wait_for_hosts(hosts - 1, PATIENCE)
         rig.next_batch(PATIENCE)

@@ -29,8 +29,6 @@ from elastream.experiments.nstorm.experiment import (
 from elastream.experiments.nstorm.rig import HOSTS, PARTITIONS, ROWS
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 
-__all__ = ["outcome", "run_nstorm"]
-
 ALONE = 0.03
 """Fraction of the cores that other programs may use on a machine that counts as free."""
 
@@ -56,6 +54,7 @@ def run_nstorm(
 
 def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, Any], seconds: float) -> Findings:
     checks = bars(runs, setting.rounds, about["wrong counts"])
+    missed = "; ".join(f"{check.name} is {check.value} ({check.bound})" for check in checks if check.missed)
     baseline = _baseline(runs, setting)
     return Findings(
         {
@@ -76,7 +75,7 @@ def outcome(runs: Sequence[NStormRun], setting: Schedule, about: Mapping[str, An
             period=setting.period,
             hurry=setting.hurry,
         ),
-        "" if not any(check.missed for check in checks) else _verdict(checks),
+        f"Missed: {missed}." if missed else "",
     )
 
 
@@ -178,11 +177,6 @@ def _shared(others: float) -> str:
         f"The machine was shared: other programs used {others:.0%} of its cores meanwhile, unevenly. Single seconds, and "
         "small differences between totals, are noise."
     )
-
-
-def _verdict(checks: Sequence[Check]) -> str:
-    missed = "; ".join(f"{check.name} is {check.value} ({check.bound})" for check in checks if check.missed)
-    return f"Missed: {missed}."
 
 
 def _figures(run: NStormRun, baseline: Sequence[float], setting: Schedule) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,9 +31,7 @@ from elastream.spark.jvm.executors import Executors
 from elastream.spark.jvm.gateway import gateway_of
 from elastream.spark.jvm.session import open_session, settings_for
 from elastream.spark.placement.allocation import AllocationStore
-from elastream.spark.placement.schemes import Cycles, Follower, Scheme
-
-__all__ = ["HOSTS", "PARTITIONS", "ROWS", "CommittedBatch", "Rig", "Used"]
+from elastream.spark.placement.schemes import Follower, Scheme
 
 HOSTS, PARTITIONS = 4, 16
 """Executors of one slot each, and state partitions, as in the project's bar."""
@@ -133,9 +133,6 @@ class Rig:
         self.settle()
         time.sleep(warm)
 
-    def switch(self, scheme: Scheme, cycles: Cycles) -> None:
-        self.follower.switch(scheme, cycles)
-
     def kill(self, address: str) -> None:
         """Kill a host with all processes on it, and lease another."""
         self.follower.leaving.add(address)
@@ -195,7 +192,7 @@ class Rig:
     def close(self) -> None:
         self._cluster.close()
         if self._spark is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Py4JError, PySparkException, OSError):  # its hosts are gone
                 self._spark.stop()
 
     def _works(self) -> bool:

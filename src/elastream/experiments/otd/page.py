@@ -28,8 +28,6 @@ from elastream.experiments.otd.experiment import (
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, comparison_table, line
 from elastream.model.wording import percent
 
-__all__ = ["outcome", "run_otd", "verdict"]
-
 Figures = dict[str, dict[str, dict[str, float]]]
 
 

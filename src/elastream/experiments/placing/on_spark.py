@@ -31,21 +31,6 @@ from elastream.spark.plant import SparkPlant
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.start import start_beside
 
-__all__ = [
-    "HOST",
-    "LINK",
-    "PARTITIONS",
-    "ROUND",
-    "Moves",
-    "PlacementFigures",
-    "SteadyQuery",
-    "cluster",
-    "network_kind",
-    "operators_of",
-    "phase",
-    "settle",
-]
-
 LINK = Link("20mbit")
 HOST = HostType("small host", cores=0.35, slots=1, memory=1000.0, bandwidth=20e6 / 8)
 """Two cores can run three of them in addition to Spark's driver."""
@@ -117,11 +102,6 @@ class PlacementFigures:
     moves: Moves
 
     @property
-    def crossing_share(self) -> float:
-        """Fraction of the traffic between tasks with state that crosses hosts."""
-        return self.crossing / (self.within + self.crossing)
-
-    @property
     def metrics(self) -> dict[str, float]:
         found = {
             "CPU of hosts (mean, of the quota)": statistics.fmean(self.cpu),
@@ -134,7 +114,7 @@ class PlacementFigures:
             "moves refused": float(self.moves.refused),
         }
         if self.within + self.crossing > 0:
-            found["between hosts, of what tasks with state send each other"] = self.crossing_share
+            found["between hosts, of what tasks with state send each other"] = self.crossing / (self.within + self.crossing)
         return found
 
 

@@ -30,8 +30,6 @@ from elastream.planning.policies.baselines import Even, Random
 from elastream.planning.policies.elastic_allocator import ElasticAllocator
 from elastream.planning.policies.otd import Otd
 
-__all__ = ["allocator_outcome", "otd_outcome", "run_elastic_allocator_spark", "run_otd_spark"]
-
 MEASURED, QUICK_MEASURED = 15.0, 8.0
 """Seconds of measurement per placement: at least four batches; with `quick` a functional check."""
 PLACED, ROUNDS, QUICK_ROUNDS = 15.0, 60.0, 20.0
@@ -86,10 +84,8 @@ def run_otd_spark(options: ExperimentOptions) -> Findings:
                 (OTD, Otd(HIGH, LOW, period=ROUND), QUICK_ROUNDS if options.quick else ROUNDS),
                 ("even again", Even(), PLACED),
             )
-            found[case] = {}
-            for name, policy, seconds in steps:
-                moves = settle(plant, policy, seconds)
-                found[case][name] = phase(plant, moves, QUICK_MEASURED if options.quick else MEASURED)
+            measured = QUICK_MEASURED if options.quick else MEASURED
+            found[case] = {name: phase(plant, settle(plant, policy, seconds), measured) for name, policy, seconds in steps}
     return otd_outcome(found, tuple(kinds), time.monotonic() - begun)
 
 
@@ -160,29 +156,16 @@ def allocator_outcome(found: Mapping[str, PlacementFigures], kinds: Sequence[str
     return _outcome("Elastic Allocator on Spark", prose, figures, {}, checks, tables, kinds, seconds)
 
 
+LESS = "paper, section 5.3: less in both kinds of application"
+
+
 def _otd_bars(case: str, phases: Mapping[str, PlacementFigures]) -> list[Check]:
     even, otd = _mean(phases, "even"), phases[OTD].metrics
-    found = [
-        _all_accepted(case, phases),
-        Check(
-            f"{case}: {CROSSING}",
-            _percent(otd[CROSSING]),
-            f"below even's {_percent(even[CROSSING])}",
-            otd[CROSSING] < even[CROSSING],
-            "paper, section 5.3: less in both kinds of application",
-        ),
-    ]
+    bars = [(CROSSING, f"below even's {_percent(even[CROSSING])}", otd[CROSSING] < even[CROSSING], LESS)]
     if case == "computation":
-        found.append(
-            Check(
-                f"{case}: {CPU}",
-                _percent(otd[CPU]),
-                f"above even's {_percent(even[CPU])}",
-                otd[CPU] > even[CPU],
-                "paper, Figure 12(b)",
-            )
-        )
-    return found
+        bars.append((CPU, f"above even's {_percent(even[CPU])}", otd[CPU] > even[CPU], "paper, Figure 12(b)"))
+    checks = (Check(f"{case}: {what}", _percent(otd[what]), bound, holds, source) for what, bound, holds, source in bars)
+    return [_all_accepted(case, phases), *checks]
 
 
 def _mean(phases: Mapping[str, PlacementFigures], policy: str) -> dict[str, float]:

@@ -31,8 +31,6 @@ from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.simulation import SimulatedPlant, Travel, make_plant
 from elastream.simulation.result import released_early
 
-__all__ = ["COLUMNS", "PATTERNS", "Statistic", "VispCase", "VispRun", "bars", "cases", "run_case", "tabulate"]
-
 PATTERNS = ("stepwise", "two-level", "walk 1", "walk 2")
 BTUS = tuple(BTU_PRICES)
 COLUMNS = (*(f"btu {minutes}" for minutes in BTUS), *(f"threshold {minutes}" for minutes in BTUS))

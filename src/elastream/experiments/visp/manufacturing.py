@@ -17,16 +17,6 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.simulation import Emissions, Messaging, Settings
 from elastream.workload import random_walk, steps
 
-__all__ = [
-    "BTU_PRICES",
-    "VispAssumptions",
-    "docker_host",
-    "loads",
-    "manufacturing",
-    "patterns",
-    "simulator_settings",
-]
-
 RUN_SECONDS = 7200.0
 """Paper, data arrival pattern: 120 min."""
 TICK = 0.480

@@ -32,8 +32,6 @@ from elastream.experiments.visp.manufacturing import BTU_PRICES, MONITORING, PRO
 from elastream.experiments.visp.paper import TABLES
 from elastream.planning.policies.btu import Btu
 
-__all__ = ["VispVariation", "outcome", "run_visp", "sensitivity_table", "verdict"]
-
 FIGURES: Mapping[str, str] = {"stepwise": "8", "two-level": "9", "walk 1": "10", "walk 2": "11"}
 """The paper's figure of each pattern."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from elastream.experiments.visp.experiment import COLUMNS, Statistic
 
-__all__ = ["METRICS", "TABLES", "PaperTable"]
-
 METRICS = (
     "real-time compliance",
     "near-real-time compliance",

@@ -24,8 +24,8 @@ from elastream.planning.managers.applications import ApplicationRules, initial_p
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
+from elastream.planning.managers.replica_actions import ReplicaActions
 from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
-from elastream.planning.managers.seats import Seats
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.managers.shared import heard, requests, surplus
 from elastream.planning.managers.telling import told
@@ -207,7 +207,7 @@ class E2df:
     def _scalings(self, observation: Observation, snapshot: Snapshot, plan: RoundPlan) -> list[Action]:
         """Replicas more, fewer and elsewhere."""
         actions: list[Action] = []
-        proposals, seats = plan.grants.proposals, Seats(observation, snapshot)
+        proposals, replicas = plan.grants.proposals, ReplicaActions(observation, snapshot)
         for row in np.flatnonzero(plan.grants.granted).tolist():
             operator = snapshot.operators.names[int(proposals.operator[row])]
             used = f"a replica is used at {proposals.utilisation[row]:.0%}"
@@ -215,14 +215,14 @@ class E2df:
             if proposals.change[row] > 0:
                 host = int(proposals.host[row])
                 on = snapshot.hosts.names[host] if host >= 0 else ""
-                actions += seats.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
+                actions += replicas.add(operator, count, on, f"{used}, above {self.scale_out:.0%}")
             else:
                 why = f"{used} at most, {count} would be used below {self.scale_in * self.scale_out:.1%}"
-                actions += seats.remove(operator, count, replica, why)
+                actions += replicas.remove(operator, count, replica, why)
         for shift in plan.shifts:
             left = snapshot.hosts.names[int(snapshot.replicas.host[shift.replica])]
-            actions += seats.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
-        return seats.within_slots(actions)
+            actions += replicas.move(shift.replica, snapshot.hosts.names[shift.host], f"{left} is to be left")
+        return replicas.within_slots(actions)
 
     def _host_actions(
         self, observation: Observation, snapshot: Snapshot, plan: RoundPlan, state: Hierarchy, hosts_too: bool

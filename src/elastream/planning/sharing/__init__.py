@@ -33,12 +33,12 @@ Lifecycle of a host
     FREE      HELD      an application gets it; or its holder, counted as dead, was only cut off
     FREE      IDLE      a fixed machine: its paid unit is about to end and no application requests it: its lease ends
     HELD      FREE      its application gave it back unasked, ended, or was silent for too long
-    HELD      RECALLED  another application is entitled to it, or its region or consolidation is to be rid of it: its
+    HELD      RECALLED  another application is entitled to it, or its region or consolidation gives it back: its
                         application is requested to leave, and places nothing there from that moment
     RECALLED  HELD      its application refuses, did not leave in time, or it is no longer needed: nothing has changed
     RECALLED  HELD      its application has left it, and the heir that it was recalled for has it
     RECALLED  FREE      its application has left it, ended, or was silent for too long
-    FREE      -         its region is to be rid of it: it is struck off the region's order, which releases it
+    FREE      -         its region gives it back: it is removed from the region's order, which releases it
     RECALLED  -         the same, once its application has left it
     any       -         its region has lost it
 

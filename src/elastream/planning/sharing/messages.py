@@ -47,16 +47,6 @@ class View:
     refused: str = ""
     owed: float = 0.0
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its hosts, those that are recalled included."""
-        return tuple(host for host, _, _ in self.hosts)
-
-    @property
-    def leave(self) -> tuple[str, ...]:
-        """Names of the hosts that are recalled."""
-        return tuple(host for host, _ in self.recalled)
-
 
 @dataclass(frozen=True, slots=True)
 class RegionReport:

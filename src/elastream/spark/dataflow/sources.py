@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, StreamReader, TextFiles
-from elastream.model.errors import InputError
+from elastream.model.errors import InputError, first_line
 from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
@@ -102,7 +102,7 @@ def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
     try:
         frame = reader.read(spark)
     except Exception as error:
-        raise InputError(f"{what} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+        raise InputError(f"{what} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise InputError(f"{what} returned no streaming DataFrame")
     columns = _arrow(reader.schema).names

@@ -55,7 +55,8 @@ def probe(spark: SparkSession, provider: object | None = None) -> Capabilities:
         task_loads = TaskLoads(spark)
     except EnvironmentProblem as error:
         lacking.append(f"state partitions are not moved: {error}")
-    if _setting(spark, "spark.locality.wait") in (0.0, None):
+    wait = _conf(spark, "spark.locality.wait") or "3s"  # Spark's default
+    if duration(float(wait) / 1e3 if wait.isdigit() else wait) == 0:
         lacking.append("spark.locality.wait is 0: tasks do not wait for the executor that holds their state, so that"
                        " partitions do not stay where they are put")  # fmt: skip
     asks = _asks(spark, lacking)
@@ -92,8 +93,3 @@ def _allowed(spark: SparkSession) -> int:
 def _conf(spark: SparkSession, name: str) -> str | None:
     found: str | None = spark.sparkContext.getConf().get(name)
     return found
-
-
-def _setting(spark: SparkSession, name: str) -> float | None:
-    text = _conf(spark, name) or "3s"  # Spark's default
-    return duration(float(text) / 1e3 if text.isdigit() else text)

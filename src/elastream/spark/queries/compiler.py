@@ -196,7 +196,8 @@ class _Compiler:
         """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""
         self._announce()
         before, behind = self._stages()
-        flows = self._flows(before, self._inlet_frames(edges))
+        frames, part = self._inlet_frames(edges), region(self.graph, before, self.segment.inputs)
+        flows = self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
         if self.keyed:
             (operator,) = self.keyed
             flows = self._behind(operator, behind, flows)
@@ -295,8 +296,6 @@ class _Compiler:
         )
 
     def _open(self, source: Operator) -> DataFrame:
-        if source.reads is None:
-            raise DataflowError(f"source {source.name!r} reads nothing; it can only be simulated")
         return open_source(
             self.spark,
             source,
@@ -305,11 +304,6 @@ class _Compiler:
             batch_seconds=self.batch_seconds,
             checkpoint=self.checkpoint,
         )
-
-    def _flows(self, operators: Sequence[str], frames: Mapping[str | Edge, DataFrame]) -> list[Outflow]:
-        """What leaves the region before any shuffle."""
-        part = region(self.graph, operators, self.segment.inputs)
-        return self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
 
     def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
         assert stage is not None

@@ -7,10 +7,10 @@ from elastream.model.observation import Observation
 from elastream.planning.managers.columns import Snapshot
 from elastream.planning.managers.seen import floating, width
 
-__all__ = ["Seats"]
+__all__ = ["ReplicaActions"]
 
 
-class Seats:
+class ReplicaActions:
     """Replicas as the plant knows them: instances whose number is set, or a host's share of tasks, which are moved."""
 
     def __init__(self, observation: Observation, snapshot: Snapshot) -> None:
