@@ -7,9 +7,8 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+from _churn import churn
 from _common import Report, main, progress
-
-from elastream.experiments.nstorm.churn import churn
 
 EVENTS, QUICK = 2000, 50
 

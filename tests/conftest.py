@@ -38,7 +38,7 @@ SHARING = (
 LONGEST = (
     *SHARING,
     "tests/spark/test_plant.py",
-    "tests/experiments/nstorm/test_churn.py",
+    "tests/benchmarks/test_churn.py",
     "tests/spark/placement/test_migration_on_spark.py",
     "tests/api/test_autopilot_any_query.py",
     "tests/api/test_run.py",

@@ -15,7 +15,7 @@ def test_the_whole_way_is_remembered_with_its_times() -> None:
     for at, state in enumerate(PATH, start=2):
         migration = migration.to(state, float(at))
     assert [state for _, state in migration.history] == [MigrationState.WANTED, *PATH]
-    assert migration.landed_at == 5.0
+    assert migration.history[-1] == (5.0, MigrationState.LANDED)
     assert migration.flips == 1
     assert not migration.under_way
 

@@ -88,11 +88,6 @@ class Migration:
         """Whether the migration has neither landed nor been dropped."""
         return bool(TRANSITIONS[self.state])
 
-    @property
-    def landed_at(self) -> float | None:
-        """When the migration landed, or None."""
-        return next((at for at, state in self.history if state is MigrationState.LANDED), None)
-
     def to(self, state: MigrationState, at: float) -> "Migration":
         """The migration in `state` from time `at`. Raises LifecycleError for a transition that `TRANSITIONS` lacks."""
         if state not in TRANSITIONS[self.state]:

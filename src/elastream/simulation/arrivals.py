@@ -15,8 +15,6 @@ from elastream.model.errors import InputError
 from elastream.model.observation import Floats
 from elastream.workload.pattern import counts
 
-__all__ = ["Emissions", "Load", "cohorts", "emissions", "items"]
-
 
 @dataclass(frozen=True)
 class Emissions:

@@ -16,8 +16,6 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import Watch
 
-__all__ = ["BatchWatch", "latency_quantile", "latency_share"]
-
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
 

@@ -22,8 +22,6 @@ from elastream.simulation.circumstances import circumstances_of, state_at
 from elastream.simulation.microbatch import COMING
 from elastream.simulation.settings import Settings
 
-__all__ = ["Calibration", "Constant", "calibrate"]
-
 FEWEST = 10
 """Least number of non-empty batches that a calibration needs."""
 MOST = 400

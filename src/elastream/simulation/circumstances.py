@@ -12,8 +12,6 @@ from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
 from elastream.simulation.microbatch import COMING, dealt, landed
 
-__all__ = ["Circumstances", "circumstances_of", "state_at"]
-
 WARMING = 3
 """Batches at the start of a run, or of a host, whose duration is dominated by compilation."""
 

@@ -21,8 +21,6 @@ from elastream.simulation.serving import sort_rows
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Items, Shape, Station
 
-__all__ = ["CohortStation"]
-
 POINTS = 20
 """Equally likely quantiles that approximate a service-time distribution."""
 MOST_SLOTS = 512

@@ -9,8 +9,6 @@ from numba import njit
 
 from elastream.model.observation import Floats
 
-__all__ = ["DETERMINISTIC", "EMPIRICAL", "EXPONENTIAL", "LOGNORMAL", "below", "factor", "normal", "sequence", "uniform"]
-
 DETERMINISTIC, LOGNORMAL, EXPONENTIAL, EMPIRICAL = 0, 1, 2, 3
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

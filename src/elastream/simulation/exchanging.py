@@ -13,8 +13,6 @@ from elastream.model.graph import Edge
 from elastream.model.observation import UNMEASURED, Exchange, Floats, Integers
 from elastream.simulation.stations import Station
 
-__all__ = ["EdgeTraffic", "crossing", "exchange_of", "rows_of"]
-
 
 class EdgeTraffic(NamedTuple):
     """Traffic over an edge, from the instances of `source` (None: not on any host) to those of `target`.

@@ -30,8 +30,6 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import NOTHING, Items, Station, joined
 
-__all__ = ["COMING", "FusedNetwork", "dealt", "landed"]
-
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
 BATCH_STREAM = 2_000_000

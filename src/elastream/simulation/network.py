@@ -21,8 +21,6 @@ from elastream.simulation.serving import paced
 from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.stations import NOTHING, Items, ItemStation, Station, each_one, joined
 
-__all__ = ["QueueNetwork"]
-
 AHEAD = 1 << 14
 """Approximate number of records that a source generates at once."""
 PIECES = 64

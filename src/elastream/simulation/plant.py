@@ -43,8 +43,6 @@ from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
 
-__all__ = ["SimulatedClock", "SimulatedPlant", "make_plant"]
-
 
 class SimulatedClock:
     """Clock of a simulated plant: time advances only in `sleep_until`."""

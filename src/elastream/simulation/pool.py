@@ -16,8 +16,6 @@ from elastream.model.observation import Floats
 from elastream.simulation.draws import uniform
 from elastream.simulation.settings import HostFailure, Settings
 
-__all__ = ["Event", "SimulatedHosts"]
-
 START_STREAM, SPEED_STREAM = 1_000_001, 1_000_002
 """Random-number streams of hosts, apart from those of operators."""
 SLACK = 1e-9

@@ -18,8 +18,6 @@ from elastream.simulation.batch_watch import latency_quantile
 from elastream.simulation.calibrate import Calibration
 from elastream.simulation.plant import SimulatedPlant, make_plant
 
-__all__ = ["Drift", "drift_of", "recorded_plant", "replay"]
-
 
 @dataclass(frozen=True, slots=True)
 class Drift:

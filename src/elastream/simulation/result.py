@@ -10,8 +10,6 @@ from elastream.model.observation import Floats
 from elastream.simulation.staffing import Staffing
 from elastream.simulation.watching import Watch
 
-__all__ = ["OperatorResult", "Result", "released_early", "result_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorResult:

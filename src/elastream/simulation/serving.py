@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from elastream.model.observation import Floats
 from elastream.simulation.draws import factor, sequence
 
-__all__ = ["merged", "paced", "sort_rows", "work_off"]
-
 
 @njit(cache=True)
 def _sift_down(heap: NDArray[np.int64], free: Floats, size: int, at: int) -> None:

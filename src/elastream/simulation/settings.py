@@ -15,8 +15,6 @@ from elastream.model.errors import InputError
 from elastream.model.graph import Operator
 from elastream.model.observation import Floats
 
-__all__ = ["Distribution", "HostFailure", "Messaging", "NetworkLink", "Service", "Settings", "Travel"]
-
 
 class Distribution(StrEnum):
     """Distribution of a service time around its mean."""

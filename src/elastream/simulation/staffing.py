@@ -13,8 +13,6 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Station
 
-__all__ = ["Staffing"]
-
 
 class Staffing:
     """Instances of all stations on the hosts of a pool. leaving: called with the rows of a station about to be removed.

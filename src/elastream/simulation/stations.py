@@ -18,8 +18,6 @@ from elastream.simulation.draws import DETERMINISTIC, EMPIRICAL, EXPONENTIAL, LO
 from elastream.simulation.serving import merged, work_off
 from elastream.simulation.settings import Distribution, Service, Settings
 
-__all__ = ["Counters", "Crew", "ItemStation", "Items", "Shape", "Station"]
-
 EMPTY: Floats = np.zeros(0)
 MESSAGING_STREAM = 500_000
 """First random-number stream of messaging; those below belong to operators."""

@@ -22,8 +22,6 @@ from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Items, Station
 
-__all__ = ["TaskNetwork", "TaskStation"]
-
 STEPS = 20
 """Time steps per monitoring period."""
 PASSES = 4

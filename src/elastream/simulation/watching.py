@@ -33,8 +33,6 @@ from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Counters, Items, Station
 from elastream.simulation.tasks import TaskNetwork
 
-__all__ = ["Watch", "quantiles"]
-
 Integers: TypeAlias = NDArray[np.int64]
 
 PERIODIC = (

@@ -10,22 +10,14 @@ from hypothesis import strategies as st
 from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
-from elastream.planning.policies.elastic_allocator import ElasticAllocator, link_use, needs_of, node_load
+from elastream.planning.policies.elastic_allocator import ElasticAllocator, needs_of, overload
 from placement_cases import HOST, pairs, seen
 from properties import examples
 
 
-def test_the_load_of_a_node_is_what_its_operators_need_and_what_the_system_keeps():
-    # Section IV-A by hand: one operator keeps up, of the other only half is done, so that it needs twice what it has.
-    assert node_load([1.0, 0.5], [100, 200], [100, 100], 4.0, 0.1) == pytest.approx((1.0 + 1.0) / 4 + 0.1)
-
-
-def test_an_operator_that_is_faster_than_its_input_needs_no_less_for_it():
-    assert node_load([1.0], [50], [100], 2.0) == 0.5
-
-
-def test_link_use_is_what_was_there_and_what_tasks_bring():
-    assert link_use([0, 0, 2], [10, 20, 5], [1, 1, 1]).tolist() == [31, 1, 6]
+def test_an_operator_that_falls_behind_needs_more_than_it_has_and_one_that_is_faster_than_its_input_no_less():
+    # Section IV-A by hand: one operator keeps up, of the second only half is done, the third waits for input.
+    assert overload(np.array([100.0, 200.0, 50.0]), np.array([100.0, 100.0, 100.0])).tolist() == [1.0, 2.0, 1.0]
 
 
 def test_a_need_is_what_was_seen_times_what_is_held_up():

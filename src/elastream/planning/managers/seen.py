@@ -71,7 +71,7 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
         # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
         lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
         turns = [(*part[:3], part[3] + sum(lengths) - length) for part, length in zip(turns, lengths, strict=True)]
-    pools = [_threads(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
+    pools = [_instances(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
     operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
     return Replicas(operator, index, on, utilisation)
 
@@ -101,18 +101,17 @@ def floating(observation: Observation) -> list[int]:
 
 
 def _instances(observation: Observation, operator: int) -> _Part:
-    """Instances that stand nowhere, each as used as all are on average."""
-    n, usable = int(width(observation, operator)), observation.usable
-    slots = sum(observation.leases[host].type.slots for host in usable)
-    given = n * capacity(observation, usable) / slots if slots else math.nan
-    each = _stage_sum(observation, observation.operators.ids[operator], Metric.BUSY_CORES) / given
-    return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
+    """Instances that are placed nowhere, each as used as all are on average.
 
-
-def _threads(observation: Observation, operator: int) -> _Part:
-    """Threads of an operator that waits: they take no slot, and are used while they wait."""
-    n, used = int(width(observation, operator)), observation.operators.value
-    each = used(observation.operators.ids[operator], Metric.UTILISATION)
+    Threads of an operator that waits take no slot, and are used while they wait.
+    """
+    n, usable, name = int(width(observation, operator)), observation.usable, observation.operators.ids[operator]
+    if _waits(observation, operator):
+        each = observation.operators.value(name, Metric.UTILISATION)
+    else:
+        slots = sum(observation.leases[host].type.slots for host in usable)
+        given = n * capacity(observation, usable) / slots if slots else math.nan
+        each = _stage_sum(observation, name, Metric.BUSY_CORES) / given
     return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
 
 

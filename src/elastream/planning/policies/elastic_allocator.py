@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState
@@ -23,32 +22,13 @@ from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, u
 from elastream.planning.algorithms.measures import TICK, host_capacity
 from elastream.planning.policies.static import missing_hosts
 
-__all__ = ["ElasticAllocator", "capacities_of", "link_use", "movable", "needs_of", "node_load"]
-
-
-def node_load(demand: ArrayLike, received: ArrayLike, sent: ArrayLike, available: float, preserved: float = 0.0) -> float:
-    """load(n), section IV-A: utilisation of a host's cores by its operators, plus that of the system.
-
-    demand: e_j, cores that each operator uses. received, sent: r_j and s_j, records/s arriving at it and processed; a ratio
-    above 1 is an overload, by which its need exceeds its use. available: CS, cores. preserved: C0, fraction of the system.
-    """
-    e, r, s = (np.asarray(a, dtype=np.float64) for a in (demand, received, sent))
-    return float((e * overload(r, s)).sum()) / available + preserved
+__all__ = ["ElasticAllocator", "capacities_of", "movable", "needs_of"]
 
 
 def overload(received: Floats, sent: Floats) -> Floats:
-    """r_j / s_j if above 1; 1 if the operator keeps up or its rates are unknown."""
+    """r_j / s_j (section IV-A) if above 1, the factor of need over use; 1 if the operator keeps up or rates are unknown."""
     ratio = np.divide(received, sent, out=np.ones(np.broadcast(received, sent).shape), where=sent > 0)
     return np.where(ratio > 1, ratio, 1.0)
-
-
-def link_use(place: ArrayLike, use: ArrayLike, initial: ArrayLike) -> Floats:
-    """B', section IV-B: bytes/s over each host's link: the initial traffic plus that of the placed tasks (A U); (hosts,).
-
-    The paper's model is linear: a task adds the same traffic wherever its partners are, so this is an upper bound.
-    """
-    before = np.asarray(initial, dtype=np.float64)
-    return before + np.bincount(np.asarray(place), np.asarray(use, dtype=np.float64), before.size)
 
 
 @dataclass(frozen=True)

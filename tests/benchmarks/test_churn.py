@@ -3,8 +3,7 @@
 from collections import Counter
 
 import pytest
-
-from elastream.experiments.nstorm.churn import churn, schedule
+from _churn import churn, schedule
 
 
 def test_a_schedule_repeats_by_its_seed_and_has_faults_of_both_kinds() -> None:
