@@ -45,7 +45,21 @@ def refused(result: Result, *named: str) -> None:
     assert told.startswith("elastream: ")
     for name in named:
         assert name in told
-    assert [each.name() for each in psutil.Process().children(recursive=True) if "java" in each.name()] == []
+    assert javas() <= THERE
+
+
+def javas() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True) if "java" in each.name()}
+
+
+THERE: set[int] = set()
+"""Java processes of this one that ran before the test: a session that tests of other modules share."""
+
+
+@pytest.fixture(autouse=True)
+def known_javas() -> None:
+    THERE.clear()
+    THERE.update(javas())
 
 
 def unreadable() -> None:

@@ -26,6 +26,7 @@ from elastream.services.arbiter_service import arbiter_service
 from elastream.services.state_log import StateLog
 from elastream.spark.hosts.session_executors import SessionExecutors
 from elastream.spark.jvm.executors import Executors
+from waiting import wait_until
 
 TINY = HostType("tiny", cores=0.5, slots=1, memory=700.0, start=8.0)
 
@@ -89,6 +90,8 @@ def pool(folder: Path) -> Iterator[Made]:
     provider = PoolHosts(membership, Local(TINY, max_hosts=2).open(folder / "cluster"))
 
     def fill(full: bool) -> None:
+        # A machine that the application still holds would serve the next request.
+        wait_until(lambda: not any(record.owner for record in node.state.hosts.values()) or not full)
         transport.cut = full
 
     try:

@@ -184,7 +184,7 @@ def test_a_host_released_with_state_on_it_gives_that_away_before_it_goes(plant):
     observed(plant, lambda o: state(plant, "h4") is HostState.RELEASED)
     moved = plant.placing.landed[before:]
     assert {(move.task.index, move.host) for move in moved} == {(1, "h1"), (2, "h1")}
-    assert len({move.landed_at for move in moved}) == 2  # one a batch, since each costs the batch that loads it
+    assert len({move.history[-1] for move in moved}) == 2  # one a batch, since each costs the batch that loads it
     batches_more(plant, 2)
 
 
