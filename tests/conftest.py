@@ -4,11 +4,13 @@ A shell that runs a command in the background, and nohup, let it ignore signals.
 and a test which ends them by a signal would wait for ever.
 """
 
+import logging
 import os
 import signal
 
 import pytest
 from hypothesis import settings
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
@@ -19,6 +21,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 for ending in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(ending, signal.SIG_DFL)
+
+# pytest lends its handler to loggers that do not propagate. PySpark makes such loggers when a query fails, and they change
+# the format of every handler that they are given: what later tests of this process read from `caplog` would be JSON.
+PySparkLogger.addHandler = logging.Logger.addHandler  # type: ignore[method-assign]
 
 # No deadline: an example that takes long says that the machine is busy, and nothing of what is tested.
 # `make test` runs a quarter of the examples, `make test-all` all of them (--hypothesis-profile=full).
