@@ -164,6 +164,7 @@ class Watch:
             ):
                 self.columns[metric][self.rows[name]] = (reach - last[name]) / period
                 last[name] = reach
+            self.columns[Metric.PROCESSED_RATE][self.rows[name]] = self.columns[Metric.EMITTED_RATE][self.rows[name]]
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         network = self.network
