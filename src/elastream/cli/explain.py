@@ -89,6 +89,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     from rich.text import Text
 
     from elastream.model.action import describe
+    from elastream.model.latency import basis_text
     from elastream.model.wording import UNKNOWN, clock, duration_text, quantity
 
     def heading(text: str) -> None:
@@ -106,6 +107,8 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     heading("seen")
     for name, value in decision.seen.items():
         line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
+    if recording.latency_basis:
+        line(f"latency is measured: {basis_text(recording.latency_basis)}")
     heading("proposed")
     for proposal in decision.proposals:
         why = f" - {proposal.action.why}" if proposal.action.why else ""
