@@ -20,7 +20,7 @@ from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.graph import Graph
-from elastream.model.plant import Policy
+from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
 from elastream.simulation import Result, Settings, Travel, make_plant
@@ -217,6 +217,7 @@ def compare(
             target_latency=target_latency,
             seconds=length,
         )
+        refuse_unfit(policy, plant.context)
         run = simulated(plant, policy, period=period, until=length)
         waiting = sum(operator.queued for operator in run.result.operators.values())
         kept = _compliance(run.result, target_latency)
