@@ -91,6 +91,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     from rich.text import Text
 
     from elastream.model.action import describe
+    from elastream.model.latency import basis_text
     from elastream.model.wording import UNKNOWN, clock, duration_text, quantity
 
     def heading(text: str) -> None:
@@ -108,6 +109,8 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     heading("seen")
     for name, value in decision.seen.items():
         line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
+    if recording.latency_basis:
+        line(f"latency is measured: {basis_text(recording.latency_basis)}")
     for lacking in decision.unknown:
         line(str(lacking), "yellow")
     heading("proposed")

@@ -22,6 +22,7 @@ from elastream.model.action import MoveTask, describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
+from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
@@ -141,6 +142,7 @@ class LiveView:
             f"p50 {written(seen, Metric.LATENCY_P50)}   p99 ",
             (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
+            (f"   {basis_text(seen.latency_basis)}" if seen.latency_basis else "", "dim"),
             overflow="ellipsis",
             no_wrap=True,
         )

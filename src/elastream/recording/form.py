@@ -9,6 +9,7 @@ from elastream.model.action import Action, Outcome, Status, from_json
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation
 from elastream.model.promises import Rows
@@ -17,6 +18,7 @@ from elastream.recording.observer import Ending, Header, Json
 __all__ = [
     "host_types",
     "read_alarms",
+    "read_basis",
     "read_decision",
     "read_ending",
     "read_header",
@@ -65,12 +67,18 @@ def written_observation(observation: Observation) -> Json:
         "composition": asdict(observation.composition),
         "batches": [list(astuple(batch)) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
+        "latency_basis": {source: basis.value for source, basis in observation.latency_basis.items()},
     }
 
 
 def read_alarms(fields: Mapping[str, Any]) -> tuple[Alarm, ...]:
     """Alarms that stood at a recorded observation; none in recordings from before there were alarms."""
     return tuple(Alarm(**each) for each in fields.get("alarms", ()))
+
+
+def read_basis(fields: Mapping[str, Any]) -> dict[str, Basis]:
+    """What latency was measured from at a recorded observation, by source; nothing in recordings that do not say."""
+    return {source: Basis(value) for source, value in fields.get("latency_basis", {}).items()}
 
 
 def _lease(lease: Lease) -> Json:
