@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 from elastream.model.action import Action, Outcome
 from elastream.model.cloud import Lease
-from elastream.model.decision import Proposal
+from elastream.model.decision import Proposal, Unknown
 from elastream.model.errors import DataflowError
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Clock", "Plan", "Plant", "Policy", "refuse_unfit"]
+__all__ = ["Clock", "Plan", "Plant", "Policy", "Unknown", "refuse_unfit"]
 
 
 class Clock(Protocol):
@@ -81,7 +81,8 @@ class Plan:
     actions: in the order in which they should be done. memory: given back to the policy in its next round; any value, of
     which the policy must not change a part later. predicted: values by name that the policy expects at the next round.
     remarks: sentences for people that no action says. refused: what one part of the policy proposed and another refused,
-    each with `by` and `refused`; recorded and never acted on.
+    each with `by` and `refused`; recorded and never acted on. unknown: metrics for want of which the policy did not decide
+    something, only those that are unknown in the observation that it was given: nothing is left undone silently.
     """
 
     actions: tuple[Action, ...] = ()
@@ -89,6 +90,7 @@ class Plan:
     predicted: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     refused: tuple[Proposal, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
 
 class Policy(Protocol):

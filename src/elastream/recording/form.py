@@ -8,9 +8,11 @@ from typing import Any
 from elastream.model.action import Action, Outcome, Status, from_json
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Fault, Proposal
+from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.latency import Basis
+from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation
+from elastream.model.promises import Rows
 from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
@@ -149,4 +151,8 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         float(fields["seconds"]),
         fields["note"],
         tuple(Fault(**each) for each in fields.get("faults", ())),
+        tuple(
+            Unknown(**{**each, "metric": Metric(each["metric"]), "rows": Rows(each["rows"])})
+            for each in fields.get("unknown", ())
+        ),
     )

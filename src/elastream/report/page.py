@@ -121,12 +121,13 @@ def _inline(data: Any) -> str:
 
 def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:
     """Planning rounds, one by one, or with the note that a sequence of rounds without proposals and outcomes shares."""
-    for quiet, group in groupby(decisions, key=lambda d: d.note if not (d.proposals or d.outcomes) else None):
+    for quiet, group in groupby(decisions, key=lambda d: d.repeats if not (d.proposals or d.outcomes) else None):
         rounds = list(group)
         if quiet is None:
             yield from (("", [decision], list(decision.faults)) for decision in rounds)
         else:
-            yield quiet or "nothing to do", rounds, list({fault.said: fault for d in rounds for fault in d.faults}.values())
+            faults = {fault.said: fault for decision in rounds for fault in decision.faults}
+            yield rounds[-1].said or "nothing to do", rounds, list(faults.values())
 
 
 def _bar(lease: Lease, end: float) -> list[float]:
