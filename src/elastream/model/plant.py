@@ -114,7 +114,7 @@ class Policy(Protocol):
 
 
 def refuse_unfit(policy: Policy | None, context: Context) -> None:
-    """Raise DataflowError with a policy's own words where it cannot work with `context`; asked once, before a run starts."""
+    """Raise DataflowError with a policy's own words where it cannot work with `context`; asked once, before a run."""
     unfit = getattr(policy, "unfit", None)
     if policy is not None and unfit is not None and (sentence := unfit(context)):
         raise DataflowError(f"policy {policy.name}: {sentence}", ("policy",))
