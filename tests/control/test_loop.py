@@ -21,7 +21,7 @@ from elastream.model.errors import EnvironmentProblem
 from elastream.model.plant import Plan
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
-from elastream.recording.summary import summarise
+from elastream.report.summary import summarise
 
 
 class Scripted:

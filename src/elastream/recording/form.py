@@ -6,7 +6,6 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, from_json
-from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Frame, Observation
@@ -14,7 +13,6 @@ from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
     "host_types",
-    "read_alarms",
     "read_decision",
     "read_ending",
     "read_header",
@@ -64,11 +62,6 @@ def written_observation(observation: Observation) -> Json:
         "batches": [list(astuple(batch)) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
     }
-
-
-def read_alarms(fields: Mapping[str, Any]) -> tuple[Alarm, ...]:
-    """Alarms that stood at a recorded observation; none in recordings from before there were alarms."""
-    return tuple(Alarm(**each) for each in fields.get("alarms", ()))
 
 
 def _lease(lease: Lease) -> Json:
