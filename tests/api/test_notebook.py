@@ -1,4 +1,4 @@
-"""A notebook, carried out by the kernel that people have: a run is shown as it goes, and its result as figures and frames."""
+"""A notebook, carried out by the kernel that people have: a run is shown as it goes, its result as figures and frames."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
-from example_run import example_events, example_header, play
+from example_run import example_events, example_header, lacking_decisions, play
 from waiting import ended
 
 TESTS = Path(__file__).parent.parent
@@ -349,6 +349,18 @@ def test_explain_shows_the_traceback_of_what_raised_in_a_round() -> None:
     assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
 
 
+def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
+    recorder = Recorder(Path("runs/lacking-1"))
+    recorder.started(example_header())
+    for decision in lacking_decisions(4):
+        recorder.decided(decision)
+    (line,) = [line for line in call("explain", "runs/lacking-1").stdout.splitlines() if "unknown" in line]
+    assert line.split("  ")[-1] == "cannot size: processed rate of 'lines' unknown for 45 s"
+    assert line.split()[:2] == ["0:45", "3"], "rounds that say the same share a line, from the first of them on"
+    told = call("explain", "runs/lacking-1", "--round", "2").stdout
+    assert "\n  cannot size: processed rate of 'lines' unknown for 15 s\n" in told
+
+
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
     assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
 
@@ -434,8 +446,8 @@ def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
 
 
 def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:
-    after = "print('ready', flush=True)\nimport time\ntime.sleep(600)"
-    job = program(after, end=False)
+    during = "print('ready', flush=True); import time; time.sleep(600)"
+    job = program(during=during, end=False)
     command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

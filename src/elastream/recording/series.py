@@ -67,7 +67,8 @@ class Series:
     application, operators, hosts, links: their metrics. composed: parallelism by the composition, under the name
     "parallelism". placed: of each observation, the host of each placed task by (row of its operator, its index); one value
     as long as nothing moves. states: of each observation, how many hosts are in each state. leases: the last entry of each
-    host. alarms: (time, alarms) whenever those that stand have changed.
+    host. alarms: (time, alarms) whenever those that stand have changed. bases: what latency was measured from, by source,
+    whenever that has changed.
     """
 
     times: Numbers = field(default_factory=lambda: array("d"))
@@ -81,6 +82,7 @@ class Series:
     leases: dict[str, Json] = field(default_factory=dict)
     batches: list[MicroBatch] = field(default_factory=list)
     alarms: list[tuple[float, list[Json]]] = field(default_factory=list)
+    bases: list[Mapping[str, str]] = field(default_factory=list)
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take an entry. Raises KeyError, TypeError or ValueError where it is no observation."""
@@ -100,6 +102,8 @@ class Series:
         alarms = list(entry.get("alarms", ()))
         if alarms != (self.alarms[-1][1] if self.alarms else []):
             self.alarms.append((time, alarms))
+        if (basis := entry.get("latency_basis", {})) != (self.bases[-1] if self.bases else {}):
+            self.bases.append(basis)
         self.times.append(time)
 
     def _place(self, tasks: Mapping[str, Sequence[int]], hosts: Sequence[str]) -> None:
