@@ -19,7 +19,7 @@ from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
-from example_run import example_events, example_header, play
+from example_run import example_events, example_header, lacking_decisions, play
 from waiting import ended
 
 TESTS = Path(__file__).parent.parent
@@ -342,6 +342,18 @@ def test_explain_shows_the_traceback_of_what_raised_in_a_round() -> None:
     told = call("explain", "runs/faults-1", "--round", "1").stdout
     assert "nothing: policy mine failed: KeyError: 'x'" in told
     assert "fault\n  policy mine failed: KeyError: 'x'\n    Traceback:\n      in plan\n" in told
+
+
+def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
+    recorder = Recorder(Path("runs/lacking-1"))
+    recorder.started(example_header())
+    for decision in lacking_decisions(4):
+        recorder.decided(decision)
+    (line,) = [line for line in call("explain", "runs/lacking-1").stdout.splitlines() if "unknown" in line]
+    assert line.split("  ")[-1] == "cannot size: processed rate of 'lines' unknown for 45 s"
+    assert line.split()[:2] == ["0:45", "3"], "rounds that say the same share a line, from the first of them on"
+    told = call("explain", "runs/lacking-1", "--round", "2").stdout
+    assert "\n  cannot size: processed rate of 'lines' unknown for 15 s\n" in told
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:

@@ -20,7 +20,7 @@ from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.recording.summary import mixture_quantile, summarise
-from example_run import example_events, example_header
+from example_run import example_events, example_header, lacking_decisions
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +234,15 @@ def test_a_decision_is_read_back_with_its_faults_and_one_made_before_there_were_
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "faults"}) + "\n" for line in lines))
     assert Recording.read(tmp_path).decisions[0].faults == ()
+
+
+def test_a_decision_is_read_back_with_the_metrics_that_it_lacked(tmp_path):
+    recorder, collector = Recorder(tmp_path), Collector()
+    for each in (recorder, collector):
+        each.started(example_header())
+        for decision in lacking_decisions():
+            each.decided(decision)
+    assert Recording.read(tmp_path).decisions == collector.recording.decisions == tuple(lacking_decisions())
 
 
 def watched(*queries):

@@ -22,6 +22,7 @@ from elastream.model.action import MoveTask, describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
+from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
@@ -141,6 +142,7 @@ class LiveView:
             f"p50 {written(seen, Metric.LATENCY_P50)}   p99 ",
             (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
+            (f"   {basis_text(seen.latency_basis)}" if seen.latency_basis else "", "dim"),
             overflow="ellipsis",
             no_wrap=True,
         )
@@ -181,13 +183,16 @@ class LiveView:
 
 
 class PlainView:
-    """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note."""
+    """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note.
+
+    What decision after decision repeats is one line.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
         self._round = 0
-        self._last = ""
+        self._last: Decision | None = None
         self._standing: dict[str, str] = {}
 
     def started(self, header: Header) -> None:
@@ -213,9 +218,9 @@ class PlainView:
         if decision.round == self._round or not worth_showing(decision):
             return
         self._round = decision.round
-        if decision.outcomes or summary_of(decision) != self._last:
+        if decision.outcomes or not (self._last and alike(self._last, decision)):
             self._print(f"{clock(decision.time):>7}  {summary_of(decision)}")
-        self._last = summary_of(decision)
+        self._last = decision
 
     def ended(self, ending: Ending) -> None:
         reason = f": {ending.reason}" if ending.reason else ""
@@ -287,8 +292,8 @@ def style_of(value: float, level: float | None) -> str:
 
 
 def worth_showing(decision: Decision) -> bool:
-    """Whether a decision has outcomes, refusals or a note."""
-    return acted(decision) or bool(decision.note)
+    """Whether a decision has outcomes, refusals, a note, or a metric that has been lacking for rounds."""
+    return acted(decision) or bool(decision.said)
 
 
 def acted(decision: Decision) -> bool:
@@ -297,7 +302,7 @@ def acted(decision: Decision) -> bool:
 
 
 def summary_of(decision: Decision) -> str:
-    """Outcomes, refusals and note of a decision with their reasons, on one line."""
+    """Outcomes, refusals, note and lacking metrics of a decision with their reasons, on one line."""
     moves = [outcome for outcome in decision.done if isinstance(outcome.action, MoveTask)]
     if len(moves) > MOVES:
         others = tuple(outcome for outcome in decision.outcomes if outcome not in moves)
@@ -307,7 +312,12 @@ def summary_of(decision: Decision) -> str:
     else:
         done = [decision.headline()] if decision.outcomes else []
     refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
-    return "; ".join(filter(None, [*done, *refused, decision.note])) or UNKNOWN
+    return "; ".join(filter(None, [*done, *refused, decision.said])) or UNKNOWN
+
+
+def alike(one: Decision, other: Decision) -> bool:
+    """Whether two decisions say the same, but for how long a metric has been unknown."""
+    return one.repeats == other.repeats and summary_of(replace(one, unknown=())) == summary_of(replace(other, unknown=()))
 
 
 def remember(decisions: deque[Decision], decision: Decision) -> None:
@@ -318,9 +328,7 @@ def remember(decisions: deque[Decision], decision: Decision) -> None:
     if not worth_showing(decision):
         return
     last = decisions[-1] if decisions else None
-    if last and (
-        last.round == decision.round or summary_of(last) == summary_of(decision) or not (acted(last) or acted(decision))
-    ):
+    if last and (last.round == decision.round or alike(last, decision) or not (acted(last) or acted(decision))):
         decisions.pop()
     elif any(known.round == decision.round for known in decisions):
         return

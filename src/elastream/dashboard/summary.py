@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from elastream.model.latency import basis_text, is_bound
 from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
 from elastream.recording.summary import summarise
@@ -26,12 +27,16 @@ def print_summary(recording: Recording, console: Console, report: Path | None = 
     title.append(reason, style="red" if figures.status in ("failed", "died") else "")
     rate = rate_text(figures.records / figures.seconds) if figures.seconds else UNKNOWN
     batches = "" if math.isnan(figures.batches) else f" in {amount(figures.batches)} micro-batches"
+    basis = f" ({text})" if (text := basis_text(figures.latency_basis)) else ""
     rows = [
         ("records", f"{amount(figures.records)}{batches}, {rate} on average"),
-        ("latency", f"p50 {duration_text(figures.latency_p50)}, p99 {duration_text(figures.latency_p99)}"),
+        ("latency", f"p50 {duration_text(figures.latency_p50)}, p99 {duration_text(figures.latency_p99)}{basis}"),
     ]
     if target is not None:
-        rows.append(("within target", f"{percent(figures.within_target)} of the time (target {duration_text(target)})"))
+        least = "at least " if is_bound(figures.latency_basis) else ""
+        rows.append(
+            ("within target", f"{least}{percent(figures.within_target)} of the time (target {duration_text(target)})")
+        )
     lost = f", {figures.lost} lost" if figures.lost else ""
     rows += [
         ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),

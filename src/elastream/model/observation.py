@@ -18,6 +18,7 @@ from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Graph
+from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
 from elastream.model.stages import Layout
 
@@ -294,7 +295,7 @@ class Observation:
     operators at earlier monitoring times, oldest first, this one not included. next_host: number of the next host name
     never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
     what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people,
-    not for policies.
+    not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
     """
 
     time: float
@@ -312,6 +313,7 @@ class Observation:
     batches: tuple[MicroBatch, ...] = ()
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
+    latency_basis: Mapping[str, Basis] = field(default_factory=dict)
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

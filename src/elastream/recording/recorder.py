@@ -19,11 +19,13 @@ from elastream.model.cloud import ACTIVE, HostState, HostType, Lease
 from elastream.model.decision import Decision
 from elastream.model.errors import EnvironmentProblem, InputError
 from elastream.model.graph import Kind
+from elastream.model.latency import Basis, weakest
 from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 from elastream.model.stages import Layout
 from elastream.recording.form import (
     host_types,
     read_alarms,
+    read_basis,
     read_decision,
     read_ending,
     read_header,
@@ -272,6 +274,11 @@ class Recording:
             found |= {key: (alarm, None) for key, alarm in now.items()}
             standing = set(now)
         return tuple(found.values())
+
+    @cached_property
+    def latency_basis(self) -> Mapping[str, Basis]:
+        """What the latency of the whole run was measured from, by source: the least exact basis of each."""
+        return weakest(map(read_basis, self.observations))
 
     @property
     def host_types(self) -> tuple[HostType, ...]:

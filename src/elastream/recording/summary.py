@@ -4,12 +4,14 @@ The recording is the only input, so that finished, killed and simulated runs are
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState, total_cost
+from elastream.model.latency import Basis
 from elastream.model.observation import Floats, Metric
 from elastream.recording.recorder import Recording
 
@@ -24,7 +26,7 @@ class Summary:
     taken from the sources and committed. latency_p50, latency_p99: seconds, over all records. within_target: fraction of
     the time with a known 99th percentile in which it was within the target latency. host_seconds, cost: of all leases.
     leases, releases, lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds:
-    tasks moved and planning rounds. refused: proposals refused.
+    tasks moved and planning rounds. refused: proposals refused. latency_basis: what latencies count from, by source.
     """
 
     status: str
@@ -43,6 +45,7 @@ class Summary:
     moves: int
     rounds: int
     refused: int
+    latency_basis: Mapping[str, Basis] = field(default_factory=dict)
 
     @property
     def host_minutes(self) -> float:
@@ -84,6 +87,7 @@ def summarise(recording: Recording) -> Summary:
         moves=sum(isinstance(outcome.action, MoveTask) for d in recording.decisions for outcome in d.done),
         rounds=len(recording.decisions),
         refused=sum(bool(proposal.refused) for d in recording.decisions for proposal in d.proposals),
+        latency_basis=recording.latency_basis,
     )
 
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from elastream.model.action import describe
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
+from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
 from elastream.recording.directory import write_text
@@ -98,11 +99,12 @@ def cards(summary: Summary, recording: Recording) -> list[Card]:
     promised = f"target {duration_text(target)}" if target is not None else "no target set"
     kept = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
+    least = "≥ " if share is not None and is_bound(summary.latency_basis) else ""
     return [
         Card(amount(summary.records), "records processed", batches or f"{rate} on average"),
-        Card(duration_text(summary.latency_p50), "latency, median"),
+        Card(duration_text(summary.latency_p50), "latency, median", basis_text(summary.latency_basis)),
         Card(duration_text(summary.latency_p99), "latency, 99th percentile", promised, kept),
-        Card(percent(share), "of the time within target", "" if target is not None else promised),
+        Card(f"{least}{percent(share)}", "of the time within target", "" if target is not None else promised),
         Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
         Card(money(summary.cost), "cost", "in whole billing time units"),
@@ -119,12 +121,13 @@ def _inline(data: Any) -> str:
 
 def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:
     """Planning rounds, one by one, or with the note that a sequence of rounds without proposals and outcomes shares."""
-    for quiet, group in groupby(decisions, key=lambda d: d.note if not (d.proposals or d.outcomes) else None):
+    for quiet, group in groupby(decisions, key=lambda d: d.repeats if not (d.proposals or d.outcomes) else None):
         rounds = list(group)
         if quiet is None:
             yield from (("", [decision], list(decision.faults)) for decision in rounds)
         else:
-            yield quiet or "nothing to do", rounds, list({fault.said: fault for d in rounds for fault in d.faults}.values())
+            faults = {fault.said: fault for decision in rounds for fault in decision.faults}
+            yield rounds[-1].said or "nothing to do", rounds, list(faults.values())
 
 
 def _bar(lease: Lease, end: float) -> list[float]:

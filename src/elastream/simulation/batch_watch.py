@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from elastream.model.cloud import HostState
 from elastream.model.observation import Context, Floats, Metric, MicroBatch
 from elastream.simulation.microbatch import FusedNetwork, StageStation
 from elastream.simulation.pool import SimulatedHosts
@@ -49,13 +50,16 @@ class BatchWatch(Watch):
         super()._take_sources(period)
         for name in self.network.sources:
             row, segment = self.rows[name], self.context.layout.stage_of[name].segment
-            self.columns[Metric.EMITTED_RATE][row] = self._rate(segment)
+            self.columns[Metric.EMITTED_RATE][row] = self.columns[Metric.PROCESSED_RATE][row] = self._rate(segment)
             if not self._window(segment):
                 self.columns[Metric.ARRIVAL_RATE][row] = math.nan
         # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
         busy = self.columns[Metric.BUSY_CORES]
         self._stages.append(busy.copy())
         busy[:] = np.mean(self._stages, axis=0)
+        usable = math.fsum(lease.type.cores for lease in self.pool.leases if lease.state is HostState.RUNNING)
+        if usable > 0:
+            self.columns[Metric.UTILISATION][:] = busy / usable
         for station in self.fused.stations:
             tasks = len(station.crew)
             self.task_busy[station.name] = np.full(tasks, busy[self.rows[station.name]] / max(1, tasks))

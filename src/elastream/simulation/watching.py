@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from elastream.model.cloud import Lease
+from elastream.model.latency import Basis
 from elastream.model.observation import (
     Composition,
     Context,
@@ -73,6 +74,7 @@ class Watch:
         self.adapted: list[float] = []
         self.streams: list[EdgeTraffic] | None = None
         self.series: list[tuple[float, ...]] = []
+        self._basis = {source.name: Basis.DUE for source in context.graph.sources}
         self._told = (-1.0, 0, 0)
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
@@ -164,6 +166,7 @@ class Watch:
             ):
                 self.columns[metric][self.rows[name]] = (reach - last[name]) / period
                 last[name] = reach
+            self.columns[Metric.PROCESSED_RATE][self.rows[name]] = self.columns[Metric.EMITTED_RATE][self.rows[name]]
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         network = self.network
@@ -229,6 +232,7 @@ class Watch:
             next_host=self.pool.next_number,
             batches=self._batches(now),
             exchange=exchange,
+            latency_basis=self._basis,
         )
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
@@ -68,6 +69,10 @@ class WatchedQueries:
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
         return application_frame(self.layout.graph, self.live, wall, cost)
+
+    def latency_basis(self) -> Mapping[str, Basis]:
+        """What latency is measured from, by query."""
+        return {query.name: Basis.BOUND for query in self.live if len(query.batches) > 1}
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""
