@@ -23,6 +23,7 @@ from elastream.model.graph import Graph
 from elastream.model.plant import Policy, Unknown, refuse_unfit
 from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
+from elastream.planning.policies.static import sized
 from elastream.simulation import Result, Settings, Travel, make_plant
 
 PER_SECOND = Billing(1.0, 60.0)
@@ -210,13 +211,17 @@ def compare(
         raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
+    layout = lay_out(graph, fused=fused)
     trials = []
     for number, (name, policy) in enumerate(policies.items()):
         progress(name, number, len(policies))
+        loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
+        measured = {operator: (each.cost, each.selectivity) for operator, each in base.services.items()}
+        policy = sized(policy, layout, host_types, loads, seconds=length, window=target_latency, costs=measured)
         plant = make_plant(
-            lay_out(graph, fused=fused),
+            layout,
             host_types=host_types,
-            loads={name: pattern for name, pattern in patterns.items() if pattern is not None},
+            loads=loads,
             seed=seed,
             settings=base,
             max_hosts=max_hosts,
