@@ -1,23 +1,24 @@
 """Random dataflows, loads, prices and start times, on which every policy that sizes anything must act, or say why not.
 
-A policy is tried on a dataflow that nobody wrote for it: a low load, a step to several times what the first hosts can do, and
-back. What is held of it is in `Found`. A case is a seed, so that a failure can be replayed; the tests try a few cases and
-`benchmarks/liveness.py` thousands.
+A policy is tried on a dataflow that nobody wrote for it: a low load, a step to several times what the first hosts can do,
+and back. What is held of it is in `Found`. A case is a seed, so that a failure can be replayed; the tests try a few cases,
+and `benchmarks/liveness.py` thousands.
 """
 
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from elastream.experiments.simulated import simulated
-from elastream.model.action import CancelDrain, DrainHost, LeaseHost, MoveTask, ReleaseHost, RenewHost, SetParallelism
+from elastream.model.action import CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
 from elastream.model.cloud import Billing, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Frame, Metric, Observation
-from elastream.model.plant import Plan, Policy
+from elastream.model.plant import Policy
 from elastream.model.promises import PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, lay_out
@@ -43,7 +44,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 BY_QUEUE = frozenset({"btu", "queue_threshold"})
 """Policies that act on what waits and is late, not on how busy anything is."""
 CYCLING = frozenset({"btu", "queue_threshold"})
-"""Policies that, as published, give up an instance until a queue grows, and so have no fixed point under a constant load."""
+"""Policies that, as published, give up an instance until a queue grows: they have no fixed point under a constant load."""
 WAITING = 50.0
 """Records waiting from which VISP's policies act."""
 ROUNDS = 3
@@ -221,9 +222,7 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
         keyed = draw.random() < 0.3
         inputs = [sources[n]] if n < len(sources) else draw.sample(names, min(len(names), draw.choice((1, 1, 1, 2))))
         durable = "parquet" if fused and not keyed and len(inputs) == 1 and draw.random() < 0.1 else None
-        edges += [
-            Edge(each, name, Delivery.KEYED if keyed else Delivery.DUPLICATE, durable=durable) for each in inputs
-        ]
+        edges += [Edge(each, name, Delivery.KEYED if keyed else Delivery.DUPLICATE, durable=durable) for each in inputs]
         cost = work * draw.choice((0.1, 0.3, 1.0)) / number
         cores = draw.choice([c for c in (0.1, 0.25, 0.5, 1.0) if c <= most])
         level = draw.choice((1.0, 5.0, 20.0)) + 5 * cost / cores if levels < 0.5 else None
@@ -289,7 +288,12 @@ def tried(case: Case) -> Found:
     kind = PlantKind.FUSED if case.fused else PlantKind.APART
     paired = list(zip(rounds, run.decisions, strict=False))
     silent = _silent(case, given, paired)
-    broken = [*_dishonest(paired), *_provided(given, paired), *_given_back(case, given, paired), *_fixed(case, given, paired)]
+    broken = [
+        *_dishonest(paired),
+        *_provided(given, paired),
+        *_given_back(case, given, paired),
+        *_fixed(case, given, paired),
+    ]
     return Found(case, silent, tuple(broken), tuple(_withheld(given, kind, plant, paired)))
 
 
@@ -342,14 +346,14 @@ Paired = list[tuple[Round, Decision]]
 
 
 def _silent(case: Case, given: Scenario, paired: Paired) -> int:
-    """Rounds of overload, the third in a row or later, in which a policy neither had acted lately nor said what it lacks."""
+    """Overloaded rounds, the third in a row or later, in which a policy had not acted lately and names nothing it lacks."""
     steps = max(1, math.ceil(given.own / given.period))
     back, silent = ROUNDS * steps, 0
     for at in range(back, len(paired)):
         window = paired[at - back : at + 1]
         grows = all(
             now.waiting - before.waiting > GROWTH * (now.offered - before.offered) > 0
-            for (before, _), (now, _) in zip(window, window[1:], strict=False)
+            for (before, _), (now, _) in pairwise(window)
         )
         now, decision = paired[at]
         rate = (now.offered - paired[at - back][0].offered) / (now.time - paired[at - back][0].time)
@@ -370,7 +374,7 @@ def _dishonest(paired: Paired) -> Iterator[str]:
     for round, decision in paired:
         for each in decision.unknown:
             if (each.rows, each.metric, each.row) not in round.lacking:
-                yield f"at {round.time:g} s it says that {each.metric} of {each.rows} {each.row!r} is unknown, which is known"
+                yield f"at {round.time:g} s it says '{each}', which is known"
                 return
 
 
@@ -407,10 +411,14 @@ def _fixed(case: Case, given: Scenario, paired: Paired) -> Iterator[str]:
     for name, end in (("high", given.ends[1]), ("low", given.ends[2])):
         tail = [(round, d) for round, d in paired if end - QUIET * steps * given.period < round.time <= end]
         acting = [
-            (round.time, type(o.action).__name__) for round, d in tail for o in d.done if not isinstance(o.action, RenewHost)
+            (round.time, type(o.action).__name__)
+            for round, d in tail
+            for o in d.done
+            if not isinstance(o.action, RenewHost)
         ]
         if acting and tail[-1][0].waiting < WAITING + given.rates[1] * 2:
-            yield f"at the end of the {name} load it still acts: {acting[0][1]} at {acting[0][0]:g} s, {len(acting)} actions"
+            what, when = acting[0][1], acting[0][0]
+            yield f"at the end of the {name} load it still acts: {what} at {when:g} s, {len(acting)} actions"
 
 
 def _withheld(given: Scenario, kind: PlantKind, plant: SimulatedPlant, paired: Paired) -> Iterator[str]:
@@ -425,7 +433,7 @@ def _withheld(given: Scenario, kind: PlantKind, plant: SimulatedPlant, paired: P
             if any(all(held is True for held in one) for one in conditions):
                 begun[Rows.OPERATOR, metric, operator.name] = 0
     rounds = [round for round, _ in paired]
-    for before, now in zip(rounds, rounds[1:], strict=False):
+    for before, now in pairwise(rounds):
         busy = now.offered > before.offered
         for key in begun:
             begun[key] = begun[key] + 1 if busy and key in now.lacking else 0
