@@ -19,7 +19,7 @@ from typing import Any
 
 from _common import progress, wait_until
 from _stranger import session_on_hosts
-from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
+from _visitors import STATE_PARTITIONS, UNLIMITED, Served, as_dataflow, is_exact, read_progress, served, start_plain
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -97,7 +97,13 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
         return result(way, read_progress(job.query.recentProgress), job.out, load, [(0.0, None)] * hosts)
 
 
-def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, str] = DYNAMIC) -> Result:
+def dynamic(
+    most: int,
+    load: ArrivalPattern,
+    way: str,
+    settings: Mapping[str, str] = DYNAMIC,
+    batch_seconds: float = UNLIMITED,
+) -> Result:
     """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
 
     The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
@@ -109,7 +115,7 @@ def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, st
     ):
         wait_until(lambda: len(listed(cluster)) == most, 120)
         warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace_of(TARGET))
+        job = start_plain(spark, root / "job", load, pace_of(TARGET), batch_seconds)
         started(job.query)
         time.sleep(SETTLING)
         job.begin()

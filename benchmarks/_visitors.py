@@ -39,7 +39,7 @@ ROBOT = "bot|crawl|spider"
 SECRET = b"of this benchmark"
 DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
 UNLIMITED = 1e4
-"""Seconds that a batch of the plain job may take: its source has no limit a batch, as Kafka's has none by default."""
+"""Seconds that a batch of the plain job may take: no limit, as Kafka's source has none by default."""
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -103,8 +103,10 @@ def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
     return flow
 
 
-def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
-    """The job in PySpark; its load begins with `Plain.begin`."""
+def start_plain(
+    spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float, batch_seconds: float = UNLIMITED
+) -> "Plain":
+    """The job in PySpark; its load begins with `Plain.begin`. batch_seconds: what its source limits batches to."""
     out, control = root / "out", root / "control"
     control.mkdir(parents=True)
     (control / HOLD).touch()
@@ -119,11 +121,14 @@ def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: 
         os.replace(target / ".changes.parquet", target / "changes.parquet")
 
     (operator,) = as_dataflow(load, out).graph.sources
-    lines = open_source(spark, operator, control=control, partitions=SOURCE_TASKS, batch_seconds=UNLIMITED)
+    commits = root / "checkpoint"
+    lines = open_source(
+        spark, operator, control=control, checkpoint=commits, partitions=SOURCE_TASKS, batch_seconds=batch_seconds
+    )
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
     writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")
-    query = writer.queryName("visitors").option("checkpointLocation", str(root / "checkpoint")).start()
+    query = writer.queryName("visitors").option("checkpointLocation", str(commits)).start()
     return Plain(query, control / HOLD, out)
 
 
