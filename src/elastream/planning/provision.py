@@ -5,7 +5,7 @@ measured (`measured`). A load is summed up by its rates at the peak or on averag
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -244,25 +244,19 @@ def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_
 
 def _busy(recording: Recording) -> Floats:
     """Cores of speed 1 in use over time: of all hosts where they measure it, else of all operators; NaN where unknown."""
-    types = {kind.name: kind for kind in recording.host_types}
-    of_hosts = np.array([_hosts_busy(entry, types) for entry in recording.observations], dtype=np.float64)
-    columns = np.array([recording.operator(name, Metric.BUSY_CORES) for name in recording.operators])
-    of_operators = np.where(np.isnan(columns).all(axis=0), np.nan, np.nansum(columns, axis=0))
+    of_hosts = _summed(
+        recording.host(lease.host, Metric.CPU) * lease.type.cores * lease.type.speed for lease in recording.hosts
+    )
+    of_operators = _summed(recording.operator(name, Metric.BUSY_CORES) for name in recording.operators)
     return np.where(np.isnan(of_hosts), of_operators, np.fmax(of_hosts, of_operators))
 
 
-def _hosts_busy(entry: Mapping[str, object], types: Mapping[str, HostType]) -> float:
-    frame, leases = entry["hosts"], entry["leases"]
-    column = frame["values"].get(Metric.CPU.value)  # type: ignore[index]
-    if column is None:
-        return math.nan
-    kinds = {lease["host"]: types[lease["type"]] for lease in leases}  # type: ignore[attr-defined]
-    cores = [
-        value * kinds[host].cores * kinds[host].speed
-        for host, value in zip(frame["ids"], column, strict=True)  # type: ignore[index]
-        if value is not None
-    ]
-    return math.fsum(cores) if cores else math.nan
+def _summed(columns: Iterable[Floats]) -> Floats:
+    """The sum of what is known of `columns`; NaN where nothing is."""
+    total: Floats | float = np.nan
+    for column in columns:
+        total = np.where(np.isnan(total), column, total + np.nan_to_num(column))
+    return np.asarray(total)
 
 
 def _placed(layout: Layout) -> list[Operator]:
