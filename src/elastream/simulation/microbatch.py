@@ -8,9 +8,9 @@ processes, as costs measured on Spark do.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from elastream.model.graph import Edge, Operator
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, Segment, Stage
-from elastream.planning.algorithms.governor import Governor
+from elastream.planning.algorithms.governor import REMEMBERED, Governor
+from elastream.simulation import batching
 from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.draws import uniform
 from elastream.simulation.exchanging import EdgeTraffic
@@ -34,18 +35,60 @@ DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
 BATCH_STREAM = 2_000_000
 """First random-number stream of segments' batches."""
+BATCHES_A_CALL = 1024
+"""Most batches of one compiled call."""
+MOST_ROWS = 1 << 16
+"""Rows in which a queue is kept: a quarter of an hour and more at the shortest rows, so that two neighbours of a longer queue
+differ by less than a thousandth of what their records wait."""
+RECENT, KEPT = 200, 10.0
+"""Batches kept, and seconds for which all are."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
 """States of a host that is requested but not yet running."""
 
 
-class Burden(NamedTuple):
-    """Tasks of a stage by host: rows in the pool, tasks, tasks that must load state, and core-seconds/s that all of a
-    host's tasks get together; shape (hosts,) each."""
+class Burdens(NamedTuple):
+    """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
+
+    hosts: rows in the pool. share: part of a stage's tasks, by stage. loading: tasks that must load state, by stage. pace:
+    core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage. speed: of the hosts' cores.
+    floor: cores used whatever the records. coming: hosts requested and not running. careful: whether the next batch
+    meets another distribution.
+    """
 
     hosts: NDArray[np.int64]
-    tasks: NDArray[np.int64]
-    loading: NDArray[np.int64]
+    share: Floats
+    loading: Floats
     pace: Floats
+    speed: Floats
+    floor: Floats
+    coming: int
+    careful: bool
+
+
+class Turn(NamedTuple):
+    """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
+    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that."""
+
+    ends: Floats
+    worked: Floats
+    speed: Floats
+    interval: int
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Figures of the monitoring periods closed while time was advanced once, a row each.
+
+    ends: seconds. tables: by query, columns as in `batching`. worked: core-seconds by host. offered: records that each
+    source has offered so far. active: hosts leased. usable: cores of running hosts.
+    """
+
+    ends: Floats
+    tables: Mapping[str, Floats]
+    worked: Floats
+    offered: Mapping[str, Floats]
+    active: int
+    usable: float
 
 
 class StageStation(Station):
@@ -89,6 +132,14 @@ class StageStation(Station):
     def unfinished(self) -> bool:
         return self.queued > 1e-6 or self.working > 1e-6
 
+    @property
+    def settled(self) -> bool:
+        """Whether its partitions are where they are wanted, and have their state."""
+        if not self.placed:
+            return True
+        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        return self.where == wanted and self.fresh == wanted
+
     def settle(self) -> None:
         """End a batch: in the next one, moved partitions run on their new hosts, as far as `landed` allows."""
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
@@ -121,167 +172,194 @@ class FusedSegment:
     ) -> None:
         self.segment = segment
         self.settings = settings
-        self.seed = seed
-        self.stream = stream
-        self.number = 0
-        self.served: dict[int, int] = {}
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
-        self.queue = NOTHING
-        self.batch = NOTHING
-        self.starts = -math.inf
-        self.ends = math.inf
-        self.free = 0.0
-        self.charged = math.inf
-        self.charges: Floats = np.zeros(0)
-        self.governor: Governor | None = None
-        self.planned: tuple[float, float] | None = None
-        self.reports: list[MicroBatch] = []
-        self.recent: deque[MicroBatch] = deque(maxlen=200)
+        self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
+        self.marks = np.zeros(10, dtype=np.int64)
+        self.marks[batching.KNOWN] = -2
+        self.state = np.zeros(12)
+        self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
+        self.remembered = np.zeros((2, REMEMBERED))
+        self.spent = np.empty((2, 1 << 10))
+        self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
+        self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
+        self.log = np.zeros((0, 5))
         self.work: dict[str, float] = {}
         self.volume: dict[str, float] = {}
+        self.served: dict[int, int] = {}
+        self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
+        # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
+        self.first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * self.ratios.size)
+        self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def govern(self, rate: float) -> None:
         """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
         seconds = self.settings.batch_seconds
-        governor = Governor(seconds)
         # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
-        self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
+        self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
+        self.marks[batching.KNOWN] = -1
 
-    def advance(self, begin: float, end: float, pool: SimulatedHosts, speeds: Floats) -> Items:
-        """Execute batches in [begin, end); returns the records committed, each with its commit time."""
-        committed: list[Items] = []
-        if self.batch.times.size and any(station.interrupted for station in self.stations):
-            self.starts, self.ends = begin, begin + (self.ends - self.starts)
-            self.charged = begin
+    def advance(
+        self, begin: float, end: float, flow: Items, pool: SimulatedHosts, turn: "Turn", target: float, version: int
+    ) -> tuple[Floats, Items]:
+        """Execute batches in [begin, end) with the records of `flow` arriving; returns (figures by period, records done).
+
+        target: seconds, inf for none. version: of the composition. Records done carry the time of their commit; none are
+        listed where no other query reads them.
+        """
+        marks, state, settings = self.marks, self.state, self.settings
+        self._receive(flow)
+        if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
+            state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
+            state[batching.CHARGED] = begin
         for station in self.stations:
             station.interrupted = False
-        while True:
-            if self.batch.times.size:
-                self._charge(min(end, self.ends), pool)
-                if self.ends >= end:
-                    break
-                committed.append(self._commit())
-            start = self._due(begin)
-            if start >= end or not self._begin(start, pool, speeds):
-                break
-        self.leader.due = self.queue.before(end)[0].total
-        return joined(committed)
+        table = np.zeros((turn.ends.size, self.open.size))
+        table[0] = self.open
+        marks[batching.PERIOD] = 0
+        logged, sent = [self.log], []
+        again = True
+        while again:
+            burdens = self._burdened(pool, turn, version)
+            self._make_room(burdens.hosts.size)
+            rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+            batches, done = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            again, begun, committed, gone = batching.run_batches(
+                *self.queue, marks, state, self.remembered, self.spent,
+                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor,
+                np.array([self.work[station.name] for station in self.stations]),
+                (settings.batch_overhead, settings.batch_work, settings.state_load,
+                 settings.start_delay * burdens.coming, settings.batch_interval, settings.batch_seconds),
+                self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
+                self.leader.limits, target, burdens.careful, table, turn.worked, batches, done,
+            )  # fmt: skip
+            logged.append(batches[:committed])
+            sent.append(done[:gone])
+            if burdens.careful and begun:
+                for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+                    self.served[row] = self.served.get(row, 0) + 1
+            if burdens.careful and committed:
+                for station in self.stations:
+                    if station.placed:
+                        station.settle()
+        self.log = np.concatenate(logged)
+        self.open = table[-1].copy()
+        self._tell()
+        return table, Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
 
-    def _due(self, begin: float) -> float:
-        """Start of the next batch: the previous one has ended, the trigger is due, and a record is available."""
-        first = self.queue.times[0] if self.queue.times.size else math.inf
-        every = self.settings.batch_interval
-        if every <= 0 or not math.isfinite(first):
-            return float(max(self.free, begin, first))
-        # Spark's rule: a missed trigger fires at once; one without records waits for the next.
-        start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
-        return max(begin, start if first <= start else math.ceil(first / every) * every)
-
-    def _begin(self, start: float, pool: SimulatedHosts, speeds: Floats) -> bool:
-        """Start a batch with the records due at `start`; False if a stage has no host to run on."""
-        burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
-        if any(not burden.hosts.size for burden in burdens.values()):
-            return False
-        self._learn(start)
-        cut = int(np.searchsorted(self.queue.times, start, side="right"))
-        reach = np.cumsum(self.queue.counts[:cut])
-        taken = float(reach[-1])
-        if self.governor is not None:
-            taken = min(taken, float(self.governor.allowance))
-        whole = int(np.searchsorted(reach, taken + DUST, side="right"))
-        parts = [Items(*(column[:whole] for column in self.queue))]
-        self.queue = Items(*(column[whole:].copy() for column in self.queue))
-        left = taken - (float(reach[whole - 1]) if whole else 0.0)
-        if left > DUST and self.queue.times.size:
-            parts.append(Items(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
-            self.queue.counts[0] -= left
-        self.batch = joined(parts)
-        self.charges = np.zeros(len(pool))
-        lasts = self.settings.batch_overhead * len(self.stations)
+    def _tell(self) -> None:
+        """Update the figures of the stages that hold at any time."""
+        marks, state = self.marks, self.state
+        if marks[batching.HEAD] == marks[batching.TAIL]:
+            state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
+        self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
+        self.leader.served = self.leader.served or self.log.shape[0] > 0
         for station in self.stations:
-            burden = burdens[station.name]
-            share = burden.tasks / burden.tasks.sum()
-            work = taken * self.work[station.name] * share + self.settings.state_load * burden.loading
-            lasts += float((work / burden.pace).max())
-            np.add.at(self.charges, burden.hosts, work + self.settings.batch_work / len(self.stations) * share)
-            station.working = taken * self.volume[station.name]
-        lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
-        self._settle(pool, max(lasts, self.settings.batch_interval))
-        if ratios := self.settings.batch_ratios:
-            # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
-            first = int(uniform(self.seed, BATCH_STREAM + self.stream, 0) * len(ratios))
-            lasts *= ratios[(first + self.number) % len(ratios)]
-            self.number += 1
-        self.planned = (taken, start)
-        self.starts, self.ends, self.charged = start, start + lasts, start
-        return True
+            station.working = state[batching.TAKEN] * self.volume[station.name]
 
-    def _settle(self, pool: SimulatedHosts, seconds: float) -> None:
-        """Charge hosts in their first batches with their full capacity: the JVM's compilation uses the remainder."""
-        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
-            before = self.served.get(row, 0)
-            if before < self.settings.settling_batches and self.settings.settling_boost > 1:
-                self.charges[row] = max(self.charges[row], pool.cores[row] * self.settings.settling_boost * seconds)
-            self.served[row] = before + 1
+    def _receive(self, flow: Items) -> None:
+        """Append `flow` to the queue; a long one is kept in at most MOST_ROWS rows, neighbours together."""
+        marks, size = self.marks, flow.times.size
+        if not size:
+            return
+        if marks[batching.TAIL] + size > self.queue.times.size:
+            first, waiting = int(marks[batching.FIRST]), slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
+            taken = [column[first : waiting.start] for column in self.queue]
+            kept = Items(*(column[waiting] for column in self.queue))
+            while kept.times.size > MOST_ROWS:
+                kept = paired(kept)
+            columns = [np.concatenate(parts) for parts in zip(taken, kept, strict=True)]
+            self.queue = Items(*(np.resize(column, 2 * (columns[0].size + size)) for column in columns))
+            marks[batching.FIRST], marks[batching.HEAD] = 0, taken[0].size
+            marks[batching.TAIL] = marks[batching.SEEN] = columns[0].size
+        tail = int(marks[batching.TAIL])
+        for column, more in zip(self.queue, flow, strict=True):
+            column[tail : tail + size] = more
+        marks[batching.TAIL] += size
 
-    def _learn(self, now: float) -> None:
-        """Report the last batch to the governor, with the time from its planning to that of the next."""
-        if self.governor is not None and self.planned is not None:
-            taken, since = self.planned
-            self.governor = self.governor.after(max(1, round(taken)), now - since)
-            self.planned = None
+    def _make_room(self, hosts: int) -> None:
+        marks = self.marks
+        need = int(marks[batching.SPENT] + marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+        if need > self.spent.shape[1]:
+            self.spent = np.concatenate([self.spent, np.empty((2, need))], axis=1)
+        if (more := hosts - self.charges.size) > 0:
+            self.charges = np.pad(self.charges, (0, more))
+            self.charged = np.pad(self.charged, (0, more))
 
-    def _burden(self, station: StageStation, pool: SimulatedHosts, speeds: Floats) -> Burden:
-        """Tasks of a stage by host; those without state are dealt out evenly, free slots first."""
+    def _burdened(self, pool: SimulatedHosts, turn: "Turn", version: int) -> "Burdens":
+        """Where the stages' tasks are; kept until hosts, tasks, their state or the composition change."""
+        seen = (pool.changes, pool.placements, version, turn.interval, *(len(station.crew) for station in self.stations))
+        if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
+            self._burdens = (seen, self._locate(pool, turn.speed))
+        return self._burdens[1]
+
+    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
+        settings, count = self.settings, len(pool)
+        parts = [self._tasks(station, pool) for station in self.stations]
+        shape = (len(parts), count)
+        tasks, loading = np.zeros(shape), np.zeros(shape)
+        for stage, (hosts, on, coming) in enumerate(parts):
+            tasks[stage, hosts], loading[stage, hosts] = on, coming
+        rows = np.flatnonzero(pool.up[:count] | (tasks.sum(axis=0) > 0))
+        tasks, loading = tasks[:, rows], loading[:, rows]
+        slots = np.array([pool.leases[row].type.slots for row in rows.tolist()])
+        young = np.array([self.served.get(row, 0) < settings.settling_batches for row in rows.tolist()], dtype=bool)
+        young &= settings.settling_boost != 1.0
+        # The JVM's compilation uses what its tasks leave of a host in its first batches.
+        boosted = np.where(young & pool.up[rows], pool.cores[rows] * settings.settling_boost, 0.0)
+        cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
+        speed = speeds[rows]
+        return Burdens(
+            rows,
+            tasks / np.maximum(1.0, tasks.sum(axis=1, keepdims=True)),
+            loading,
+            np.maximum(np.minimum(cores, np.minimum(tasks, slots)) * speed, DUST),
+            np.maximum(speed, DUST),
+            boosted if settings.settling_boost > 1 else np.zeros(rows.size),
+            sum(lease.state in COMING for lease in pool.leases if lease.active),
+            bool(young.any()) or any(not station.settled for station in self.stations),
+        )
+
+    def _tasks(
+        self, station: StageStation, pool: SimulatedHosts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Hosts of a stage's tasks, tasks on each, those that load state; without state, dealt evenly, free slots first."""
         if station.placed:
-            hosts, tasks, loading = station.locate(pool.up)
-        else:
-            hosts = np.flatnonzero(pool.up[: len(pool)])
-            tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
-            hosts, tasks = hosts[tasks > 0], tasks[tasks > 0]
-            loading = np.zeros_like(tasks)
-        slots = np.array([pool.leases[row].type.slots for row in hosts])
-        cores = pool.cores[hosts] * self.settings.delivered
-        young = np.array([self.served.get(int(row), 0) < self.settings.settling_batches for row in hosts])
-        cores = np.where(young, cores * self.settings.settling_boost, cores)
-        return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
+            return station.locate(pool.up)
+        hosts = np.flatnonzero(pool.up[: len(pool)])
+        tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts.tolist()]))
+        return hosts, tasks, np.zeros_like(tasks)
 
-    def _charge(self, until: float, pool: SimulatedHosts) -> None:
-        """Add the batch's work since the last charge to the hosts' `pool.worked`, core-seconds."""
-        whole = self.ends - self.starts
-        if until > self.charged:
-            share = (until - self.charged) / whole
-            pool.worked[: self.charges.size] += self.charges * share
-            busy = float(self.charges.sum()) * share
-            weights = {station: self.work[station.name] for station in self.stations}
-            total = sum(weights.values())
-            for station in self.stations:
-                station.period.busy += busy * (weights[station] / total if total > 0 else 1 / len(self.stations))
-            self.charged = until
+    @property
+    def recent(self) -> list[MicroBatch]:
+        """The last batches committed, oldest first."""
+        return [MicroBatch(self.segment.name, *row) for row in self.log.tolist()]
 
-    def _commit(self) -> Items:
-        batch, at = self.batch, self.ends
-        delay = at - batch.times
-        total = batch.total
-        for station in self.stations:
-            period = station.period
-            period.done += total * self.volume[station.name]
-            station.working = 0.0
-            if station.placed:
-                station.settle()
-        self.leader.served = True
-        period = self.leader.period
-        period.judged += total
-        period.delay += float((delay * batch.counts).sum())
-        period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
-        self.leader.durations.append(Items(delay, batch.counts, batch.counts))
-        waited = at - batch.born
-        done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
-        self.reports.append(done)
-        self.recent.append(done)
-        self.free, self.ends, self.batch = at, math.inf, NOTHING
-        return Items(np.full(batch.times.size, at), batch.born, batch.counts)
+    @property
+    def unfinished(self) -> bool:
+        """Whether a record waits or is in work."""
+        waiting = self.queue.counts[self.marks[batching.HEAD] : self.marks[batching.TAIL]]
+        return bool(self.marks[batching.RUNNING]) or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
+
+
+def upstream_first(layout: Layout) -> tuple[list[str], bool]:
+    """Names of the queries, each after those that feed it, and whether some feed each other in a circle (then in any order)."""
+    home = {name: segment.name for segment in layout.segments for name in segment.operators}
+    feeds = {each.name: {home[edge.source] for edge in each.inputs} - {each.name} for each in layout.segments}
+    try:
+        return list(TopologicalSorter(feeds).static_order()), False
+    except CycleError:
+        return list(feeds), True
+
+
+def paired(flow: Items) -> Items:
+    """`flow` with every two neighbouring rows as one, at their mean times."""
+    even = flow.times.size // 2 * 2
+    counts = flow.counts[:even].reshape(-1, 2)
+    total = counts.sum(axis=1)
+    weights = np.divide(counts, total[:, None], out=np.full(counts.shape, 0.5), where=total[:, None] > 0)
+    times, born = ((column[:even].reshape(-1, 2) * weights).sum(axis=1) for column in (flow.times, flow.born))
+    return Items(*(np.append(a, b[even:]) for a, b in zip((times, born, total), flow, strict=True)))
 
 
 def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
@@ -323,19 +401,26 @@ class FusedNetwork:
             StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
         )
         self.by_name = {station.name: station for station in self.stations}
-        self.segments = {
+        queries = {
             each.name: FusedSegment(each, self.by_name, settings, seed, stream)
             for stream, each in enumerate(layout.segments)
         }
+        order, self.stepwise = upstream_first(layout)
+        self.segments = {name: queries[name] for name in order}
+        self.flows: dict[str, list[Items]] = {name: [] for name in order}
         for segment in self.segments.values():
             loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
             if loads_of:
                 segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
-        self.latencies: list[Items] = []
-        self.reports: list[MicroBatch] = []
+        self.target = math.inf
         self.committed = 0.0
+        self.periods = 0
+        self.closed: Periods | None = None
+        self.reports: list[MicroBatch] = []
+        self.latencies: list[Items] = []
         self.out: dict[str, list[tuple[Edge, float]]] = {}
         self.result_share: dict[str, float] = {}
+        self.version = 0
         self.compose(Composition.default(self.graph))
 
     @property
@@ -349,6 +434,7 @@ class FusedNetwork:
 
     def compose(self, composition: Composition) -> None:
         """Apply a composition from the next batch on."""
+        self.version += 1
         costs = alternate_costs(self.graph, self.settings, composition)
         selectivity = {name: each for name, (_, each) in costs.items()}
         for name, segment in self.segments.items():
@@ -368,25 +454,54 @@ class FusedNetwork:
         return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
 
     def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        speeds = pool.speeds(begin)
-        for name in self.segments:
-            segment = self.segments[name]
-            for operator in segment.segment.operators:
-                if operator in self.sources:
-                    self._enter(segment, self.sources[operator].until(end))
-            done = segment.advance(begin, end, pool, speeds)
-            self.reports += segment.reports
-            segment.reports = []
-            if not done.times.size:
-                continue
-            for station in segment.stations:
-                station.period.emitted += done.total * segment.volume[station.name]
+        """Advance all queries, upstream ones first; what happened in the periods that end by `end` is in `closed`."""
+        monitor = self.settings.monitor
+        last = round(end / monitor)
+        last -= last * monitor > end
+        ends = np.append(np.arange(self.periods + 1, last + 1) * monitor, math.inf)
+        self.periods = max(last, self.periods)
+        worked = np.zeros((ends.size, len(pool)))
+        worked[0] = pool.worked[: len(pool)]
+        interval = -1 if pool.steady else int(begin / self.settings.speed_interval + DUST)
+        turn = Turn(ends, worked, pool.speeds(begin), interval)
+        tables, offered = {}, {}
+        for name, segment in self.segments.items():
+            for source in segment.segment.operators:
+                if source in self.sources:
+                    before, flow = self.sources[source].offered, self.sources[source].until(end)
+                    self.flows[name].append(flow)
+                    reach = np.append(before, before + np.cumsum(flow.counts))
+                    offered[source] = reach[np.searchsorted(flow.times, ends[:-1])]
+            known = segment.log.shape[0]
+            opened = segment.open.copy()
+            tables[name], done = segment.advance(begin, end, joined(self.flows[name]), pool, turn, self.target, self.version)
+            self.flows[name] = []
+            self._count(segment, tables[name].sum(axis=0) - opened)
+            self.reports += [MicroBatch(name, *row) for row in segment.log[known:].tolist()]
+            kept = int(np.searchsorted(segment.log[:, 0] + segment.log[:, 1], ends[0] - KEPT))
+            segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
             for edge, volume in self.out[name]:
-                target = next(s for s in self.segments.values() if edge.target in s.segment.operators)
-                self._enter(target, Items(done.times, done.born, done.counts * volume))
-            if self.result_share[name] > 0:
-                self.committed += done.total * self.result_share[name]
-                self.latencies.append(Items(done.times - done.born, done.born, done.counts))
+                target = next(s.segment.name for s in self.segments.values() if edge.target in s.segment.operators)
+                self.flows[target].append(Items(done.times, done.born, done.counts * volume))
+        pool.worked[: len(pool)] = worked[-1]
+        self.closed = None
+        if ends.size > 1:
+            usable = math.fsum(lease.type.cores for lease in pool.leases if lease.state is HostState.RUNNING)
+            closed = {name: table[:-1] for name, table in tables.items()}
+            self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), usable)
+
+    def _count(self, segment: FusedSegment, more: Floats) -> None:
+        """Add what happened in a query to the totals of its stages."""
+        records = float(more[batching.DONE])
+        self.committed += records * self.result_share[segment.segment.name]
+        for station in segment.stations:
+            station.total.done += records * segment.volume[station.name]
+            station.total.emitted += records * segment.volume[station.name]
+        total = segment.leader.total
+        total.arrived += float(more[batching.ARRIVED])
+        total.judged += records
+        total.delay += float(more[batching.DELAY])
+        total.within = total.within + more[batching.WITHIN :]
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
         """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
@@ -400,15 +515,10 @@ class FusedNetwork:
                 found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
         return found
 
-    def _enter(self, segment: FusedSegment, flow: Items) -> None:
-        if flow.times.size:
-            segment.queue = joined([segment.queue, flow])
-            segment.leader.period.arrived += flow.total
-
     @property
     def empty(self) -> bool:
         return all(source.ended for source in self.sources.values()) and not any(
-            segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
+            segment.unfinished for segment in self.segments.values()
         )
 
 

@@ -44,6 +44,10 @@ from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
 
 
+PERIODS_AT_ONCE = 1000
+"""Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
+
+
 class SimulatedClock:
     """Clock of a simulated plant: time advances only in `sleep_until`."""
 
@@ -117,7 +121,7 @@ class SimulatedPlant:
     def advance(self, until: float) -> None:
         """Simulate up to `until`, seconds; returns at once if that time has passed."""
         while self.time < until:
-            end = min(until, self.watch.next_tick, self.pool.next_event)
+            end = min(until, self._horizon, self.pool.next_event)
             if end > self.time:
                 self.network.advance(self.time, end, self.pool)
                 self.time = end
@@ -126,6 +130,14 @@ class SimulatedPlant:
             if self.time >= self.watch.next_tick:
                 self.staffing.place_rest(self.time)
                 self.watch.tick(self.time)
+
+    @property
+    def _horizon(self) -> float:
+        """How far time can be advanced at once: to the end of a monitoring period, of many where nothing changes between."""
+        network = self.network
+        if isinstance(network, FusedNetwork) and self.pool.steady and not (network.stepwise or self.staffing.shortfall):
+            return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor
+        return self.watch.next_tick
 
     def apply(self, action: Action) -> Outcome:
         """Apply one action; a refusal's reason names the rule."""

@@ -30,6 +30,7 @@ from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.microbatch import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
+from elastream.simulation.quantiles import weighted
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Counters, Items, Station
 from elastream.simulation.tasks import TaskNetwork
@@ -369,38 +370,3 @@ def quantiles(durations: Sequence[Items], wanted: Sequence[float], *, single: bo
         return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
     return [float(each) for each in weighted(whole.times, whole.counts, np.asarray(wanted))]
-
-
-@njit(cache=True)
-def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """Weighted quantiles at `wanted`, as in `quantiles`; by selection, which is faster than sorting."""
-    found = np.empty(wanted.size)
-    total = weights.sum()
-    for number in range(wanted.size):
-        need = wanted[number] * total * (1 - 1e-12)
-        left, heavy = values.copy(), weights.copy()
-        size = left.size
-        while True:
-            pivot = left[size // 2]
-            below = level = 0.0
-            for k in range(size):
-                if left[k] < pivot:
-                    below += heavy[k]
-                elif left[k] == pivot:
-                    level += heavy[k]
-            if below < need <= below + level:
-                found[number] = pivot
-                break
-            smaller = need <= below
-            kept = 0
-            for k in range(size):
-                if left[k] < pivot if smaller else left[k] > pivot:
-                    left[kept], heavy[kept] = left[k], heavy[k]
-                    kept += 1
-            if kept == 0:  # rounding left a remainder
-                found[number] = pivot
-                break
-            size = kept
-            if not smaller:
-                need -= below + level
-    return found
