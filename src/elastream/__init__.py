@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastream.api.autopilot import Autopilot
-    from elastream.api.run import RunResult, run
+    from elastream.api.result import RunResult
+    from elastream.api.run import run
     from elastream.clouds.local.local import Local
     from elastream.clouds.local.network import Link
     from elastream.clouds.pool import Pool
@@ -34,7 +35,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "elastream.api.autopilot": ("Autopilot",),
-    "elastream.api.run": ("RunResult", "run"),
+    "elastream.api.result": ("RunResult",),
+    "elastream.api.run": ("run",),
     "elastream.model.cloud": ("Billing", "HostType"),
     "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),
     "elastream.model.errors": ("ElastreamError",),

@@ -19,8 +19,8 @@ from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.recording.summary import mixture_quantile, summarise
-from example_run import example_events, example_header
+from elastream.report.summary import mixture_quantile, summarise
+from example_run import example_events, example_header, lacking_decisions
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +236,15 @@ def test_a_decision_is_read_back_with_its_faults_and_one_made_before_there_were_
     assert Recording.read(tmp_path).decisions[0].faults == ()
 
 
+def test_a_decision_is_read_back_with_the_metrics_that_it_lacked(tmp_path):
+    recorder, collector = Recorder(tmp_path), Collector()
+    for each in (recorder, collector):
+        each.started(example_header())
+        for decision in lacking_decisions():
+            each.decided(decision)
+    assert Recording.read(tmp_path).decisions == collector.recording.decisions == tuple(lacking_decisions())
+
+
 def watched(*queries):
     """An observation of a plant that watches queries which come and go."""
     chains = [(Operator(name, Kind.SOURCE), Operator(f"{name}/out", Kind.SINK)) for name in queries]
@@ -255,7 +264,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
     assert recorder.path.read_text().count('"kind":"start"') == 2
     recording = Recording.read(tmp_path)
     assert recording.operators == ("first", "first/out", "second", "second/out")
-    assert len(recording.observations) == 3
+    assert len(recording.times) == 3
 
 
 @pytest.mark.parametrize("queries", [(), ("first",)])

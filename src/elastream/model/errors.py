@@ -7,9 +7,17 @@ package itself show a stack trace.
 
 
 class ElastreamError(Exception):
-    """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where."""
+    """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where.
+
+    at: keys that lead to what is wrong in a document that declares it (`("operators", "words", "cores")`); empty where none
+    does. `documents` puts file, line and field before the sentence.
+    """
 
     exit_status = 2
+
+    def __init__(self, sentence: str = "", at: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.at = at
 
 
 class DataflowError(ElastreamError):

@@ -24,7 +24,7 @@ from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
-from elastream.recording.summary import Summary, mixture_quantile, summarise
+from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
 __all__ = ["render", "write_report"]
@@ -121,12 +121,13 @@ def _inline(data: Any) -> str:
 
 def _quiet_or_not(decisions: Sequence[Decision]) -> Iterator[tuple[str, list[Decision], list[Fault]]]:
     """Planning rounds, one by one, or with the note that a sequence of rounds without proposals and outcomes shares."""
-    for quiet, group in groupby(decisions, key=lambda d: d.note if not (d.proposals or d.outcomes) else None):
+    for quiet, group in groupby(decisions, key=lambda d: d.repeats if not (d.proposals or d.outcomes) else None):
         rounds = list(group)
         if quiet is None:
             yield from (("", [decision], list(decision.faults)) for decision in rounds)
         else:
-            yield quiet or "nothing to do", rounds, list({fault.said: fault for d in rounds for fault in d.faults}.values())
+            faults = {fault.said: fault for decision in rounds for fault in decision.faults}
+            yield rounds[-1].said or "nothing to do", rounds, list(faults.values())
 
 
 def _bar(lease: Lease, end: float) -> list[float]:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -29,6 +29,7 @@ __all__ = [
     "collected",
     "forget_collected",
     "latest",
+    "tables_collected",
     "write_batch",
     "write_changes",
 ]
@@ -170,6 +171,13 @@ def collected(name: str) -> pa.Table:
     if not batches:
         raise InputError(f"nothing has been collected under {name!r}")
     return pa.concat_tables([batches[number] for number in sorted(batches)])
+
+
+def tables_collected(names: Iterable[str]) -> dict[str, pa.Table]:
+    """By name the rows kept under each of `names`; a table without columns where no batch has come yet."""
+    with _collecting:
+        known = {name for name in names if _collected.get(name)}
+    return {name: collected(name) if name in known else pa.table({}) for name in names}
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
