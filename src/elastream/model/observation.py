@@ -147,7 +147,7 @@ class TableFrame(Frame):
         row = self._at.get(metric)
         if row is None:
             return np.full(len(self.ids), np.nan)
-        column = self._table[row]
+        column: Floats = self._table[row]
         column.flags.writeable = False
         return column
 
@@ -371,12 +371,12 @@ class Observation:
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
-    @property
+    @cached_property
     def usable(self) -> tuple[str, ...]:
         """Hosts that take tasks now."""
         return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
 
-    @property
+    @cached_property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
         return tuple(

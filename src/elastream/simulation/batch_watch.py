@@ -22,7 +22,8 @@ from elastream.model.observation import (
     TableFrame,
 )
 from elastream.simulation.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
-from elastream.simulation.microbatch import FusedNetwork, Periods, StageStation
+from elastream.simulation.fused import FusedNetwork, Periods
+from elastream.simulation.microbatch import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.watching import CURRENT, PERIODIC, Watch
@@ -115,7 +116,9 @@ class BatchWatch(Watch):
                     into[:, AT[Metric.DURATION_P50]] = seen[:, MIDDLE]
                     into[:, AT[Metric.DURATION_P99]] = seen[:, LATE]
                     if station.operator.max_duration is not None:
-                        into[:, AT[Metric.COMPLIANCE]] = seen[:, WITHIN] / np.where(seen[:, DONE] > 0, seen[:, DONE], np.nan)
+                        into[:, AT[Metric.COMPLIANCE]] = seen[:, WITHIN] / np.where(
+                            seen[:, DONE] > 0, seen[:, DONE], np.nan
+                        )
                         self._note_delays(station, mean, closed.ends)
             if leads:
                 into[:, AT[Metric.BACKLOG]] = np.where(known > 0, seen[:, LEFT], np.nan)
@@ -156,7 +159,8 @@ class BatchWatch(Watch):
             if segment.leader.operator.max_duration is not None if not aimed else self.fused.result_share[name] > 0:
                 kept += closed.tables[name][:, IN_TIME if aimed else WITHIN]
                 judged += closed.tables[name][:, DONE]
-        return np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
+        shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
+        return shares
 
     def _usable(self) -> float:
         return math.fsum(lease.type.cores for lease in self.pool.leases if lease.state is HostState.RUNNING)

@@ -16,13 +16,13 @@ from elastream.planning.algorithms.governor import REMEMBERED, next_allowance
 from elastream.simulation.quantiles import weighted
 
 HEAD, TAIL, FIRST, SEEN, PERIOD, RUNNING, KNOWN, ORDINAL, SPENT, CHARGED_HOSTS = range(10)
-"""Marks of a query: first waiting row, end of the rows, first row of the batch in work, end of the rows counted as arrived,
-open period, whether a batch is in work, batches that the governor remembers (-1: before the first, -2: no governor),
-number of the next batch, durations kept of the open period, hosts that the batch in work is charged to."""
+"""Marks of a query: first waiting row, end of the rows, first row of the batch in work, end of the rows counted as
+arrived, open period, whether a batch is in work, batches that the governor remembers (-1: before the first, -2: no
+governor), number of the next batch, durations kept of the open period, hosts that the batch in work is charged to."""
 STARTS, ENDS, FREE, CHARGED, TAKEN, ALLOWANCE, PLANNED, SINCE, WAITING, PART_TIME, PART_BORN, PART = range(12)
-"""State of a query: of the batch in work its start, its end, until when hosts are charged for it, and its records; when the
-last batch ended; the governor's limit and the batch it has yet to learn of (records, 0 for none; start); records that arrived
-in closed periods and wait; the row of which the batch took only a part (time, origin, records of it)."""
+"""State of a query: of the batch in work its start, its end, until when hosts are charged for it, and its records; when
+the last batch ended; the governor's limit and the batch it has yet to learn of (records, 0 for none; start); records
+that arrived in closed periods and wait; the row of which the batch took only a part (time, origin, records of it)."""
 ARRIVED, DONE, DELAY, BUSY, LEFT, WORKING, MIDDLE, LATE, IN_TIME, WITHIN = range(10)
 """Columns of a period: records arrived and done, sum of their delays, core-seconds of speed 1; at its end records waiting
 and in work; median and 99th percentile of the delays, records within the target latency, then within each service level."""
@@ -106,10 +106,10 @@ def run_batches(
 
     times, born, counts: rows of the queue, when each arrived, when its records entered the dataflow, and how many they are.
     rows: hosts, by row of the pool; share, loading, pace: by stage and host, the part of the stage's tasks, tasks that load
-    state, and core-seconds of speed 1 a second; share is 0 everywhere where no host can run the stage. speed: of the hosts.
+    state, and core-seconds of speed 1 a second; share is 0 everywhere where no host runs the stage. speed: of the hosts.
     floor: cores that a host uses in any case, by host. work: core-seconds a record, by stage. constants: seconds a batch,
     core-seconds a batch, core-seconds to load a task's state, more seconds a batch, least seconds between starts, the
-    governor's aim. charged, charges, busy: of the batch in work, hosts and core-seconds of each; its core-seconds of speed 1.
+    governor's aim. charged, charges, busy: of the batch in work, hosts and core-seconds of each; its work at speed 1.
     period_ends: of the open period and those after it, the last one inf. careful: return after each batch, because the next
     one runs on other hosts. table, worked: by period, figures and core-seconds of hosts, added to. batches: rows (start,
     seconds, records, oldest, newest), filled. done: rows (commit, born, records), filled unless it has no rows.

@@ -9,27 +9,21 @@ processes, as costs measured on Spark do.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.cloud import HostState
-from elastream.model.graph import Edge, Operator
-from elastream.model.observation import Composition, Floats, MicroBatch
-from elastream.model.qos import offered_rates
-from elastream.model.stages import Layout, Segment, Stage
+from elastream.model.graph import Operator
+from elastream.model.observation import Floats, MicroBatch
+from elastream.model.stages import Segment, Stage
 from elastream.planning.algorithms.governor import REMEMBERED, Governor
 from elastream.simulation import batching
-from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.draws import uniform
-from elastream.simulation.exchanging import EdgeTraffic
-from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Items, Station, joined
+from elastream.simulation.stations import NOTHING, Items, Station
 
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
@@ -38,10 +32,8 @@ BATCH_STREAM = 2_000_000
 BATCHES_A_CALL = 1024
 """Most batches of one compiled call."""
 MOST_ROWS = 1 << 16
-"""Rows in which a queue is kept: a quarter of an hour and more at the shortest rows, so that two neighbours of a longer queue
-differ by less than a thousandth of what their records wait."""
-RECENT, KEPT = 200, 10.0
-"""Batches kept, and seconds for which all are."""
+"""Rows in which a queue is kept. As many pieces of the load span a quarter of an hour or more, so two neighbours that
+become one differ by less than a thousandth of what their records wait."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
 """States of a host that is requested but not yet running."""
 
@@ -73,22 +65,6 @@ class Turn(NamedTuple):
     worked: Floats
     speed: Floats
     interval: int
-
-
-@dataclass(frozen=True)
-class Periods:
-    """Figures of the monitoring periods closed while time was advanced once, a row each.
-
-    ends: seconds. tables: by query, columns as in `batching`. worked: core-seconds by host. offered: records that each
-    source has offered so far. active: hosts leased. usable: cores of running hosts.
-    """
-
-    ends: Floats
-    tables: Mapping[str, Floats]
-    worked: Floats
-    offered: Mapping[str, Floats]
-    active: int
-    usable: float
 
 
 class StageStation(Station):
@@ -342,16 +318,6 @@ class FusedSegment:
         return bool(self.marks[batching.RUNNING]) or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
 
 
-def upstream_first(layout: Layout) -> tuple[list[str], bool]:
-    """Names of the queries, each after those that feed it, and whether some feed each other in a circle (then in any order)."""
-    home = {name: segment.name for segment in layout.segments for name in segment.operators}
-    feeds = {each.name: {home[edge.source] for edge in each.inputs} - {each.name} for each in layout.segments}
-    try:
-        return list(TopologicalSorter(feeds).static_order()), False
-    except CycleError:
-        return list(feeds), True
-
-
 def paired(flow: Items) -> Items:
     """`flow` with every two neighbouring rows as one, at their mean times."""
     even = flow.times.size // 2 * 2
@@ -384,148 +350,3 @@ def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     for _ in range(tasks if slots.size else 0):
         dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
     return dealt
-
-
-class FusedNetwork:
-    """All segments of a fused dataflow. Drop-in for `QueueNetwork`; its `stations` are stages."""
-
-    cohorts = True
-
-    def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
-        self.layout = layout
-        self.graph = layout.graph
-        self.settings = settings
-        piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
-        self.sources = {s.name: Source(load_of(s, loads, seconds), piece) for s in self.graph.sources}
-        self.stations: tuple[StageStation, ...] = tuple(
-            StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
-        )
-        self.by_name = {station.name: station for station in self.stations}
-        queries = {
-            each.name: FusedSegment(each, self.by_name, settings, seed, stream)
-            for stream, each in enumerate(layout.segments)
-        }
-        order, self.stepwise = upstream_first(layout)
-        self.segments = {name: queries[name] for name in order}
-        self.flows: dict[str, list[Items]] = {name: [] for name in order}
-        for segment in self.segments.values():
-            loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
-            if loads_of:
-                segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
-        self.target = math.inf
-        self.committed = 0.0
-        self.periods = 0
-        self.closed: Periods | None = None
-        self.reports: list[MicroBatch] = []
-        self.latencies: list[Items] = []
-        self.out: dict[str, list[tuple[Edge, float]]] = {}
-        self.result_share: dict[str, float] = {}
-        self.version = 0
-        self.compose(Composition.default(self.graph))
-
-    @property
-    def scalable(self) -> frozenset[str]:
-        """Stages whose parallelism can change: those without state, as on Spark."""
-        return frozenset(station.name for station in self.stations if not station.placed)
-
-    def _limit(self, stage: Stage) -> float | None:
-        promised = [self.graph.by_name[name].max_duration for name in stage.operators]
-        return min((each for each in promised if each is not None), default=None)
-
-    def compose(self, composition: Composition) -> None:
-        """Apply a composition from the next batch on."""
-        self.version += 1
-        costs = alternate_costs(self.graph, self.settings, composition)
-        selectivity = {name: each for name, (_, each) in costs.items()}
-        for name, segment in self.segments.items():
-            entries = [o for o in segment.segment.operators if self._enters(o, segment.segment)]
-            # Assumption: each entry operator of the segment gets an equal share of its records.
-            volumes = offered_rates(self.graph, {o: 1 / len(entries) for o in entries}, selectivity, composition)
-            for station in segment.stations:
-                segment.work[station.name] = sum(volumes[o] * costs[o][0] for o in station.stage.operators if o in costs)
-                segment.volume[station.name] = volumes[station.name]
-            self.out[name] = [
-                (edge, volumes[edge.source] * selectivity.get(edge.source, 1.0)) for edge in segment.segment.outputs
-            ]
-            sinks = [sink.name for sink in self.graph.sinks if sink.name in segment.segment.operators]
-            self.result_share[name] = sum(volumes[sink] for sink in sinks)
-
-    def _enters(self, operator: str, segment: Segment) -> bool:
-        return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
-
-    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        """Advance all queries, upstream ones first; what happened in the periods that end by `end` is in `closed`."""
-        monitor = self.settings.monitor
-        last = round(end / monitor)
-        last -= last * monitor > end
-        ends = np.append(np.arange(self.periods + 1, last + 1) * monitor, math.inf)
-        self.periods = max(last, self.periods)
-        worked = np.zeros((ends.size, len(pool)))
-        worked[0] = pool.worked[: len(pool)]
-        interval = -1 if pool.steady else int(begin / self.settings.speed_interval + DUST)
-        turn = Turn(ends, worked, pool.speeds(begin), interval)
-        tables, offered = {}, {}
-        for name, segment in self.segments.items():
-            for source in segment.segment.operators:
-                if source in self.sources:
-                    before, flow = self.sources[source].offered, self.sources[source].until(end)
-                    self.flows[name].append(flow)
-                    reach = np.append(before, before + np.cumsum(flow.counts))
-                    offered[source] = reach[np.searchsorted(flow.times, ends[:-1])]
-            known = segment.log.shape[0]
-            opened = segment.open.copy()
-            tables[name], done = segment.advance(begin, end, joined(self.flows[name]), pool, turn, self.target, self.version)
-            self.flows[name] = []
-            self._count(segment, tables[name].sum(axis=0) - opened)
-            self.reports += [MicroBatch(name, *row) for row in segment.log[known:].tolist()]
-            kept = int(np.searchsorted(segment.log[:, 0] + segment.log[:, 1], ends[0] - KEPT))
-            segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
-            for edge, volume in self.out[name]:
-                target = next(s.segment.name for s in self.segments.values() if edge.target in s.segment.operators)
-                self.flows[target].append(Items(done.times, done.born, done.counts * volume))
-        pool.worked[: len(pool)] = worked[-1]
-        self.closed = None
-        if ends.size > 1:
-            usable = math.fsum(lease.type.cores for lease in pool.leases if lease.state is HostState.RUNNING)
-            closed = {name: table[:-1] for name, table in tables.items()}
-            self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), usable)
-
-    def _count(self, segment: FusedSegment, more: Floats) -> None:
-        """Add what happened in a query to the totals of its stages."""
-        records = float(more[batching.DONE])
-        self.committed += records * self.result_share[segment.segment.name]
-        for station in segment.stations:
-            station.total.done += records * segment.volume[station.name]
-            station.total.emitted += records * segment.volume[station.name]
-        total = segment.leader.total
-        total.arrived += float(more[batching.ARRIVED])
-        total.judged += records
-        total.delay += float(more[batching.DELAY])
-        total.within = total.within + more[batching.WITHIN :]
-
-    def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
-        """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
-        stages = self.layout.stage_of
-        found = []
-        for edge in self.graph.edges:
-            source, target = stages[edge.source], stages[edge.target]
-            if source is not target and edge.durable is None:
-                rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
-                size = self.settings.record_size(self.graph.by_name[edge.source])
-                found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
-        return found
-
-    @property
-    def empty(self) -> bool:
-        return all(source.ended for source in self.sources.values()) and not any(
-            segment.unfinished for segment in self.segments.values()
-        )
-
-
-def _first_rate(load: Emissions, seconds: float) -> float:
-    """Mean rate of a load over `seconds` from its first record, records/s."""
-    present = load.counts > 0
-    if not present.any():
-        return 0.0
-    begins = load.times[present][0]
-    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)

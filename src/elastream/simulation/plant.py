@@ -34,7 +34,7 @@ from elastream.model.stages import Layout
 from elastream.planning.provision import first
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
-from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import Event, SimulatedHosts
 from elastream.simulation.result import Result, result_of
@@ -43,7 +43,6 @@ from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
-
 
 PERIODS_AT_ONCE = 1000
 """Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
@@ -134,7 +133,7 @@ class SimulatedPlant:
 
     @property
     def _horizon(self) -> float:
-        """How far time can be advanced at once: to the end of a monitoring period, of many where nothing changes between."""
+        """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
         network = self.network
         if isinstance(network, FusedNetwork) and self.pool.steady and not (network.stepwise or self.staffing.shortfall):
             return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor

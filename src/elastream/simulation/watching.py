@@ -27,7 +27,7 @@ from elastream.model.observation import (
     TaskFrame,
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
-from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.quantiles import weighted
@@ -80,6 +80,7 @@ class Watch:
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._placed: tuple[Any, ...] | None = None
+        self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
 
     @property
@@ -310,19 +311,20 @@ class Watch:
         )
 
     def _links(self, hosts: Sequence[str]) -> Frame:
+        """Latency and bandwidth of every pair of hosts, which change with the hosts only."""
         if not 1 < len(hosts) <= LINKS_UP_TO:
             return Frame()
-        latency, per_byte = self.pool.between_regions()
-        region = [self.pool.region[self.pool.rows[host]] for host in hosts]
-        pairs = [(i, j) for i in range(len(hosts)) for j in range(len(hosts)) if i != j]
-        slow = np.array([per_byte[region[i], region[j]] for i, j in pairs])
-        return Frame(
-            [f"{hosts[i]}>{hosts[j]}" for i, j in pairs],
-            {
-                Metric.NETWORK_LATENCY: [latency[region[i], region[j]] for i, j in pairs],
+        if self._pairs[0] != hosts:
+            latency, per_byte = self.pool.between_regions()
+            region = self.pool.region[[self.pool.rows[host] for host in hosts]]
+            source, target = np.nonzero(~np.eye(len(hosts), dtype=bool))
+            slow = per_byte[region[source], region[target]]
+            values = {
+                Metric.NETWORK_LATENCY: latency[region[source], region[target]],
                 Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.nan), where=slow > 0),
-            },
-        )
+            }
+            self._pairs = (hosts, Frame([f"{a}>{b}" for a in hosts for b in hosts if a != b], values))
+        return self._pairs[1]
 
     def _image_sets(self) -> Mapping[str, frozenset[str]]:
         pool = self.pool
