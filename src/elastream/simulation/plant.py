@@ -29,6 +29,7 @@ from elastream.model.action import (
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError, DataflowError
+from elastream.model.fitting import refuse_misfit
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
 from elastream.planning.provision import first
@@ -335,13 +336,7 @@ def make_plant(
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
     kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
     network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
-    for station in network.stations:
-        operator = station.operator
-        if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
-            raise CloudError(
-                f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
-                f"no host type has them ({', '.join(types)})"
-            )
+    refuse_misfit(layout.graph, types.values(), apart=not fused)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable,
