@@ -23,7 +23,6 @@ from _arms import DYNAMIC, HOST, TARGET, Result, autopilot, dataflow, dynamic, f
 from _common import Report, main, progress
 from _visitors import UNLIMITED
 
-from elastream.spark.start import pace_of
 from elastream.workload import Pattern, constant, ramp
 
 MOST = 4
@@ -36,8 +35,8 @@ ROUNDS = 3
 SOURCE = "the project's bar beside open-source Spark"
 SEED = 1
 
-LIMITED = {"limit of a batch": "paced"}
-"""No setting of Spark: the source limits a batch to what one interval has time for, as `maxOffsetsPerTrigger` does."""
+NO_LIMIT = {"limit of a batch": "none"}
+"""No setting of Spark: the source gives a batch all that is due, as Kafka's does without `maxOffsetsPerTrigger`."""
 
 SEARCHED: tuple[Mapping[str, str], ...] = (
     {},
@@ -45,8 +44,7 @@ SEARCHED: tuple[Mapping[str, str], ...] = (
     {"spark.dynamicAllocation.executorIdleTimeout": "10s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "2s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.dynamicAllocation.shuffleTracking.timeout": "1s"},
-    LIMITED,
-    {**LIMITED, "spark.dynamicAllocation.minExecutors": "2", "spark.dynamicAllocation.initialExecutors": "2"},
+    NO_LIMIT,
     {"spark.locality.wait": "0s"},
     {"spark.locality.wait": "3s"},
     {"spark.dynamicAllocation.minExecutors": "2", "spark.dynamicAllocation.initialExecutors": "2"},
@@ -114,8 +112,8 @@ def search(load: Pattern) -> Sequence[Mapping[str, Any]]:
     found = []
     for change in SEARCHED:
         short = {key.rpartition(".")[2]: value for key, value in change.items()} or "as it is"
-        settings = {key: value for key, value in {**DYNAMIC, **change}.items() if key not in LIMITED}
-        limit = pace_of(TARGET) if LIMITED.items() <= change.items() else UNLIMITED
+        settings = {key: value for key, value in {**DYNAMIC, **change}.items() if key not in NO_LIMIT}
+        limit = UNLIMITED if NO_LIMIT.items() <= change.items() else None
         result = dynamic(MOST, load, f"dynamic allocation, {short}", settings, limit)
         found.append({"changed": short, "in time": result.served.in_time, "host-seconds": result.host_seconds})
     return found
