@@ -18,10 +18,11 @@ from elastream.model.action import (
     TaskId,
 )
 from elastream.model.cloud import Billing, HostState, HostType, Lease, total_cost
-from elastream.model.decision import Decision, Proposal
+from elastream.model.decision import Decision, Proposal, Unknown
 from elastream.model.endpoints import collect, text_files
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, TaskFrame
+from elastream.model.promises import Rows
 from elastream.model.stages import lay_out
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 from elastream.recording.recorder import Collector, Recording
@@ -233,3 +234,12 @@ def _decide(toy: _Toy, now: float, number: int, seen: dict[str, float]) -> Decis
 def _done(decision: Decision, outcomes: tuple[Outcome, ...]) -> Decision:
     proposals = tuple(Proposal(outcome.action, "infrastructure") for outcome in outcomes)
     return replace(decision, proposals=proposals, outcomes=outcomes)
+
+
+def lacking_decisions(rounds: int = 5) -> list[Decision]:
+    """Rounds a quarter of a minute apart in which a policy did nothing, because it lacked a metric."""
+    lacked = Unknown(Metric.PROCESSED_RATE, Rows.OPERATOR, "lines")
+    return [
+        Decision(n, 15.0 * n, "threshold", unknown=(replace(lacked, seconds=15.0 * (n - 1), rounds=n),))
+        for n in range(1, rounds + 1)
+    ]

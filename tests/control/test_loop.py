@@ -18,10 +18,12 @@ from elastream.model.action import (
 )
 from elastream.model.decision import Proposal
 from elastream.model.errors import EnvironmentProblem
-from elastream.model.plant import Plan
+from elastream.model.metrics import Metric
+from elastream.model.plant import Plan, Unknown
+from elastream.model.promises import Rows
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
-from elastream.recording.summary import summarise
+from elastream.report.summary import summarise
 
 
 class Scripted:
@@ -225,6 +227,10 @@ LEASE = LeaseHost("h2", "small")
         (Plan((LEASE,), remarks="full"), "remarks is 'full', not a tuple"),
         (Plan((LEASE,), remarks=(7,)), "remarks holds 7; each is a sentence"),
         (Plan((LEASE,), refused=(LEASE,)), "each is a Proposal"),
+        (
+            Plan((LEASE,), unknown=("latency",)),
+            "unknown holds 'latency'; each is an Unknown, with a metric and the rows that lack it",
+        ),
     ],
 )
 def test_what_is_no_plan_is_one_sentence_with_policy_and_field_and_changes_nothing(returned, sentence):
@@ -235,6 +241,24 @@ def test_what_is_no_plan_is_one_sentence_with_policy_and_field_and_changes_nothi
     assert note.startswith("policy scripted failed, none of its actions was tried: TypeError: ")
     assert note.endswith(sentence)
     assert "\n" not in note
+
+
+def test_for_how_long_a_policy_has_lacked_a_metric_is_recorded_and_shown_from_the_third_round_on():
+    rate = Unknown(Metric.PROCESSED_RATE, Rows.OPERATOR, "clicks")
+    lacking, knowing = Plan(unknown=(rate, rate)), Plan()
+    _, recording = run(FakePlant(), Scripted(lacking, lacking, lacking, knowing, lacking, knowing), limit=11.0)
+    assert [[(each.seconds, each.rounds) for each in d.unknown] for d in recording.decisions] == [
+        [(0.0, 1)],
+        [(2.0, 2)],
+        [(4.0, 3)],
+        [],
+        [(0.0, 1)],
+        [],
+    ]
+    assert [decision.headline() for decision in recording.decisions] == [
+        *("", "", "cannot size: processed rate of 'clicks' unknown for 4 s"),
+        *("", "", ""),
+    ]
 
 
 def test_a_list_for_a_plan_is_distinguished_from_a_plan():

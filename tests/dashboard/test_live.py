@@ -19,7 +19,7 @@ from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
 from elastream.model.observation import Frame, Metric, Observation
 from elastream.recording.observer import Header
-from example_run import example_context, example_ending, example_events, example_header, play
+from example_run import example_context, example_ending, example_events, example_header, lacking_decisions, play
 
 TAKE, GIVE_BACK = "\x1b[?1049h", "\x1b[?1049l"
 """What a terminal is sent to switch to its alternate screen, and back."""
@@ -201,6 +201,18 @@ def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out
     for number in range(2, 20):
         remember(kept, Decision(number, float(number), "p", note=f"{number} rounds were skipped"))
     assert [decision.round for decision in kept] == [1, 19]
+
+
+def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: LiveView) -> None:
+    plain = io.StringIO()
+    lines = PlainView(Console(file=plain, width=100))
+    for seen in (view, lines):
+        for decision in (replace(each, round=each.round + 1000) for each in lacking_decisions()):
+            seen.decided(decision)
+    assert "cannot size: processed rate of 'lines' unknown for 60 s" in shown(view)
+    assert [line.strip() for line in plain.getvalue().splitlines()] == [
+        "0:45  cannot size: processed rate of 'lines' unknown for 30 s"
+    ]
 
 
 def test_a_decision_repeated_with_its_actual_takes_its_own_place() -> None:

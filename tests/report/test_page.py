@@ -17,11 +17,11 @@ from elastream.model.observation import Observation
 from elastream.model.wording import amount, duration_text
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.recording.summary import summarise
 from elastream.report import write_report
 from elastream.report.page import cards, render
+from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
-from example_run import example_events, example_header, example_recording, play
+from example_run import example_events, example_header, example_recording, lacking_decisions, play
 
 
 class Text(HTMLParser):
@@ -182,6 +182,15 @@ def test_alarms_have_a_table_with_their_tracebacks(page: str) -> None:
     (row,) = [row for row in Text(written).rows if "mover" in row]
     assert " ".join(row.split()).startswith("0:01 not cleared mover thread died <1> traceback Traceback KeyError")
     assert "<h2>Alarms" not in page, "a run without alarms has no table of them"
+
+
+def test_rounds_in_which_a_policy_lacked_a_metric_share_a_row_that_says_so() -> None:
+    recorder = Collector()
+    recorder.started(example_header())
+    for decision in lacking_decisions():
+        recorder.decided(decision)
+    (shown,) = [" ".join(row.split()) for row in Text(render(recorder.recording)).rows if "unknown for" in row]
+    assert shown.startswith("0:45 – 1:15 3 – 5 cannot size: processed rate of 'lines' unknown for 60 s")
 
 
 def test_a_round_in_which_something_raised_shows_its_traceback() -> None:

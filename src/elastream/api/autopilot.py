@@ -7,7 +7,7 @@ user's job; what is unknown or impossible is left unchanged. Output goes to `log
 import logging
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -252,6 +252,7 @@ class _Logger:
         self._plant, self._period, self._observe_only = plant, period, observe_only
         self._watched: tuple[str, ...] | None = None
         self._last: dict[str, str] = {}
+        self._lacked: set[Hashable] = set()
         self._logged: set[tuple[Action, Status]] = set()
 
     def started(self, header: Header) -> None:
@@ -281,6 +282,10 @@ class _Logger:
         would = [p.action for p in decision.proposals if p.refused == "observe only"]
         self._once("would", "; ".join(f"would {describe(action)} ({action.why})" for action in would))
         self._once("note", decision.note)
+        for each in decision.standing:
+            if each.key not in self._lacked:
+                log.warning("autopilot %s", each)
+        self._lacked = {each.key for each in decision.standing}
         log.debug("round %d: observed %s", decision.round, quantities(decision.seen))
 
     def ended(self, ending: Ending) -> None:

@@ -64,18 +64,20 @@ def _list(recording: "Recording", console: "Console") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from elastream.dashboard.live import acted, summary_of, worth_showing
+    from elastream.dashboard.live import acted, alike, summary_of, worth_showing
     from elastream.model.wording import clock
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time", justify="right")
     table.add_column("round", justify="right")
     table.add_column("action and reason", overflow="fold")
-    before = ""
+    groups: list[list[Decision]] = []  # rounds in a row that say the same share a line
     for decision in filter(worth_showing, recording.decisions):
-        if decision.outcomes or summary_of(decision) != before:
-            table.add_row(clock(decision.time), str(decision.round), Text(summary_of(decision)))
-        before = summary_of(decision)
+        if decision.outcomes or not (groups and alike(groups[-1][-1], decision)):
+            groups.append([])
+        groups[-1].append(decision)
+    for group in groups:
+        table.add_row(clock(group[0].time), str(group[0].round), Text(summary_of(group[-1])))
     console.print(table)
     for alarm, cleared in recording.alarms:
         until = f"cleared at {clock(cleared)}" if cleared is not None else "not cleared"
@@ -89,6 +91,7 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     from rich.text import Text
 
     from elastream.model.action import describe
+    from elastream.model.latency import basis_text
     from elastream.model.wording import UNKNOWN, clock, duration_text, quantity
 
     def heading(text: str) -> None:
@@ -106,6 +109,10 @@ def _tell(recording: "Recording", decision: "Decision", console: "Console") -> N
     heading("seen")
     for name, value in decision.seen.items():
         line(f"{name.replace('_', ' ')}: {quantity(name, value)}")
+    if recording.latency_basis:
+        line(f"latency is measured: {basis_text(recording.latency_basis)}")
+    for lacking in decision.unknown:
+        line(str(lacking), "yellow")
     heading("proposed")
     for proposal in decision.proposals:
         why = f" - {proposal.action.why}" if proposal.action.why else ""

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, get_type_hints
 
 from elastream.model.action import KINDS, Action, LeaseHost, TaskId
-from elastream.model.decision import Proposal
+from elastream.model.decision import Proposal, Unknown
 from elastream.model.plant import Plan
 
 __all__ = ["BackOff", "checked"]
@@ -74,6 +74,9 @@ def checked(plan: Any) -> Plan:
         if not isinstance(proposal, Proposal):
             raise TypeError(f"refused holds {_shown(proposal)}; each is a Proposal")
         _check_action(f"refused holds {_shown(proposal.action)}", proposal.action)
+    for each in _tuple("unknown", plan.unknown):
+        if not isinstance(each, Unknown):
+            raise TypeError(f"unknown holds {_shown(each)}; each is an Unknown, with a metric and the rows that lack it")
     return plan
 
 

@@ -1,4 +1,4 @@
-"""Terminal live view of a run: one screen, repainted with every observation.
+"""Live view of a run: one screen, repainted with every observation.
 
 On a terminal the view uses the alternate screen and repaints it once a monitoring period, without flicker; what Spark's
 JVM writes to the same terminal is overpainted and disappears with the alternate screen at the end. Without a terminal
@@ -22,11 +22,12 @@ from elastream.model.action import MoveTask, describe
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
+from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
-__all__ = ["LiveView", "PlainView", "RunView", "sparkline", "view_for"]
+__all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""
@@ -46,32 +47,37 @@ BARS = "▁▂▃▄▅▆▇█"
 class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
+    def awaited(self, flow: str) -> None:
+        """Called before the first host is started, which takes seconds."""
+        ...
+
     def close(self) -> None:
         """Restore the terminal; may be called twice, and before the run has started."""
         ...
 
 
-def view_for(console: Console) -> RunView:
+def view_for(console: Console, length: float | None = None) -> RunView:
     """A `LiveView` on a terminal, else a `PlainView`."""
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+    return LiveView(console, length) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
-class LiveView:
-    """Shows a run on the whole screen: figures, operators, latest decisions."""
+class Screen:
+    """A run on one screen: figures, operators, latest decisions. length: seconds that it lasts, if that is known."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, length: float | None = None) -> None:
         self._console = console
-        self._live: Live | None = None
+        self._length = length
         self._header = Header("", "")
         self._observation: Observation | None = None
         self._load: deque[float] = deque(maxlen=KEPT)
         self._hosts: deque[float] = deque(maxlen=KEPT)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
 
+    def awaited(self, flow: str) -> None:
+        self._console.print(f"{flow}: starting the first host", markup=False, highlight=False, soft_wrap=True)
+
     def started(self, header: Header) -> None:
         self._header = header
-        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
-        self._live.start(refresh=True)
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
@@ -87,13 +93,10 @@ class LiveView:
         self.close()
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        """End showing; may be called twice."""
 
     def _paint(self) -> None:
-        if self._live is not None:
-            self._live.update(self.screen(), refresh=True)
+        """Show the screen as it is now."""
 
     def screen(self) -> RenderableType:
         """The whole screen, for the console's current width and height."""
@@ -116,6 +119,8 @@ class LiveView:
         if self._header.plant == "simulated":
             name.append(" simulated", style="italic yellow")
         elapsed = clock(seen.time) if seen else "0:00"
+        if self._length is not None:
+            elapsed += f" of {clock(self._length)}"
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
@@ -141,6 +146,7 @@ class LiveView:
             f"p50 {written(seen, Metric.LATENCY_P50)}   p99 ",
             (duration_text(p99), style_of(p99, target)),
             ("" if target is None else f"   target {duration_text(target)}", "dim"),
+            (f"   {basis_text(seen.latency_basis)}" if seen.latency_basis else "", "dim"),
             overflow="ellipsis",
             no_wrap=True,
         )
@@ -180,15 +186,43 @@ class LiveView:
         return table
 
 
+class LiveView(Screen):
+    """Shows a run on the whole terminal."""
+
+    def __init__(self, console: Console, length: float | None = None) -> None:
+        super().__init__(console, length)
+        self._live: Live | None = None
+
+    def started(self, header: Header) -> None:
+        super().started(header)
+        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live.start(refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _paint(self) -> None:
+        if self._live is not None:
+            self._live.update(self.screen(), refresh=True)
+
+
 class PlainView:
-    """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note."""
+    """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note.
+
+    What decision after decision repeats is one line.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
         self._round = 0
-        self._last = ""
+        self._last: Decision | None = None
         self._standing: dict[str, str] = {}
+
+    def awaited(self, flow: str) -> None:
+        self._print(f"{flow}: starting the first host")
 
     def started(self, header: Header) -> None:
         plant = " (simulated)" if header.plant == "simulated" else ""
@@ -213,9 +247,9 @@ class PlainView:
         if decision.round == self._round or not worth_showing(decision):
             return
         self._round = decision.round
-        if decision.outcomes or summary_of(decision) != self._last:
+        if decision.outcomes or not (self._last and alike(self._last, decision)):
             self._print(f"{clock(decision.time):>7}  {summary_of(decision)}")
-        self._last = summary_of(decision)
+        self._last = decision
 
     def ended(self, ending: Ending) -> None:
         reason = f": {ending.reason}" if ending.reason else ""
@@ -287,8 +321,8 @@ def style_of(value: float, level: float | None) -> str:
 
 
 def worth_showing(decision: Decision) -> bool:
-    """Whether a decision has outcomes, refusals or a note."""
-    return acted(decision) or bool(decision.note)
+    """Whether a decision has outcomes, refusals, a note, or a metric that has been lacking for rounds."""
+    return acted(decision) or bool(decision.said)
 
 
 def acted(decision: Decision) -> bool:
@@ -297,7 +331,7 @@ def acted(decision: Decision) -> bool:
 
 
 def summary_of(decision: Decision) -> str:
-    """Outcomes, refusals and note of a decision with their reasons, on one line."""
+    """Outcomes, refusals, note and lacking metrics of a decision with their reasons, on one line."""
     moves = [outcome for outcome in decision.done if isinstance(outcome.action, MoveTask)]
     if len(moves) > MOVES:
         others = tuple(outcome for outcome in decision.outcomes if outcome not in moves)
@@ -307,7 +341,12 @@ def summary_of(decision: Decision) -> str:
     else:
         done = [decision.headline()] if decision.outcomes else []
     refused = [f"{describe(p.action)}: refused, {p.refused}" for p in decision.proposals if p.refused]
-    return "; ".join(filter(None, [*done, *refused, decision.note])) or UNKNOWN
+    return "; ".join(filter(None, [*done, *refused, decision.said])) or UNKNOWN
+
+
+def alike(one: Decision, other: Decision) -> bool:
+    """Whether two decisions say the same, but for how long a metric has been unknown."""
+    return one.repeats == other.repeats and summary_of(replace(one, unknown=())) == summary_of(replace(other, unknown=()))
 
 
 def remember(decisions: deque[Decision], decision: Decision) -> None:
@@ -318,9 +357,7 @@ def remember(decisions: deque[Decision], decision: Decision) -> None:
     if not worth_showing(decision):
         return
     last = decisions[-1] if decisions else None
-    if last and (
-        last.round == decision.round or summary_of(last) == summary_of(decision) or not (acted(last) or acted(decision))
-    ):
+    if last and (last.round == decision.round or alike(last, decision) or not (acted(last) or acted(decision))):
         decisions.pop()
     elif any(known.round == decision.round for known in decisions):
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastream.control.loop import Loop
-from elastream.model.decision import Decision
+from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy
@@ -31,6 +31,11 @@ class Simulated:
             + sum(not outcome.succeeded for outcome in decision.outcomes)
             for decision in self.decisions
         )
+
+    @property
+    def lacked(self) -> tuple[Unknown, ...]:
+        """Metrics that the policy lacked for rounds in a row, each with the longest time for which it did."""
+        return longest_lacked(self.decisions)
 
 
 def simulated(

@@ -1,13 +1,22 @@
 """The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, describe, to_json
+from elastream.model.metrics import Metric
+from elastream.model.promises import Rows
+from elastream.model.units import format_duration
 
-__all__ = ["Decision", "Fault", "Proposal"]
+__all__ = ["STANDING", "Decision", "Fault", "Proposal", "Unknown", "longest_lacked"]
+
+STANDING = 3
+"""Rounds in a row after which an unknown metric is shown to people: one or two rounds are normal after a change."""
+
+MINUTES = 120.0
+"""Seconds from which on it is written in minutes for how long a metric has been unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +43,51 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Unknown:
+    """A metric that a policy needs, unknown in the observation that it planned for, so that a part of it did nothing.
+
+    rows, row: what kind of thing it is a metric of, and its name; empty: of each of them, or of the application.
+    consequence: what the policy could not do. seconds, rounds: for how long, and in how many rounds in a row, as the loop
+    counts them.
+    """
+
+    metric: Metric
+    rows: Rows
+    row: str = ""
+    consequence: str = "cannot size"
+    seconds: float = 0.0
+    rounds: int = 0
+
+    @property
+    def key(self) -> tuple[Metric, Rows, str, str]:
+        """What is unknown and what follows, without for how long."""
+        return self.metric, self.rows, self.row, self.consequence
+
+    @property
+    def standing(self) -> bool:
+        """Whether people are shown it."""
+        return self.rounds >= STANDING
+
+    def __str__(self) -> str:
+        name = self.metric.value.replace("_", " ")
+        if self.rows is Rows.APPLICATION:
+            of = "the application"
+        elif self.row:
+            of = repr(self.row) if self.rows is Rows.OPERATOR else f"{self.rows} {self.row!r}"
+        else:
+            of = f"every {self.rows}"
+        lasting = f"{self.seconds:.0f} s" if self.seconds < MINUTES else format_duration(self.seconds)
+        return f"{self.consequence}: {name} of {of} unknown" + (f" for {lasting}" if self.seconds else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One planning round.
 
     seen: the few numbers that the decision rests on, by name; NaN where unknown. predicted, actual: the same kind of
     numbers, as expected for the next round and as they then were. seconds: what planning took. note: what else needs
     saying: why nothing was done, what went wrong, what the policy remarks. faults: what raised since the last round.
+    unknown: metrics that the policy lacked, each with for how long.
     """
 
     round: int
@@ -53,11 +101,27 @@ class Decision:
     seconds: float = 0.0
     note: str = ""
     faults: tuple[Fault, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
+
+    @property
+    def standing(self) -> tuple[Unknown, ...]:
+        """Metrics that the policy has lacked for so many rounds that people are shown it."""
+        return tuple(each for each in self.unknown if each.standing)
 
     @property
     def done(self) -> tuple[Outcome, ...]:
         """Outcomes of actions that took effect or are under way."""
         return tuple(outcome for outcome in self.outcomes if outcome.succeeded)
+
+    @property
+    def said(self) -> str:
+        """The note, and which metrics the policy has lacked for rounds."""
+        return "; ".join(filter(None, [self.note, *map(str, self.standing)]))
+
+    @property
+    def repeats(self) -> Hashable:
+        """What rounds have in common that say the same, but for how long a metric has been unknown."""
+        return self.note, tuple(each.key for each in self.standing)
 
     def with_actual(self, actual: Mapping[str, float]) -> "Decision":
         """The record with what really happened."""
@@ -69,7 +133,7 @@ class Decision:
         for outcome in self.outcomes:
             text = describe(outcome.action) + (f" ({outcome.action.why})" if outcome.action.why else "")
             parts.append(text if outcome.succeeded else f"{text}: {outcome.status}, {outcome.reason}")
-        return "; ".join(parts) or self.note
+        return "; ".join(parts) or self.said
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready; NaN becomes null."""
@@ -91,4 +155,14 @@ class Decision:
             "seconds": self.seconds,
             "note": self.note,
             "faults": [asdict(fault) for fault in self.faults],
+            "unknown": [asdict(each) for each in self.unknown],
         }
+
+
+def longest_lacked(decisions: Iterable[Decision]) -> tuple[Unknown, ...]:
+    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did."""
+    longest: dict[Hashable, Unknown] = {}
+    for each in (each for decision in decisions for each in decision.standing):
+        if each.key not in longest or longest[each.key].seconds < each.seconds:
+            longest[each.key] = each
+    return tuple(longest.values())

@@ -38,7 +38,7 @@ processed_rate rate | Records that an operator or a task finished.
   operator S transform python | {_METER}
   operator S keyed metered | what the operators before it emitted
   operator W source | {_LAST_20}
-  operator A working | counted in the monitoring period
+  operator A reading | counted in the monitoring period; of a source, records passed on to the operators it feeds
   operator F reading first | {_TAKEN}
   task SW | records read from shuffles, {_WINDOW}
 emitted_rate rate | Records that an operator emitted.
@@ -78,6 +78,7 @@ which it was busy.
   operator S keyed | as for `busy_cores`, over all usable cores
   operator S source walked | the same
   operator A working | counted in the monitoring period
+  operator F reading first | its `busy_cores`, over all usable cores
   task SW | part of the time for which it kept a slot, {_WINDOW}
   task A | counted in the monitoring period
   task F | an equal part of its operator's `busy_cores`

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from elastream.model.action import Action, Outcome
 from elastream.model.cloud import Lease
-from elastream.model.decision import Proposal
+from elastream.model.decision import Proposal, Unknown
+from elastream.model.errors import DataflowError
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Clock", "Plan", "Plant", "Policy"]
+__all__ = ["Clock", "Plan", "Plant", "Policy", "Unknown", "refuse_unfit"]
 
 
 class Clock(Protocol):
@@ -80,7 +81,8 @@ class Plan:
     actions: in the order in which they should be done. memory: given back to the policy in its next round; any value, of
     which the policy must not change a part later. predicted: values by name that the policy expects at the next round.
     remarks: sentences for people that no action says. refused: what one part of the policy proposed and another refused,
-    each with `by` and `refused`; recorded and never acted on.
+    each with `by` and `refused`; recorded and never acted on. unknown: metrics for want of which the policy did not decide
+    something, only those that are unknown in the observation that it was given: nothing is left undone silently.
     """
 
     actions: tuple[Action, ...] = ()
@@ -88,6 +90,7 @@ class Plan:
     predicted: Mapping[str, float] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     refused: tuple[Proposal, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
 
 class Policy(Protocol):
@@ -95,6 +98,9 @@ class Policy(Protocol):
 
     No clock, no I/O, seeded randomness only. One policy object may serve many runs at a time; what it must remember of one
     run it returns as the plan's memory and is given again.
+
+    A policy that cannot work with some dataflows, hosts or service levels has a method `unfit(context: Context) -> str`:
+    one sentence that says what it lacks and what would be right, or an empty text. See `refuse_unfit`.
     """
 
     @property
@@ -105,3 +111,10 @@ class Policy(Protocol):
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """The plan for this observation. memory: of this policy's last plan of the same run, None in the first round."""
         ...
+
+
+def refuse_unfit(policy: Policy | None, context: Context) -> None:
+    """Raise DataflowError with a policy's own words where it cannot work with `context`; asked once, before a run."""
+    unfit = getattr(policy, "unfit", None)
+    if policy is not None and unfit is not None and (sentence := unfit(context)):
+        raise DataflowError(f"policy {policy.name}: {sentence}", ("policy",))

@@ -6,15 +6,17 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, from_json
-from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
-from elastream.model.decision import Decision, Fault, Proposal
+from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.latency import Basis
+from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation
+from elastream.model.promises import Rows
 from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
     "host_types",
-    "read_alarms",
+    "read_basis",
     "read_decision",
     "read_ending",
     "read_header",
@@ -63,12 +65,13 @@ def written_observation(observation: Observation) -> Json:
         "composition": asdict(observation.composition),
         "batches": [list(astuple(batch)) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
+        "latency_basis": {source: basis.value for source, basis in observation.latency_basis.items()},
     }
 
 
-def read_alarms(fields: Mapping[str, Any]) -> tuple[Alarm, ...]:
-    """Alarms that stood at a recorded observation; none in recordings from before there were alarms."""
-    return tuple(Alarm(**each) for each in fields.get("alarms", ()))
+def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
+    """What latency was measured from at a recorded observation, by source."""
+    return {source: Basis(value) for source, value in written.items()}
 
 
 def _lease(lease: Lease) -> Json:
@@ -141,4 +144,8 @@ def read_decision(fields: Mapping[str, Any]) -> Decision:
         float(fields["seconds"]),
         fields["note"],
         tuple(Fault(**each) for each in fields.get("faults", ())),
+        tuple(
+            Unknown(**{**each, "metric": Metric(each["metric"]), "rows": Rows(each["rows"])})
+            for each in fields.get("unknown", ())
+        ),
     )

@@ -287,6 +287,7 @@ class SparkPlant(Generic[Q]):
             next_host=self.hosts.next_number,
             batches=tuple(batches),
             alarms=self.alarms.standing,
+            latency_basis=self.queries.latency_basis(),
         )
 
     def _seen_again(self, last: Observation, now: float) -> Observation:

@@ -9,6 +9,7 @@ from typing import Any
 
 from elastream.model.action import Action, Outcome, SetParallelism, Status, SwitchAlternate, SwitchEdge
 from elastream.model.errors import DataflowError, ElastreamError
+from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
@@ -63,6 +64,10 @@ class CompiledQueries:
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
         return self.telemetry.application(wall, cost)
+
+    def latency_basis(self) -> Mapping[str, Basis]:
+        """What latency is measured from, by source."""
+        return {source.name: Basis.DUE for source in self.layout.graph.sources if source.load is not None}
 
     def apply(self, action: Action) -> Outcome:
         """Compose anew and let that hold from one of the next batches on, or say why not."""

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
@@ -58,7 +59,7 @@ class WatchedQueries:
         fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)
         self._rows += sum(batch.rows for batch in fresh)
-        self._longest = max((batch.seconds for batch in fresh), default=self._longest)
+        self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
         return [MicroBatch(b.query, b.start - wall + now, b.seconds, float(b.rows)) for b in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
@@ -68,6 +69,10 @@ class WatchedQueries:
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
         return application_frame(self.layout.graph, self.live, wall, cost)
+
+    def latency_basis(self) -> Mapping[str, Basis]:
+        """What latency is measured from, by query."""
+        return {query.name: Basis.BOUND for query in self.live if len(query.batches) > 1}
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""
