@@ -374,10 +374,33 @@ operators:
 """
 
 
-def test_check_shows_a_document_s_operators_and_stages() -> None:
+@pytest.fixture
+def books() -> None:
+    Path("books").mkdir()
+    Path("books/one.txt").write_text("to be or not to be\n")
+
+
+VALID = "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 query"
+
+
+@pytest.mark.usefixtures("books")
+def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simulation_need() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 query"
+    simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
+    assert result.stdout.splitlines()[-3:] == [
+        "to run it, give --policy and --cloud",
+        f"to simulate it, give {simulation}; --prices (no host type is declared); --policy (it names none)",
+        VALID,
+    ]
+
+
+def test_check_refuses_what_a_run_would_refuse() -> None:
+    result = call("check", write("flow.yaml", DOCUMENT))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "elastream: flow.yaml:3: operators.lines.source: there is no file or folder books\n",
+    )
 
 
 def test_check_names_file_line_and_field_of_a_mistake() -> None:
@@ -428,6 +451,7 @@ def test_a_document_without_a_policy_cannot_be_run() -> None:
     )
 
 
+@pytest.mark.usefixtures("books")
 def test_check_stops_a_program_where_it_would_run() -> None:
     result = call("check", program("raise AssertionError('it went on')"))
     assert result.exit_code == 0
@@ -435,11 +459,12 @@ def test_check_stops_a_program_where_it_would_run() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("books")
 def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
     text = """\
         from elastream import Dataflow, collect, text_files
         flow = Dataflow("short")
-        flow.source(text_files("x")).filter(bool).sink(collect("y"))
+        flow.source(text_files("books")).filter(bool).sink(collect("y"))
     """
     result = call("check", write("flow.py", text))
     assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is valid: 3 operators, 1 stage, 1 query"

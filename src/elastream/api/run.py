@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from elastream.api.admission import admit
 from elastream.api.options import current_options
 from elastream.api.result import RunResult
 from elastream.api.showing import shown
@@ -32,7 +33,6 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
 from elastream.spark.dataflow.sinks import tables_collected
-from elastream.spark.dataflow.sources import check_source
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
 
@@ -77,10 +77,9 @@ def run(
     policy, cloud = options.policy or policy, options.cloud or cloud
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
-    for source in graph.sources:
-        check_source(source)
     if options.before is not None:
         options.before(graph, policy, cloud, target)
+    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts)
     pace = pace_of(target) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs, graph.name)
     copies = [] if options.record is None else [Recorder(options.record)]
