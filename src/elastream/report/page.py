@@ -36,6 +36,10 @@ STATUS = {
     "died": "died: the recording breaks off without an end entry",
 }
 
+SHOWN = 200
+"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning. A page
+of weeks would open slowly otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Card:
@@ -65,6 +69,7 @@ def render(recording: Recording) -> str:
     texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
     summary, header = summarise(recording), recording.header
+    decisions = list(_quiet_or_not(recording.decisions))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(
         header=header,
@@ -77,10 +82,13 @@ def render(recording: Recording) -> str:
         cards=cards(summary, recording),
         figure=_inline(timeline(recording)),
         plotly=get_plotlyjs(),
-        decisions=list(_quiet_or_not(recording.decisions)),
+        decisions=decisions[:SHOWN],
+        later=decisions[max(SHOWN, len(decisions) - SHOWN) :],
+        left_out=max(0, len(decisions) - 2 * SHOWN),
         rounds=len(recording.decisions),
         alarms=recording.alarms,
-        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts],
+        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * SHOWN]],
+        leases_left_out=max(0, len(recording.hosts) - 2 * SHOWN),
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
         cost=summary.cost,
