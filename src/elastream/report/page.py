@@ -21,7 +21,18 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
+from elastream.model.wording import (
+    UNKNOWN,
+    amount,
+    clock,
+    duration_text,
+    hosts_text,
+    money,
+    percent,
+    quantities,
+    quantity,
+    rate_text,
+)
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, mixture_quantile, summarise
@@ -37,8 +48,8 @@ STATUS = {
 }
 
 SHOWN = 200
-"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning. A page
-of weeks would open slowly otherwise."""
+"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning: with
+all of them a page of weeks opens slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +144,7 @@ def static_aside(summary: Summary) -> str:
     """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known."""
     if math.isnan(summary.static_cost):
         return ""
-    hosts = "1 host" if summary.static_hosts == 1 else f"{summary.static_hosts:.0f} hosts"
-    return f"static peak provision: {money(summary.static_cost)} ({hosts})"
+    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)})"
 
 
 def _processed(summary: Summary) -> str:
