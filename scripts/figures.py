@@ -36,6 +36,7 @@ SPARK, SIMULATED, PLANNING = "measured on Spark", "simulated", "planning alone, 
 SOURCES = (
     Source("against-spark", "Beside open-source Spark", SPARK, "python benchmarks/against_spark.py",
            "how-to/benchmarks.md#beside-open-source-spark"),
+    Source("demo", "The demo within its service level", SPARK, "python benchmarks/demo.py"),
     Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
