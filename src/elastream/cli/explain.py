@@ -36,7 +36,9 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
         raise typer.BadParameter("give --round or --at, not both")
     recording, console = Recording.read(run), Console()
     if not recording.decisions:
-        raise InputError(f"{run}: no planning round was recorded")
+        ending = recording.ending
+        why = f": the run {ending.status} after {ending.time:.0f} s: {ending.reason}" if ending and ending.reason else ""
+        raise InputError(f"{run}: no planning round was recorded{why}")
     if round is None and at is None:
         _list(recording, console)
         return
