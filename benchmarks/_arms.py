@@ -35,7 +35,6 @@ from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.start import pace_of, start_plant
-from elastream.spark.telemetry.batches import Batch
 
 __all__ = ["DYNAMIC", "HOST", "TARGET", "Result", "autopilot", "dataflow", "dynamic", "fixed"]
 
@@ -94,10 +93,16 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
             cluster.confine(f"h{number}", HOST.cores)
         job.begin()
         finish(job.query, load)
-        return result(way, read_progress(job.query.recentProgress), job.out, load, [(0.0, None)] * hosts)
+        return result(way, job.query, job.out, load, [(0.0, None)] * hosts)
 
 
-def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, str] = DYNAMIC) -> Result:
+def dynamic(
+    most: int,
+    load: ArrivalPattern,
+    way: str,
+    settings: Mapping[str, str] = DYNAMIC,
+    batch_seconds: float | None = None,
+) -> Result:
     """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
 
     The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
@@ -109,12 +114,12 @@ def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, st
     ):
         wait_until(lambda: len(listed(cluster)) == most, 120)
         warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace_of(TARGET))
+        job = start_plain(spark, root / "job", load, pace_of(TARGET), batch_seconds)
         started(job.query)
         time.sleep(SETTLING)
         job.begin()
         finish(job.query, load)
-        return result(way, read_progress(job.query.recentProgress), job.out, load, occupied.spans())
+        return result(way, job.query, job.out, load, occupied.spans())
 
 
 def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
@@ -131,14 +136,15 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
             folder=root / "autopilot",
         )
         with pilot.watch(job.query):
-            started(job.query)
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
+            warm(spark, root)
+            started(job.query)
             time.sleep(SETTLING)
             job.begin()
             finish(job.query, load)
             assert pilot.plant is not None
             spans = spans_of(pilot.plant.hosts.leases.values(), pilot.plant.clock.epoch)
-            found = result(way, read_progress(job.query.recentProgress), job.out, load, spans)
+            found = result(way, job.query, job.out, load, spans)
             job.query.stop()
         return found
 
@@ -158,11 +164,15 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
         try:
             (segment,) = plant.queries.running
             observers = [] if keep is None else [Recorder(keep)]
-            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, limit=load.seconds + AFTER)
-            loop.run()
+            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, to_the_limit=True)
+            steering = threading.Thread(target=loop.run, daemon=True)
+            steering.start()
+            finish(segment.query, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
-            batches = list(plant.queries.telemetry.recent(segment.segment.name))
-            return result(way, batches, root / "out", load, spans)
+            found = result(way, segment.query, root / "out", load, spans)
+            loop.stop()
+            steering.join(60)
+            return found
         finally:
             plant.close()
 
@@ -250,9 +260,9 @@ def spans_of(leases: Iterable[Lease], epoch: float) -> Spans:
     return [(epoch + each.since, None if each.until is None else epoch + each.until) for each in leases]
 
 
-def result(way: str, batches: Sequence[Batch], out: Path, load: ArrivalPattern, spans: Spans) -> Result:
-    """What came of it: `batches` are all that there were."""
-    seen = served(batches, load, TARGET)
+def result(way: str, query: StreamingQuery, out: Path, load: ArrivalPattern, spans: Spans) -> Result:
+    """What came of it; the query has taken its load, or had its time."""
+    seen = served(read_progress(query.recentProgress), load, TARGET)
     whole = seen.taken >= load.count(load.seconds)
     end = seen.ended if whole else time.time()
     clipped = [(max(a, seen.began), min(end if b is None else b, end)) for a, b in spans]

@@ -21,6 +21,7 @@ from typing import Any
 
 from _arms import DYNAMIC, HOST, TARGET, Result, autopilot, dataflow, dynamic, fixed
 from _common import Report, main, progress
+from _visitors import UNLIMITED
 
 from elastream.workload import Pattern, constant, ramp
 
@@ -34,12 +35,16 @@ ROUNDS = 3
 SOURCE = "the project's bar beside open-source Spark"
 SEED = 1
 
+NO_LIMIT = {"limit of a batch": "none"}
+"""No setting of Spark: the source gives a batch all that is due, as Kafka's does without `maxOffsetsPerTrigger`."""
+
 SEARCHED: tuple[Mapping[str, str], ...] = (
     {},
     {"spark.dynamicAllocation.executorIdleTimeout": "60s", "spark.dynamicAllocation.shuffleTracking.timeout": "60s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "10s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "2s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.dynamicAllocation.shuffleTracking.timeout": "1s"},
+    NO_LIMIT,
     {"spark.locality.wait": "0s"},
     {"spark.locality.wait": "3s"},
     {"spark.dynamicAllocation.minExecutors": "2", "spark.dynamicAllocation.initialExecutors": "2"},
@@ -107,7 +112,9 @@ def search(load: Pattern) -> Sequence[Mapping[str, Any]]:
     found = []
     for change in SEARCHED:
         short = {key.rpartition(".")[2]: value for key, value in change.items()} or "as it is"
-        result = dynamic(MOST, load, f"dynamic allocation, {short}", {**DYNAMIC, **change})
+        settings = {key: value for key, value in {**DYNAMIC, **change}.items() if key not in NO_LIMIT}
+        limit = UNLIMITED if NO_LIMIT.items() <= change.items() else None
+        result = dynamic(MOST, load, f"dynamic allocation, {short}", settings, limit)
         found.append({"changed": short, "in time": result.served.in_time, "host-seconds": result.host_seconds})
     return found
 
