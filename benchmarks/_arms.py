@@ -136,8 +136,9 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
             folder=root / "autopilot",
         )
         with pilot.watch(job.query):
-            started(job.query)
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
+            warm(spark, root)
+            started(job.query)
             time.sleep(SETTLING)
             job.begin()
             finish(job.query, load)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from elastream.experiments.compare import Comparison, Trial, compare, read_prices
+from elastream.experiments.compare import compare
+from elastream.experiments.comparison import Comparison, Trial
 from elastream.experiments.page import render
+from elastream.experiments.prices import read_prices
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
