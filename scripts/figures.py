@@ -34,6 +34,8 @@ class Source:
 SPARK, SIMULATED, PLANNING = "measured on Spark", "simulated", "planning alone, in one process"
 
 SOURCES = (
+    Source("against-spark", "Beside open-source Spark", SPARK, "python benchmarks/against_spark.py",
+           "how-to/benchmarks.md#beside-open-source-spark"),
     Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
@@ -66,6 +68,17 @@ SOURCES = (
            "explanation/otd.md"),
 )  # fmt: skip
 """In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
+
+WAYS = {
+    "fixed at the peak": "plain PySpark, cluster fixed at the peak",
+    "fixed at the mean": "plain PySpark, cluster fixed at the mean",
+    "dynamic allocation": "plain PySpark, Spark's dynamic allocation",
+    "Autopilot": "plain PySpark, Autopilot beside it",
+    "dataflow": "the same as a dataflow",
+}
+"""Rows of the README's first figure, by their names in the file."""
+MEASURED = ("in time", "host-seconds", "cost", "longest batch, s", "rounds with exact results")
+"""Its columns."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +168,42 @@ def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def beside_spark() -> list[str]:
+    """The README's first figure: one job, five ways; nothing where it was not measured."""
+    file = DOCS / "figures" / "against-spark.json"
+    if not file.exists():
+        return []
+    found = json.loads(file.read_text(encoding="utf-8"))
+    figures, about = found["figures"], found["environment"]
+    measured = f"One job with state, {about['rates']}, on {about['hosts']}, measured on Spark ({conditions(found)}); "
+    lines = [
+        "",
+        f"{measured}medians, and what the rounds spread over:",
+        "",
+        row("one job, five ways", *MEASURED),
+        row(*["---"] * (1 + len(MEASURED))),
+    ]
+    for name, says in WAYS.items():
+        lines.append(row(says, *(spread(figures.get(f"{name}: {what}"), what == "in time") for what in MEASURED)))
+    return lines
+
+
+def spread(value: Any, share: bool) -> str:
+    """A median with the range of its rounds; share: as percentages."""
+    median, runs = (value["median"], value["runs"]) if isinstance(value, Mapping) else (value, [])
+    if median is None:
+        return ""
+
+    def one(number: float) -> str:
+        return f"{number:.1%}" if share else f"{number:,.3g}"
+
+    return f"{one(median)} ({one(min(runs))} to {one(max(runs))})" if len(set(runs)) > 1 else one(median)
+
+
 def headlines() -> str:
-    """The README's figures: a table for each origin."""
+    """The README's figures: one job beside open-source Spark, then a table for each origin."""
     by_file = {source.file: source for source in SOURCES}
-    lines: list[str] = []
+    lines: list[str] = beside_spark()
     origin = ""
     for headline in HEADLINES:
         source = by_file[headline.file]

@@ -261,7 +261,7 @@ def test_a_policy_of_the_users_own_is_simulated_by_its_name_and_parameters(folde
         ("statik:hosts=3", "there is no policy 'statik', did you mean 'static'?"),
         ("static", "the parameter 'hosts' is missing, which has no default"),
         (".:x", "'.' is no name of a module"),
-        ("static:hosts=many", "hosts: 'many' is not a whole number"),
+        ("static:hosts=many", "'many' is not a whole number of 1 or more, 'peak' or 'mean'"),
     ],
 )
 @pytest.mark.parametrize("command", ["simulate", "run"])

@@ -9,8 +9,9 @@ import pytest
 from elastream.experiments.compare import Comparison, Trial, compare, read_prices
 from elastream.experiments.page import render
 from elastream.model.cloud import Billing, HostType
-from elastream.model.errors import CloudError, InputError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.observation import Context
 from elastream.planning.policies.btu import Btu
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.workload import constant, steps, trace
@@ -145,3 +146,16 @@ def test_a_recorded_load_is_compared(tmp_path):
     found = compare(graph(), {"btu": Btu()}, [HOST], load=trace(write(tmp_path / "load.csv", text)))
     assert found.records > 0
     assert found.trials[0].compliance is not None
+
+
+class Picky(Btu):
+    """A policy that cannot work without a target latency."""
+
+    def unfit(self, context: Context) -> str:
+        return "" if context.target_latency else "it sizes by latency: declare a `target_latency`"
+
+
+def test_a_policy_that_cannot_work_with_the_dataflow_is_refused_in_its_own_words():
+    with pytest.raises(DataflowError, match="policy btu: it sizes by latency: declare a `target_latency`"):
+        compare(graph(), {"picky": Picky()}, [HOST], load=constant("5/s", "1min"))
+    assert compare(graph(), {"picky": Picky()}, [HOST], load=constant("5/s", "1min"), target_latency=5.0).trials

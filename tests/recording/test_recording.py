@@ -19,7 +19,7 @@ from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.recording.summary import mixture_quantile, summarise
+from elastream.report.summary import mixture_quantile, summarise
 from example_run import example_events, example_header, lacking_decisions
 
 
@@ -264,7 +264,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
     assert recorder.path.read_text().count('"kind":"start"') == 2
     recording = Recording.read(tmp_path)
     assert recording.operators == ("first", "first/out", "second", "second/out")
-    assert len(recording.observations) == 3
+    assert len(recording.times) == 3
 
 
 @pytest.mark.parametrize("queries", [(), ("first",)])

@@ -1,4 +1,4 @@
-"""Terminal live view of a run: one screen, repainted with every observation.
+"""Live view of a run: one screen, repainted with every observation.
 
 On a terminal the view uses the alternate screen and repaints it once a monitoring period, without flicker; what Spark's
 JVM writes to the same terminal is overpainted and disappears with the alternate screen at the end. Without a terminal
@@ -27,7 +27,7 @@ from elastream.model.observation import Metric, Observation
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
-__all__ = ["LiveView", "PlainView", "RunView", "sparkline", "view_for"]
+__all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""
@@ -47,32 +47,37 @@ BARS = "▁▂▃▄▅▆▇█"
 class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
+    def awaited(self, flow: str) -> None:
+        """Called before the first host is started, which takes seconds."""
+        ...
+
     def close(self) -> None:
         """Restore the terminal; may be called twice, and before the run has started."""
         ...
 
 
-def view_for(console: Console) -> RunView:
+def view_for(console: Console, length: float | None = None) -> RunView:
     """A `LiveView` on a terminal, else a `PlainView`."""
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+    return LiveView(console, length) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
-class LiveView:
-    """Shows a run on the whole screen: figures, operators, latest decisions."""
+class Screen:
+    """A run on one screen: figures, operators, latest decisions. length: seconds that it lasts, if that is known."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, length: float | None = None) -> None:
         self._console = console
-        self._live: Live | None = None
+        self._length = length
         self._header = Header("", "")
         self._observation: Observation | None = None
         self._load: deque[float] = deque(maxlen=KEPT)
         self._hosts: deque[float] = deque(maxlen=KEPT)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
 
+    def awaited(self, flow: str) -> None:
+        self._console.print(f"{flow}: starting the first host", markup=False, highlight=False, soft_wrap=True)
+
     def started(self, header: Header) -> None:
         self._header = header
-        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
-        self._live.start(refresh=True)
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
@@ -88,13 +93,10 @@ class LiveView:
         self.close()
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        """End showing; may be called twice."""
 
     def _paint(self) -> None:
-        if self._live is not None:
-            self._live.update(self.screen(), refresh=True)
+        """Show the screen as it is now."""
 
     def screen(self) -> RenderableType:
         """The whole screen, for the console's current width and height."""
@@ -117,6 +119,8 @@ class LiveView:
         if self._header.plant == "simulated":
             name.append(" simulated", style="italic yellow")
         elapsed = clock(seen.time) if seen else "0:00"
+        if self._length is not None:
+            elapsed += f" of {clock(self._length)}"
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
@@ -182,6 +186,28 @@ class LiveView:
         return table
 
 
+class LiveView(Screen):
+    """Shows a run on the whole terminal."""
+
+    def __init__(self, console: Console, length: float | None = None) -> None:
+        super().__init__(console, length)
+        self._live: Live | None = None
+
+    def started(self, header: Header) -> None:
+        super().started(header)
+        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live.start(refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _paint(self) -> None:
+        if self._live is not None:
+            self._live.update(self.screen(), refresh=True)
+
+
 class PlainView:
     """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note.
 
@@ -194,6 +220,9 @@ class PlainView:
         self._round = 0
         self._last: Decision | None = None
         self._standing: dict[str, str] = {}
+
+    def awaited(self, flow: str) -> None:
+        self._print(f"{flow}: starting the first host")
 
     def started(self, header: Header) -> None:
         plant = " (simulated)" if header.plant == "simulated" else ""

@@ -10,7 +10,7 @@ from rich.text import Text
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
-from elastream.recording.summary import summarise
+from elastream.report.summary import summarise
 
 __all__ = ["print_summary"]
 

@@ -63,6 +63,9 @@ PARTS: Mapping[str, str] = {
 """Parameters that are a mapping in a document and an object of their own in Python."""
 
 
+PLAIN: Mapping[str, str] = {"static": "hosts"}
+"""Parameters that may be given on a command line by their value alone, by policy: `static:4`, `static:peak`."""
+
 _NOTHING = object()
 
 
@@ -74,14 +77,19 @@ def imported(target: str) -> Callable[..., Any]:
 
 
 def named_in(text: str, registry: Registry) -> tuple[str, dict[str, Any]]:
-    """Name and parameters of `NAME[:key=value,...]`, as a command takes it; raises InputError where it is not that."""
+    """Name and parameters of `NAME[:key=value,...]`, as a command takes it; raises InputError where it is not that.
+
+    A first part without a key is the value of the parameter that `PLAIN` has for the name.
+    """
     name, _, given = text.partition(":")
     if name not in registry.known and given and "=" not in given.partition(":")[0]:
         attribute, _, given = given.partition(":")
         name = f"{name}:{attribute}"
     parameters: dict[str, Any] = {}
-    for part in filter(None, given.split(",")):
+    for number, part in enumerate(filter(None, given.split(","))):
         key, equals, value = part.partition("=")
+        if not equals and not number and name in PLAIN:
+            key, equals, value = PLAIN[name], "=", part
         if not equals:
             raise InputError(f"{part!r} in {text!r} is not key=value")
         parameters[key.strip()] = _number(value.strip())

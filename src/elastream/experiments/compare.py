@@ -5,25 +5,30 @@ policy cheaper that misses the target without saying so.
 """
 
 import csv
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elastream.experiments.findings import Check, Findings, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.graph import Graph
-from elastream.model.plant import Policy, Unknown
+from elastream.model.plant import Policy, Unknown, refuse_unfit
 from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
+from elastream.planning.policies.static import sized
 from elastream.simulation import Result, Settings, Travel, make_plant
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PER_SECOND = Billing(1.0, 60.0)
 """Today's cloud billing: by the second, at least a minute."""
@@ -59,8 +64,16 @@ class Trial:
     def peak_hosts(self) -> float:
         return float(self.result.series[:, 2].max()) if len(self.result.series) else math.nan
 
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """What happened, as pandas: a row per observation (index `time`, seconds)."""
+        import pandas as pd
 
-@dataclass(frozen=True, slots=True)
+        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time"]
+        return pd.DataFrame(self.result.series, columns=columns).set_index("time")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Trials of one load. target: fraction of records that must be in time."""
 
@@ -109,6 +122,23 @@ class Comparison:
             if trial.waiting > 0.01 * self.records
         ]
         return " ".join(sentences)
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The figures as pandas: a row per policy."""
+        import pandas as pd
+
+        return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
+
+    def __getitem__(self, policy: str) -> Trial:
+        """The trial of the policy called so."""
+        return {trial.name: trial for trial in self.trials}[policy]
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(trial.name for trial in self.trials)}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
 
     def outcome(self) -> Findings:
         """Table, page and JSON of the comparison; its one check is that some policy meets the target."""
@@ -210,19 +240,24 @@ def compare(
         raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
+    layout = lay_out(graph, fused=fused)
     trials = []
     for number, (name, policy) in enumerate(policies.items()):
         progress(name, number, len(policies))
+        loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
+        measured = {operator: (each.cost, each.selectivity) for operator, each in base.services.items()}
+        policy = sized(policy, layout, host_types, loads, seconds=length, window=target_latency, costs=measured)
         plant = make_plant(
-            lay_out(graph, fused=fused),
+            layout,
             host_types=host_types,
-            loads={name: pattern for name, pattern in patterns.items() if pattern is not None},
+            loads=loads,
             seed=seed,
             settings=base,
             max_hosts=max_hosts,
             target_latency=target_latency,
             seconds=length,
         )
+        refuse_unfit(policy, plant.context)
         run = simulated(plant, policy, period=period, until=length)
         waiting = sum(operator.queued for operator in run.result.operators.values())
         kept = _compliance(run.result, target_latency)

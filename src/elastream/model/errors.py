@@ -5,11 +5,32 @@ that names the problem and the place. The command line prints that sentence and 
 package itself show a stack trace.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ElastreamError(Exception):
-    """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where."""
+    """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where.
+
+    at: keys that lead to what is wrong in a document that declares it (`("operators", "words", "cores")`); empty where none
+    does. `documents` puts file, line and field before the sentence.
+    """
 
     exit_status = 2
+
+    def __init__(self, sentence: str = "", at: tuple[str, ...] = ()) -> None:
+        super().__init__(sentence)
+        self.at = at
+
+
+@contextmanager
+def about(*at: str) -> Iterator[None]:
+    """Give an error raised inside the keys `at`, unless it has some."""
+    try:
+        yield
+    except ElastreamError as error:
+        error.at = error.at or at
+        raise
 
 
 class DataflowError(ElastreamError):

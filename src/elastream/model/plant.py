@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from elastream.model.action import Action, Outcome
 from elastream.model.cloud import Lease
 from elastream.model.decision import Proposal, Unknown
+from elastream.model.errors import DataflowError
 from elastream.model.observation import Context, Observation
 
-__all__ = ["Clock", "Plan", "Plant", "Policy", "Unknown"]
+__all__ = ["Clock", "Plan", "Plant", "Policy", "Unknown", "refuse_unfit"]
 
 
 class Clock(Protocol):
@@ -97,6 +98,9 @@ class Policy(Protocol):
 
     No clock, no I/O, seeded randomness only. One policy object may serve many runs at a time; what it must remember of one
     run it returns as the plan's memory and is given again.
+
+    A policy that cannot work with some dataflows, hosts or service levels has a method `unfit(context: Context) -> str`:
+    one sentence that says what it lacks and what would be right, or an empty text. See `refuse_unfit`.
     """
 
     @property
@@ -107,3 +111,10 @@ class Policy(Protocol):
     def plan(self, observation: Observation, memory: Any = None) -> Plan:
         """The plan for this observation. memory: of this policy's last plan of the same run, None in the first round."""
         ...
+
+
+def refuse_unfit(policy: Policy | None, context: Context) -> None:
+    """Raise DataflowError with a policy's own words where it cannot work with `context`; asked once, before a run."""
+    unfit = getattr(policy, "unfit", None)
+    if policy is not None and unfit is not None and (sentence := unfit(context)):
+        raise DataflowError(f"policy {policy.name}: {sentence}", ("policy",))

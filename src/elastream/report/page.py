@@ -24,7 +24,7 @@ from elastream.model.observation import Floats, Metric
 from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
-from elastream.recording.summary import Summary, mixture_quantile, summarise
+from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
 __all__ = ["render", "write_report"]

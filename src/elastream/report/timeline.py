@@ -113,11 +113,11 @@ def timeline(recording: Recording) -> Json:
 
 def _panels(recording: Recording) -> Iterable[Panel]:
     blue, orange, green, _, red, *_ = PALETTE
-    offered = _whole(recording, Metric.ARRIVAL_RATE)
+    offered = recording.whole(Metric.ARRIVAL_RATE)
     processed = recording.application(Metric.THROUGHPUT)
     load = (Curve("offered", offered, orange, unit="/s"), Curve("processed", processed, blue, unit="/s"))
     yield Panel("Load, records/s", load)
-    yield Panel("Backlog, records", (Curve("waiting", _whole(recording, Metric.BACKLOG), red, fill="tozeroy"),))
+    yield Panel("Backlog, records", (Curve("waiting", recording.whole(Metric.BACKLOG), red, fill="tozeroy"),))
     target = recording.header.target_latency
     latency = (
         Curve("p99", recording.application(Metric.LATENCY_P99), red, unit=" s"),
@@ -137,14 +137,6 @@ def _panels(recording: Recording) -> Iterable[Panel]:
     )
     yield Panel("Hosts", hosts, options={"dtick": 1} if max(leased, default=0) <= 6 else {})
     yield Panel("Cost so far", (Curve("paid", recording.cost(), PALETTE[3], "hv"),))
-
-
-def _whole(recording: Recording, metric: Metric) -> Floats:
-    """`metric` of the dataflow, else the sum over its sources."""
-    whole = recording.application(metric)
-    if _any_known(whole):
-        return whole
-    return sum((recording.operator(name, metric) for name in recording.sources), start=0 * recording.times)
 
 
 def _any_known(values: Floats) -> bool:

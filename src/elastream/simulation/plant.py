@@ -29,8 +29,10 @@ from elastream.model.action import (
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError, DataflowError
+from elastream.model.fitting import refuse_misfit
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
+from elastream.planning.provision import first
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
 from elastream.simulation.microbatch import FusedNetwork
@@ -296,7 +298,7 @@ def make_plant(
     loads: Mapping[str, Load] | None = None,
     seed: int = 0,
     settings: Settings | None = None,
-    hosts: int | Sequence[str] = 1,
+    hosts: int | Sequence[str] | None = None,
     parallelism: Mapping[str, int] | None = None,
     max_hosts: int = 1_000_000,
     min_hosts: int = 1,
@@ -308,7 +310,8 @@ def make_plant(
     A layout with a stage of several operators executes micro-batches as on Spark (`microbatch`); one with a stage per
     operator has a queue per operator or, with `Travel.TASKS`, per instance.
 
-    hosts: number of initial hosts of the first type, or the type of each. loads: by source, override declared loads.
+    hosts: number of initial hosts of the first type, or the type of each; None: at least `min_hosts`, and as many as one
+    instance of every operator needs, of the first type that holds each. loads: by source, override declared loads.
     parallelism: initial instances by operator, default 1. seconds: length limit of loads. Raises DataflowError for a
     source without a load or a load without a source, CloudError if no host type can hold an operator or the first hosts
     have too little room, InputError for an invalid load.
@@ -322,20 +325,30 @@ def make_plant(
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
     kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
     network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
-    for station in network.stations:
-        operator = station.operator
-        if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
-            raise CloudError(
-                f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
-                f"no host type has them ({', '.join(types)})"
-            )
+    refuse_misfit(layout.graph, types.values(), apart=not fused)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable,
     )  # fmt: skip
     pool = SimulatedHosts(types, len(network.stations), settings, seed)
+    if hosts is None:
+        hosts = _first_hosts(layout, tuple(types.values()), min_hosts, max_hosts)
     for number, name in enumerate([next(iter(types))] * hosts if isinstance(hosts, int) else hosts):
         pool.lease(f"h{number + 1}", types[name], 0.0, running=True)
     plant = SimulatedPlant(context, network, pool, settings)
     plant.staff(parallelism or {})
     return plant
+
+
+def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: int) -> list[str]:
+    """Types of the hosts that a run begins with; raises CloudError where they are more than `most`."""
+    operators = layout.graph.operators
+    holding = [t for t in types if all(t.cores >= o.cores and t.memory >= o.memory for o in operators)]
+    kind = (holding or types)[0]
+    needed = max(least, first(layout, kind).hosts)
+    if needed > most:
+        raise CloudError(
+            f"one instance of every operator needs {needed} hosts of type {kind.name!r}, and at most {most} may be leased "
+            "(max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
+        )
+    return [kind.name] * needed

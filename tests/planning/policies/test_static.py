@@ -1,8 +1,16 @@
 """The cluster that never changes, run against the fake plant."""
 
+import pytest
+
 from conformance.fake_plant import FakePlant
+from elastream.experiments.compare import compare
 from elastream.model.action import LeaseHost, SetParallelism
+from elastream.model.cloud import HostType
+from elastream.model.errors import InputError
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.planning.policies.static import Static
+from elastream.simulation import Settings, Travel
+from elastream.workload import steps
 
 
 def settle(plant, policy, seconds=20):
@@ -30,3 +38,48 @@ def test_a_lost_host_is_replaced():
     plant.lose("h1")
     settle(plant, Static(2))
     assert len(plant.observe().usable) == 2
+
+
+def simulated(hosts, *, fused, rate=1000.0):
+    operators = [("light", 0.001), ("heavy", 0.003)]
+    graph = Graph(
+        "two",
+        (
+            Operator("source", Kind.SOURCE),
+            *(Operator(name, alternates=(Alternate(name, cost=cost),)) for name, cost in operators),
+            Operator("sink", Kind.SINK, cores=0.0),
+        ),
+        (Edge("source", "light"), Edge("light", "heavy"), Edge("heavy", "sink")),
+    )
+    load = steps((rate, "300s"), (rate / 10, "300s"))
+    return compare(
+        graph,
+        {"static": Static(hosts)},
+        [HostType("small", 1.0, start=30.0, slots=10_000)],
+        load=load,
+        target_latency=30.0,
+        fused=fused,
+        settings=Settings(monitor=5.0, travel=Travel.COHORTS),
+        period=5.0,
+    ).trials[0]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_hosts_are_filled_so_that_they_do_the_work_that_they_could(fused):
+    trial = simulated(8, fused=fused)
+    assert trial.peak_hosts == 8
+    assert trial.waiting < 10
+    assert trial.refused == 0
+    if not fused:
+        assert trial.result.series[-1][3] == 8
+
+
+def test_the_peak_and_the_mean_of_the_load_give_the_number_of_hosts():
+    assert simulated("peak", fused=True).peak_hosts == 6
+    assert simulated("mean", fused=True).peak_hosts == 4
+
+
+def test_any_other_number_of_hosts_is_refused():
+    for hosts in (0, -3, "most", True):
+        with pytest.raises(InputError, match="not a whole number of 1 or more, 'peak' or 'mean'"):
+            Static(hosts)

@@ -1,43 +1,138 @@
-"""A cluster of fixed size: the baseline for elasticity."""
+"""A cluster of fixed size, filled: the baseline for elasticity."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, get_args
 
 from elastream.model.action import Action, LeaseHost, SetParallelism
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan
+from elastream.model.cloud import HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.errors import DataflowError, InputError
+from elastream.model.observation import Metric, Observation
+from elastream.model.plant import Plan, Policy
+from elastream.model.stages import Layout
+from elastream.planning.algorithms.draft import Draft, Unit
 from elastream.planning.algorithms.placement import balance
+from elastream.planning.provision import At, Costs, declared, declared_cores, runs_apart, width
 
-__all__ = ["Static", "missing_hosts"]
+__all__ = ["Static", "missing_hosts", "sized"]
 
 
 @dataclass(frozen=True)
 class Static:
-    """A fixed number of hosts, leased at the start and replaced when lost, and a fixed parallelism.
+    """A fixed number of hosts, leased at the start and replaced when lost, and filled with instances.
 
-    host_type: type to lease; None: the provider's first. parallelism: instances by operator; others are not changed. Tasks
-    are spread over the hosts when these are up, and then stay.
+    hosts: a number; `"peak"` or `"mean"`: as many as the declared costs of the operators fill to 70 % at the peak of the
+    load, or on average (`planning.provision`). parallelism: instances by operator, no others are changed; empty: instances
+    fill the hosts in proportion to the operators' work (declared, else measured, else in equal shares), and a fused stage
+    is as wide as the hosts have slots. host_type: type to lease; None: the provider's first. Tasks are spread over the
+    hosts when these are up, and then stay.
+
+    Raises InputError for any other `hosts`. Before a run, `sized` gives `"peak"` and `"mean"` their number; where it was
+    not called, the first round takes the loads that sources declare.
     """
 
-    hosts: int
+    hosts: int | str
     parallelism: Mapping[str, int] = field(default_factory=dict)
     host_type: str | None = None
     name: ClassVar = "static"
 
+    def __post_init__(self) -> None:
+        number = isinstance(self.hosts, int) and not isinstance(self.hosts, bool)
+        if self.hosts not in get_args(At) and not (number and int(self.hosts) >= 1):
+            raise InputError(f"hosts: {self.hosts!r} is not a whole number of 1 or more, 'peak' or 'mean'")
+
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Lease missing hosts, set differing parallelism, and spread tasks once no host is starting."""
-        actions = missing_hosts(observation, self.hosts, self.host_type)
-        actions += [
-            SetParallelism(operator, instances, why="fixed")
-            for operator, instances in self.parallelism.items()
-            if observation.composition.parallelism.get(operator) != instances
-        ]
-        return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]))
+        """Lease missing hosts, fill those that are up, and spread tasks once no host is starting. memory: the hosts."""
+        context = observation.context
+        if isinstance(memory, int):
+            hosts = memory
+        else:
+            found = sized(self, context.layout, tuple(context.host_types.values()), context.graph.loads)
+            hosts = int(getattr(found, "hosts", 1))
+        actions = missing_hosts(observation, hosts, self.host_type)
+        if self.parallelism:
+            actions += [
+                SetParallelism(operator, instances, why="fixed")
+                for operator, instances in self.parallelism.items()
+                if observation.composition.parallelism.get(operator) != instances
+            ]
+        else:
+            actions += _filling(observation)
+        few = f"{hosts} hosts are wanted, and {context.max_hosts} are the most that may be leased"
+        remarks = (few,) if hosts > context.max_hosts else ()
+        return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]), hosts, remarks=remarks)
+
+
+def sized(
+    policy: Policy,
+    layout: Layout,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, ArrivalPattern],
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+    costs: Costs | None = None,
+) -> Policy:
+    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`; any other policy as it is.
+
+    Arguments as for `planning.provision.declared`, and it raises what that raises.
+    """
+    if not isinstance(policy, Static) or isinstance(policy.hosts, int):
+        return policy
+    types = {type.name: type for type in host_types}
+    if not types or policy.host_type not in (None, *types):
+        raise InputError(f"host_type: there is no host type {policy.host_type!r} (there are: {', '.join(types) or 'none'})")
+    type = host_types[0] if policy.host_type is None else types[policy.host_type]
+    at: At = "peak" if policy.hosts == "peak" else "mean"
+    return replace(policy, hosts=declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts)
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
-    """Leases for the hosts missing of `hosts`; host_type: None: the provider's first type."""
+    """Leases for the hosts missing of `hosts`, within `max_hosts`; host_type: None: the provider's first type."""
     kind = host_type or next(iter(observation.context.host_types))
-    missing = hosts - len(observation.usable) - len(observation.coming)
+    wanted = min(hosts, observation.context.max_hosts)
+    missing = wanted - len(observation.usable) - len(observation.coming)
     return [LeaseHost(observation.host_name(n), kind, why=f"{hosts} hosts at all times") for n in range(missing)]
+
+
+def _filling(observation: Observation) -> list[Action]:
+    """Instances that fill the usable hosts in proportion to work; none is removed."""
+    usable, composition = observation.usable, observation.composition
+    if not runs_apart(observation.context.layout):
+        slots = sum(width(observation.leases[host].type) for host in usable)
+        why = f"{len(usable)} hosts have {slots} slots"
+        operators = observation.context.graph.by_name
+        return [
+            SetParallelism(name, slots, why=why)
+            for name in sorted(observation.context.scalable)
+            if slots and not operators[name].waits and composition.parallelism.get(name) != slots
+        ]
+    draft = Draft(observation)
+    work = _work(observation)
+    open_for = [unit for unit in draft.scalable if work[unit.name] > 0 and unit.cores > 0]
+
+    def need(unit: Unit) -> float:
+        return work[unit.name] / (max(1, draft.instances[unit.name]) * unit.cores)
+
+    while open_for:
+        neediest = max(open_for, key=need)
+        room = [row for row in (draft.feasibility(neediest) >= 1).nonzero()[0] if draft.ready[row]]
+        if not room:
+            open_for.remove(neediest)
+            continue
+        emptiest = max(room, key=lambda row: draft.free_cores[row] / draft.cores[row])
+        draft.add(neediest, draft.hosts[emptiest], f"{len(usable)} hosts are filled in proportion to work")
+    return draft.plan
+
+
+def _work(observation: Observation) -> Mapping[str, float]:
+    """Work by operator, in proportion: as declared, else as measured, else in equal shares."""
+    graph = observation.context.graph
+    try:
+        rates = {source.name: 1.0 for source in graph.sources}
+        return declared_cores(graph, rates, composition=observation.composition)
+    except DataflowError:
+        busy = {name: observation.operators.value(name, Metric.BUSY_CORES) for name in observation.context.scalable}
+        least = min((cores for cores in busy.values() if cores > 0), default=1.0)
+        return {name: cores if cores > 0 else least for name, cores in busy.items()}
