@@ -21,7 +21,7 @@ _LAST_20 = "records of the last 20 batches over the time between them"
 _WINDOW = "mean over the last seven batches"
 _DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
 _FROM = (
-    "commit of the batch less the moment from which the record counts: due time of a declared load, record timestamp (Kafka), "
+    "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
     f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
 )
 _POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
@@ -107,7 +107,7 @@ busy_cores_error cores | Standard error of `busy_cores` where it is an estimate 
 should rest on.
   task SW | spread of the last seven batches
 parallelism count | Instances of an operator, or tasks of its stage.
-  operator S set | tasks of its stage: by the composition, of a keyed stage its state partitions, else those of the last batch
+  operator S set | tasks of its stage: by the composition, of a keyed stage its state partitions, else in the last batch
   operator W keyed | state partitions
   operator A working | instances now
   operator F reading first | tasks now

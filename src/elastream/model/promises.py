@@ -136,7 +136,7 @@ def _is_python(operator: Operator) -> bool:
 
 
 def _told(graph: Graph, operator: Operator) -> bool:
-    """Whether it is known what comes to `operator`: from durable edges, and from operators of which it is what they emit."""
+    """Whether it is known what comes to `operator`: from durable edges, or from operators that say what they emit."""
 
     def emits(before: Operator) -> bool:
         forms = {alternate.form for alternate in before.alternates}

@@ -12,6 +12,7 @@ import pytest
 
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
+from elastream.model.latency import Basis
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.edges import Channel
@@ -217,3 +218,63 @@ def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
     assert made.drained()
     again, _ = behind_an_edge(tmp_path / "again", (2.0, 1.0, 0, 4), written=[(1.0, 4)])
     assert again.drained()
+
+
+def test_latency_over_a_durable_edge_counts_from_when_the_first_query_s_records_were_due(tmp_path):
+    # Its first batch took the records that were due in the first second; the second query committed them at 3 s.
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4)])
+    seen = made.application(STARTED + 3.5, cost=0.0)
+    assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
+    assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(2.5, abs=0.2)
+
+
+def test_a_batch_behind_a_durable_edge_waits_for_what_the_query_before_reports(tmp_path):
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), (3.0, 1.0, 4, 9), written=[(1.0, 4), (2.5, 5)])
+    (first,) = made._running[0].reads
+    assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
+    late = replace(a_batch(1, 1.5, 1.0, 10, 15), query=first)
+    made.took([late], STARTED)
+    assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY) > 2.0
+
+
+def test_sources_of_one_query_are_told_apart(tmp_path):
+    flow = Dataflow("f")
+    first = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="first")
+    second = flow.source(records([{"value": "b"}], "value string"), load=constant(30, lasts="10s"), name="second")
+    first.merge(second).map(str.upper, returns="value string", name="up").sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 10}\n{"n": 30}')
+    taken = [source({"n": 0}, {"n": n, "started": STARTED}, n) for n in (10, 30)]
+    (segment,) = layout.segments
+    batch = read_batch(segment.name, line(0, 1.0, 1.0, *taken), None)
+    made = Telemetry(layout, [a_running(segment, tmp_path, reads=("first", "second"))], {segment.name: [batch]}, 5.0)
+    made.took([batch], STARTED + 2.0)
+    made.metered([MeterRow(segment.name, 0, "first", 0, 40, 40, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    for metric, both in {
+        Metric.ARRIVAL_RATE: (10, 30),
+        Metric.PROCESSED_RATE: (10, 30),
+        Metric.BACKLOG: (10, 30),
+        Metric.EMITTED_RATE: (10, 30),
+    }.items():
+        assert [seen.value(name, metric) for name in ("first", "second")] == [pytest.approx(each) for each in both], metric
+    assert made.application(STARTED + 2.0, 0.0).value("f", Metric.THROUGHPUT) == pytest.approx(40)
+    assert [made.committed(name) for name in ("first", "second")] == [10, 30]
+    assert made.rows == 40
+    assert made.latency_basis == {"first": Basis.DUE, "second": Basis.DUE}
+
+
+def test_column_expressions_pass_on_what_comes_unless_they_explode_it(tmp_path):
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="lines")
+    shouted = lines.select({"value": "upper(value)"}, name="shout")
+    shouted.select({"w": "explode(split(value, ''))"}, name="letters").key_by("w").count().sink(collect("out"))
+    layout = lay_out(flow.graph)
+    batch = read_batch("lines", line(0, 1.0, 1.0, source({"n": 0}, {"n": 10, "started": STARTED}, 10)), None)
+    running = a_running(layout.segments[0], tmp_path, reads=("lines",), keyed=("count",))
+    made = Telemetry(layout, [running], {"lines": [batch]}, 5.0)
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    assert seen.value("shout", Metric.EMITTED_RATE) == seen.value("letters", Metric.ARRIVAL_RATE) == pytest.approx(10)
+    assert not seen.reading("letters", Metric.EMITTED_RATE).known
+    assert not seen.reading("count", Metric.ARRIVAL_RATE).known

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from elastream.model.action import Action, Outcome, SetParallelism, Status, SwitchAlternate, SwitchEdge
 from elastream.model.errors import DataflowError, ElastreamError
