@@ -84,6 +84,7 @@ def render(recording: Recording) -> str:
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
         cost=summary.cost,
+        lacked=summary.lacked,
         unknown=UNKNOWN,
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
@@ -93,25 +94,45 @@ def render(recording: Recording) -> str:
 def cards(summary: Summary, recording: Recording) -> list[Card]:
     """The figures at the top of the page, most important first."""
     target = recording.header.target_latency
-    share = None if math.isnan(summary.within_target) else summary.within_target
-    batches = f"in {amount(summary.batches)} micro-batches" if not math.isnan(summary.batches) else ""
-    rate = rate_text(summary.records / summary.seconds) if summary.seconds else UNKNOWN
-    promised = f"target {duration_text(target)}" if target is not None else "no target set"
     kept = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
-    least = "≥ " if share is not None and is_bound(summary.latency_basis) else ""
+    least = "≥ " if is_bound(summary.latency_basis) and not math.isnan(summary.records_within_target) else ""
+    longest = "" if math.isnan(summary.longest_batch) else f"longest batch {duration_text(summary.longest_batch)}"
     return [
-        Card(amount(summary.records), "records processed", batches or f"{rate} on average"),
-        Card(duration_text(summary.latency_p50), "latency, median", basis_text(summary.latency_basis)),
-        Card(duration_text(summary.latency_p99), "latency, 99th percentile", promised, kept),
-        Card(f"{least}{percent(share)}", "of the time within target", "" if target is not None else promised),
+        Card(f"{least}{percent(summary.records_within_target)}", "of the records in time", in_time_aside(summary, target)),
+        Card(duration_text(summary.latency_p99), "latency, 99th percentile", basis_text(summary.latency_basis), kept),
+        Card(duration_text(summary.latency_p50), "latency, median", longest),
+        Card(money(summary.cost), "cost", static_aside(summary)),
+        Card(amount(summary.records), "records processed", _processed(summary)),
         Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
-        Card(money(summary.cost), "cost", "in whole billing time units"),
         Card(
             amount(summary.rounds), "planning rounds", f"{summary.moves} tasks moved, {summary.refused} proposals refused"
         ),
     ]
+
+
+def in_time_aside(summary: Summary, target: float | None) -> str:
+    """What stands beside the part of the records in time: the part of the time, and the target."""
+    if target is None:
+        return "no target latency"
+    if math.isnan(summary.records_within_target) and math.isnan(summary.within_target):
+        return f"target {duration_text(target)}; no latency was measured"
+    return f"and {percent(summary.within_target)} of the time; target {duration_text(target)}"
+
+
+def static_aside(summary: Summary) -> str:
+    """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known."""
+    if math.isnan(summary.static_cost):
+        return ""
+    hosts = "1 host" if summary.static_hosts == 1 else f"{summary.static_hosts:.0f} hosts"
+    return f"static peak provision: {money(summary.static_cost)} ({hosts})"
+
+
+def _processed(summary: Summary) -> str:
+    if not math.isnan(summary.batches):
+        return f"in {amount(summary.batches)} micro-batches"
+    return f"{rate_text(summary.records / summary.seconds)} on average" if summary.seconds else ""
 
 
 def _inline(data: Any) -> str:

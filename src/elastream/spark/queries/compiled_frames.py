@@ -70,7 +70,7 @@ class Telemetry:
         self.batches += len(fresh)
         for each, number in self._sources.values():
             self.rows += sum(batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
-        self.longest = max((batch.seconds for batch in fresh), default=self.longest)
+        self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
         self._latencies.took(fresh)
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
