@@ -44,8 +44,8 @@ TARGET = 5.0
 """Seconds from a record being due to its result being committed."""
 SETTLING = 6.0
 """Seconds that a host keeps its quota away after its start: as many as three batches take, as with Elastream's hosts."""
-AFTER = 45.0
-"""Seconds after the load's end that late records are waited for."""
+AFTER = 0.4
+"""Of the load's length, how long late records are waited for after its end."""
 
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
 """The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
@@ -243,8 +243,8 @@ def started(query: StreamingQuery) -> None:
 
 
 def finish(query: StreamingQuery, load: ArrivalPattern) -> None:
-    """Until the query has taken every record of its load, or AFTER seconds after the load's end."""
-    total, until = load.count(load.seconds), time.monotonic() + load.seconds + AFTER
+    """Until the query has taken every record of its load, or the load and AFTER of it have passed."""
+    total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
         return sum(p["numInputRows"] for p in query.recentProgress)
