@@ -53,14 +53,16 @@ SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.st
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.initialExecutors": "1",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
 }
-"""Dynamic allocation with what was found best for this job and load (`against_spark.py --search`)."""
+"""Dynamic allocation with settings that give hosts back. Every executor has a task in every batch: with an idle timeout
+above the trigger's interval all hosts are requested while the first batch is slow, and held to the end: that is the
+cluster fixed at the peak. `against_spark.py --search` tries others."""
 
 
 @dataclass(frozen=True)
