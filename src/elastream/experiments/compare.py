@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.findings import Check, Findings, environment
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
-from elastream.experiments.simulated import simulated
+from elastream.experiments.trials import Scene, Trial, tried
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import InputError
 from elastream.model.graph import Graph
-from elastream.model.plant import Policy, Unknown, refuse_unfit
+from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
-from elastream.planning.policies.static import sized
-from elastream.simulation import Result, Settings, Travel, make_plant
+from elastream.simulation import Settings, Travel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,39 +36,6 @@ ECU_PER_STANDARD_CORE = 1.0
 """EC2 compute units of the standard core (m1.small), to which speeds are relative."""
 PLOTTED = 2_000
 """Most points of a curve on the page; longer runs are subsampled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Results of one policy. compliance: fraction of records in time, None without a service level.
-
-    waiting: records still queued at the end. series: rows as in `simulation.Result`. lacked: metrics that the policy lacked
-    for rounds, each with the longest time for which it did.
-    """
-
-    name: str
-    cost: float
-    compliance: float | None
-    result: Result
-    waiting: float
-    refused: int
-    lacked: tuple[Unknown, ...] = ()
-
-    @property
-    def mean_hosts(self) -> float:
-        return float(self.result.series[:, 2].mean()) if len(self.result.series) else math.nan
-
-    @property
-    def peak_hosts(self) -> float:
-        return float(self.result.series[:, 2].max()) if len(self.result.series) else math.nan
-
-    @property
-    def frame(self) -> "pd.DataFrame":
-        """What happened, as pandas: a row per observation (index `time`, seconds)."""
-        import pandas as pd
-
-        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time"]
-        return pd.DataFrame(self.result.series, columns=columns).set_index("time")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -240,40 +205,30 @@ def compare(
         raise InputError("the load never ends: say how long to simulate" if length else lacking)
     records = sum(pattern.count(length) for pattern in known)
     base = settings or Settings(monitor=monitor, travel=Travel.COHORTS if records > SINGLE_UP_TO else Travel.SINGLE)
-    layout = lay_out(graph, fused=fused)
-    trials = []
-    for number, (name, policy) in enumerate(policies.items()):
-        progress(name, number, len(policies))
-        loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-        measured = {operator: (each.cost, each.selectivity) for operator, each in base.services.items()}
-        policy = sized(policy, layout, host_types, loads, seconds=length, window=target_latency, costs=measured)
-        plant = make_plant(
-            layout,
-            host_types=host_types,
-            loads=loads,
-            seed=seed,
-            settings=base,
-            max_hosts=max_hosts,
-            target_latency=target_latency,
-            seconds=length,
-        )
-        refuse_unfit(policy, plant.context)
-        run = simulated(plant, policy, period=period, until=length)
-        waiting = sum(operator.queued for operator in run.result.operators.values())
-        kept = _compliance(run.result, target_latency)
-        trials.append(Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked))
-        progress(name, number + 1, len(policies))
+    loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
+    scene = Scene(lay_out(graph, fused=fused), host_types, loads, length, base, target_latency, max_hosts, period, seed)
+    trials = run_beside(
+        lambda named, tell: tried(scene, *named, tell),
+        _checked(scene, policies),
+        cores(),
+        lambda told, done: progress(_how_far(tuple(policies), told, done, length), sum(done), len(done)),
+    )
     return Comparison(graph, length, records, target, tuple(trials))
 
 
-def _compliance(result: Result, target_latency: float | None) -> float | None:
-    """Fraction of records in time: end to end where a target latency is given, else of operators' service levels."""
-    if target_latency is None:
-        found = result.compliance(1.0)
-        return None if math.isnan(found) else found
-    kept, offered = result.series[:, 5], result.series[:, 1]
-    seen = ~np.isnan(kept) & (offered > 0)
-    return float(np.average(kept[seen], weights=offered[seen])) if seen.any() else None
+def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
+    """The policies by name, each of which the plant takes: what is refused is refused before anything is simulated."""
+    for number, policy in enumerate(policies.values()):
+        plant, _ = scene.set_up(policy)
+        if number == 0:
+            plant.advance(scene.settings.monitor)  # loads the compiled loops, which workers inherit
+    return list(policies.items())
+
+
+def _how_far(names: Sequence[str], told: Sequence[float], done: Sequence[bool], length: float) -> str:
+    """A sentence such as "threshold 1 h, btu 30 min of 3 h"; policies that are done are left out."""
+    going = [f"{name} {format_duration(far)}" for name, far, over in zip(names, told, done, strict=True) if not over]
+    return f"{', '.join(going)} of {format_duration(length)}" if going else "done"
 
 
 def read_prices(
@@ -350,13 +305,14 @@ def _figures(trial: Trial) -> dict[str, Any]:
         "migrations": result.migrations,
         "refused actions": trial.refused,
         "left waiting": trial.waiting,
+        "overdue at the end": trial.overdue,
         "lacked": [str(each) for each in trial.lacked],
     }
 
 
 def _plots(trial: Trial) -> tuple[Plot, Plot]:
     series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
-    seconds, offered, hosts, instances, waiting, kept = series.T.tolist()
+    seconds, offered, hosts, instances, waiting, kept, _ = series.T.tolist()
     minutes = [time / 60 for time in seconds]
     load = load_line("offered load", minutes, offered, steps=True)
     return (
