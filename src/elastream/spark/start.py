@@ -176,6 +176,7 @@ def _on_hosts(
             state_partitions=partitions,
             state_store=state_store,
             small=any(type.cores < 1 for type in terms.types),
+            java_options=reach.java_options,
         )
         spark = session = open_session(reach.master, name, directory.cluster, {**wanted, **reach.settings, **settings})
         driver = DriverSide(spark)
