@@ -6,7 +6,7 @@ driver keeps its share.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from elastream.spark.jvm.session import open_session, settings_for
 HOST = HostType("third", cores=0.35, slots=1, memory=1000.0)
 """Four of them use 1.4 cores; two are the least that these benchmarks run on."""
 KEYS, STATES = 64, 16
+SPARKS_OWN: Mapping[str, str] = {"spark.locality.wait": "3s"}
+"""Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does."""
 
 
 def executors(spark: SparkSession) -> int:
@@ -30,25 +32,35 @@ def executors(spark: SparkSession) -> int:
 
 
 @contextmanager
-def session_on_hosts(first: int, most: int) -> Iterator[tuple[SparkSession, LocalCluster, Path]]:
-    """A session with `first` executors, on hosts h1, h2... without a quota yet, and a folder for checkpoints."""
+def session_on_hosts(
+    first: int,
+    most: int,
+    *,
+    host: HostType = HOST,
+    states: int = STATES,
+    more: Mapping[str, str] = SPARKS_OWN,
+    at_first: int | None = None,
+) -> Iterator[tuple[SparkSession, LocalCluster, Path]]:
+    """A session on hosts h1, h2... up to `first`, without a quota yet, and a folder for checkpoints.
+
+    states: state partitions of a query. more: further settings. at_first: executors to wait for, by default one a host.
+    """
     root = Path(tempfile.mkdtemp(prefix="stranger-"))
-    cluster = LocalCluster(Local(HOST, max_hosts=most), root / "cluster")
+    cluster = LocalCluster(Local(host, max_hosts=most), root / "cluster")
     master = cluster.start()
     spark = None
     try:
         for number in range(1, first + 1):
-            cluster.spawn(f"h{number}", HOST)
+            cluster.spawn(f"h{number}", host)
         settings = settings_for(
             driver_address=cluster.driver_address,
             executor_memory=cluster.executor_memory_mb,
             executor_cores=1,
-            state_partitions=STATES,
+            state_partitions=states,
             small=True,
         )
-        # Elastream's own sessions wait less for an executor that is gone; a stranger's waits as Spark does.
-        spark = open_session(master, "stranger", cluster.folder, {**settings, "spark.locality.wait": "3s"})
-        wait_until(lambda: executors(spark) == first, 120)
+        spark = open_session(master, "stranger", cluster.folder, {**settings, **more})
+        wait_until(lambda: executors(spark) >= (first if at_first is None else at_first), 120)
         yield spark, cluster, root
     finally:
         cluster.close()

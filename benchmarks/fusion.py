@@ -22,7 +22,8 @@ from _common import Report, interleaved, local_session, main
 from pyspark.sql import DataFrame, SparkSession
 
 from elastream.model.flow import Dataflow, Stream
-from elastream.spark.dataflow.fusing import region, wire
+from elastream.model.regions import region
+from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Carrier, stage_function

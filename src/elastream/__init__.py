@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from elastream.api.autopilot import Autopilot
-    from elastream.api.run import RunResult, run
+    from elastream.api.result import RunResult
+    from elastream.api.run import run
     from elastream.clouds.local.local import Local
     from elastream.clouds.local.network import Link
     from elastream.clouds.pool import Pool
+    from elastream.experiments.compare import read_prices
+    from elastream.experiments.simulate import simulate
     from elastream.model.cloud import Billing, HostType
     from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
     from elastream.model.errors import ElastreamError
@@ -34,7 +37,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "elastream.api.autopilot": ("Autopilot",),
-    "elastream.api.run": ("RunResult", "run"),
+    "elastream.api.result": ("RunResult",),
+    "elastream.api.run": ("run",),
+    "elastream.experiments.compare": ("read_prices",),
+    "elastream.experiments.simulate": ("simulate",),
     "elastream.model.cloud": ("Billing", "HostType"),
     "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),
     "elastream.model.errors": ("ElastreamError",),

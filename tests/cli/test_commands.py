@@ -29,19 +29,24 @@ import sys
 sys.path.insert(0, {tests!r})
 from example_run import example_context, play
 from elastream.api.options import current_options
+from elastream.api.showing import shown
+from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
 from elastream.model.errors import ElastreamError
 
 # What run(...) does with its options, without an engine.
 options = current_options()
-options.before(example_context().graph, None, None)
-folder = options.runs / "word_count-1"
-folder.mkdir(parents=True)
-recorders = [Recorder(folder)]
+graph = example_context().graph
+options.before(graph, None, None)
+directory = RunDirectory(options.runs / "word_count-1")
+directory.root.mkdir(parents=True)
+recorders = [Recorder(directory.recording)]
 if options.record:
     recorders.append(Recorder(options.record))
-for observer in (*recorders, *options.observers):
-    play(observer, plant="spark", directory=str(folder), end={end})
+with shown(graph, directory, options) as views:
+    for observer in (*recorders, *views, *options.observers):
+        play(observer, plant="spark", directory=str(directory.root), end={end})
+    {during}
 {after}
 """
 
@@ -61,8 +66,8 @@ def write(name: str, text: str) -> Path:
     return path
 
 
-def program(after: str = "", end: bool = True) -> Path:
-    return write("job.py", PROGRAM.format(tests=str(TESTS), after=after, end=end))
+def program(after: str = "", end: bool = True, during: str = "") -> Path:
+    return write("job.py", PROGRAM.format(tests=str(TESTS), after=after, during=during, end=end))
 
 
 @pytest.fixture
@@ -118,23 +123,23 @@ def test_the_report_goes_where_it_is_wanted() -> None:
 
 
 def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
-    result = call("run", program("raise ElastreamError('the disk is full')", end=False))
+    result = call("run", program(during="raise ElastreamError('the disk is full')", end=False))
     assert result.exit_code == 2
-    assert result.stderr == "elastream: job.py:18: the disk is full\n"
+    assert result.stderr == "elastream: job.py:22: the disk is full\n"
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert "the recording breaks off" in Path("runs/word_count-1/report.html").read_text()
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> None:
     Path("file").write_text("")
-    result = call("run", program("raise ElastreamError('the disk is full')"), "--report", "file/report.html")
+    result = call("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
     first, second = result.stderr.splitlines()
     assert first.startswith("elastream: the report file/report.html cannot be written: ")
-    assert second == "elastream: job.py:18: the disk is full"
+    assert second == "elastream: job.py:22: the disk is full"
 
 
 def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
-    result = call("run", program("raise KeyboardInterrupt", end=False))
+    result = call("run", program(during="raise KeyboardInterrupt", end=False))
     assert result.exit_code == 130
     assert Path("runs/word_count-1/report.html").exists()
     assert "Traceback" not in result.output
@@ -369,10 +374,33 @@ operators:
 """
 
 
-def test_check_shows_a_document_s_operators_and_stages() -> None:
+@pytest.fixture
+def books() -> None:
+    Path("books").mkdir()
+    Path("books/one.txt").write_text("to be or not to be\n")
+
+
+VALID = "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 query"
+
+
+@pytest.mark.usefixtures("books")
+def test_check_shows_a_document_s_operators_and_stages_and_what_a_run_and_a_simulation_need() -> None:
     result = call("check", write("flow.yaml", DOCUMENT))
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "flow.yaml: dataflow 'word_count' is valid: 3 operators, 1 stage, 1 query"
+    simulation = "--load (source 'lines' declares none); --calibrate RUN ('words' declares no cost)"
+    assert result.stdout.splitlines()[-3:] == [
+        "to run it, give --policy and --cloud",
+        f"to simulate it, give {simulation}; --prices (no host type is declared); --policy (it names none)",
+        VALID,
+    ]
+
+
+def test_check_refuses_what_a_run_would_refuse() -> None:
+    result = call("check", write("flow.yaml", DOCUMENT))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "elastream: flow.yaml:3: operators.lines.source: there is no file or folder books\n",
+    )
 
 
 def test_check_names_file_line_and_field_of_a_mistake() -> None:
@@ -423,6 +451,7 @@ def test_a_document_without_a_policy_cannot_be_run() -> None:
     )
 
 
+@pytest.mark.usefixtures("books")
 def test_check_stops_a_program_where_it_would_run() -> None:
     result = call("check", program("raise AssertionError('it went on')"))
     assert result.exit_code == 0
@@ -430,19 +459,20 @@ def test_check_stops_a_program_where_it_would_run() -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("books")
 def test_check_takes_a_program_that_only_declares_its_dataflow() -> None:
     text = """\
         from elastream import Dataflow, collect, text_files
         flow = Dataflow("short")
-        flow.source(text_files("x")).filter(bool).sink(collect("y"))
+        flow.source(text_files("books")).filter(bool).sink(collect("y"))
     """
     result = call("check", write("flow.py", text))
     assert result.stdout.splitlines()[-1] == "flow.py: dataflow 'short' is valid: 3 operators, 1 stage, 1 query"
 
 
 def test_ctrl_c_ends_the_real_command_with_130_and_no_stack_trace() -> None:
-    after = "print('ready', flush=True)\nimport time\ntime.sleep(600)"
-    job = program(after, end=False)
+    during = "print('ready', flush=True); import time; time.sleep(600)"
+    job = program(during=during, end=False)
     command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(job)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None

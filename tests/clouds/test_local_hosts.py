@@ -26,6 +26,8 @@ class FakeCluster:
     spawned: list = field(default_factory=list)
     confined: dict = field(default_factory=dict)
     unable: str = ""
+    archived: int = 0
+    java_options = ("-XX:SharedArchiveFile=classes.jsa",)
 
     local = SimpleNamespace(types=(SMALL,), regions=("local",))
     url, driver_address, executor_memory_mb = "spark://127.0.1.1:7077", "127.0.1.1", 667
@@ -61,6 +63,9 @@ class FakeCluster:
 
     def confine(self, host, cores):
         self.confined[host] = cores
+
+    def archive_classes(self):
+        self.archived += 1
 
     def measure(self):
         return {name: Measured(1.0, 100.0) for name in ["somebody else's", *self.states]}

@@ -23,7 +23,7 @@ from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.recorder import Collector
-from elastream.recording.summary import summarise
+from elastream.report.summary import summarise
 
 
 class Scripted:

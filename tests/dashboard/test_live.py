@@ -64,8 +64,8 @@ def test_the_screen_shows_the_figures_that_people_ask_for(view: LiveView) -> Non
         r"processed\s+161/s",
         r"backlog\s+0",
         r"hosts\s+5 leased, 5 ready\s+▂",
-        r"executors\s+5",
-        r"cost so far\s+0\.2\d",
+        r"cost so far\s+0\.2\d\s+static peak provision: 0\.\d\d \(\d+ hosts\)",
+        r"in time\s+99% of the time",
         r"latency\s+p50 \d+ ms   p99 \d\.\d s   target 2\.0 s",
         r"words\s+161/s\s+\d+ ms\s+\d+ ms\s+50 ms",
         r"2:10  drain h5 \(4 hosts are enough for 161/s\)",
@@ -168,7 +168,7 @@ def test_without_a_terminal_the_same_refusal_is_reported_once() -> None:
 
 def test_without_a_terminal_an_unknown_latency_is_a_dash_and_the_end_is_reported() -> None:
     lines = lines_of_a_run()
-    assert "p50 –   p99 –" in lines[1]
+    assert "p99 –  in time –" in lines[1]
     assert lines[0] == "word_count (simulated): started with policy threshold"
     assert lines[-1].split() == ["3:01", "finished"]
 

@@ -43,7 +43,7 @@ def test_a_failed_run_says_why_and_shows_unknown_figures_as_dashes() -> None:
     collector.ended(Ending("failed", 4.0, "the disk is full"))
     lines = printed(collector.recording)
     assert "word_count failed after 4.0 s: the disk is full" in lines
-    assert "latency        p50 –, p99 –" in lines
+    assert "latency       p50 –, p99 –" in lines
 
 
 def test_it_fits_on_one_screen() -> None:

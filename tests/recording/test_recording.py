@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformance.fake_plant import BIG, SMALL, FakePlant
 from elastream.control.loop import Loop
@@ -19,8 +21,8 @@ from elastream.model.stages import lay_out
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.recording.summary import mixture_quantile, summarise
-from example_run import example_events, example_header, lacking_decisions
+from elastream.report.summary import mixture_quantile, summarise
+from example_run import example_events, example_header, example_recording, lacking_decisions
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,32 @@ def test_quantiles_of_equal_periods_are_those_of_one():
     assert mixture_quantile(0.99, ones, 0.2 * ones, 0.9 * ones) == pytest.approx(0.9)
 
 
+@given(st.lists(st.tuples(*[st.floats(0, 9)] * 3), min_size=1, max_size=20), st.floats(0.01, 0.99))
+def test_a_quantile_of_a_mixture_is_where_its_distributions_add_up_to_it(several, q):
+    weights, p50, width = (np.array(column) + 0.01 for column in zip(*several, strict=True))
+    p99 = p50 + width
+    knots = np.unique(np.concatenate([[0.0], p50, p99]))
+    curves = [np.interp(knots, [0.0, m, h], [0.0, 0.5, 0.99], right=1.0) for m, h in zip(p50, p99, strict=True)]
+    expected = np.interp(q, np.average(curves, axis=0, weights=weights), knots)
+    assert mixture_quantile(q, weights, p50, p99) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_longest_batch_is_that_of_all_queries_and_of_the_whole_run():
+    collector = Collector()
+    collector.started(example_header())
+    *_, observation = (event for event in example_events() if isinstance(event, Observation))
+    for batches in ((MicroBatch("a", 1.0, 0.5, 5.0), MicroBatch("b", 1.0, 7.5, 5.0)), (MicroBatch("a", 2.0, 0.1, 5.0),)):
+        collector.observed(replace(observation, batches=batches))
+    assert summarise(collector.recording).longest_batch == 7.5
+
+
+def test_the_static_provision_of_the_peak_stands_beside_the_cost():
+    recording = example_recording()
+    summary, (kind,) = summarise(recording), recording.host_types
+    assert summary.static_hosts > summary.peak_hosts, "at a target utilisation of 0.7"
+    assert summary.static_cost == summary.static_hosts * kind.billing.units(summary.seconds) * kind.price
+
+
 def test_a_bad_period_weighs_as_much_as_its_records():
     p50, p99 = np.array([0.2, 10.0]), np.array([1.0, 20.0])
     assert mixture_quantile(0.5, np.array([99.0, 1.0]), p50, p99) < 0.3
@@ -264,7 +292,7 @@ def test_a_header_is_written_when_there_is_something_to_describe_and_again_when_
     assert recorder.path.read_text().count('"kind":"start"') == 2
     recording = Recording.read(tmp_path)
     assert recording.operators == ("first", "first/out", "second", "second/out")
-    assert len(recording.observations) == 3
+    assert len(recording.times) == 3
 
 
 @pytest.mark.parametrize("queries", [(), ("first",)])

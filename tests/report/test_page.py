@@ -17,9 +17,9 @@ from elastream.model.observation import Observation
 from elastream.model.wording import amount, duration_text
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
-from elastream.recording.summary import summarise
 from elastream.report import write_report
 from elastream.report.page import cards, render
+from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from example_run import example_events, example_header, example_recording, lacking_decisions, play
 

@@ -16,6 +16,7 @@ from elastream.model.observation import Metric, MicroBatch
 from elastream.model.stages import lay_out
 from elastream.recording.observer import Ending, describe_run
 from elastream.recording.recorder import Collector, Recording
+from elastream.recording.series import Series
 from elastream.simulation import Emissions, Settings, calibrate, drift_of, recorded_plant, replay
 
 DATA = Path(__file__).parent / "data" / "word_count.jsonl.gz"
@@ -165,7 +166,7 @@ def test_latency_backlog_and_host_time_of_a_real_run_are_simulated_to_the_order_
 
 
 def test_figures_without_a_batch_are_unknown(measured):
-    nothing = replace(measured, observations=())
+    nothing = replace(measured, series=Series())
     (drift, *_) = drift_of(nothing, nothing, ["source"])
     assert math.isnan(drift.measured)
     assert math.isnan(drift.relative)

@@ -1,62 +1,44 @@
-"""`run(...)`: starts a plant and the control loop for a dataflow and a policy, and shuts them down at the end."""
+"""`run(...)`: starts a plant and the control loop for a dataflow and a policy, shows the run, and ends it in order."""
 
+import contextlib
 import logging
 import os
 import platform
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from elastream.api.admission import admit
 from elastream.api.options import current_options
+from elastream.api.result import RunResult
+from elastream.api.showing import shown
 from elastream.clouds.provider import Cloud
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
-from elastream.model.endpoints import Files, TextFiles
-from elastream.model.errors import ElastreamError, InputError
+from elastream.model.endpoints import Collected, Files, TextFiles
+from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
+from elastream.model.observation import Context
 from elastream.model.plant import Policy
+from elastream.model.stages import lay_out
 from elastream.model.units import duration
 from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
-from elastream.spark.dataflow.corpus import replayed
-from elastream.spark.dataflow.sources import CORPUS, check_source
+from elastream.spark.dataflow.sinks import tables_collected
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
 
 __all__ = ["RunResult", "run"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Result of a run: its ending, and the folder with its recording, journal and checkpoint.
-
-    taken: per shaped source, the folder of its stored records and the number of records committed.
-    """
-
-    ending: Ending
-    directory: Path
-    taken: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
-
-    def replay(self, source: str) -> Iterator[Any]:
-        """The committed records of a shaped source, in order, in the form that operators get.
-
-        Used to compare results with a plain computation over the same input. Raises InputError for a source without load.
-        """
-        if source not in self.taken:
-            raise InputError(
-                f"{source!r} is not a source with a load of this run (those are: {', '.join(self.taken) or 'none'})"
-            )
-        control, count = self.taken[source]
-        return replayed(control / CORPUS, count)
 
 
 def run(
@@ -74,8 +56,12 @@ def run(
     observers: Sequence[Observer] = (),
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
+    show: bool = True,
 ) -> RunResult:
     """Run `flow` on hosts of `cloud` with `policy` until its load ends, or without end if it has none.
+
+    While it runs it is shown: a live view on a terminal, an output that is updated in a notebook, elsewhere a line every
+    ten seconds and one whenever something happens; at its end the summary is printed. show: False prints nothing.
 
     target_latency: service level, from a record being due to its result being committed by the first query that takes it.
     state_partitions: key groups of each keyed operator, fixed for the life of a checkpoint (default: two per slot of the
@@ -91,46 +77,44 @@ def run(
     policy, cloud = options.policy or policy, options.cloud or cloud
     graph = _with_input(flow.graph if isinstance(flow, Dataflow) else flow, options.input)
     target = None if target_latency is None else duration(target_latency)
-    for source in graph.sources:
-        check_source(source)
     if options.before is not None:
         options.before(graph, policy, cloud, target)
+    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts)
     pace = pace_of(target) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs, graph.name)
-    watching = [Recorder(directory.recording), *options.observers, *observers]
-    if options.record is not None:
-        watching.append(Recorder(options.record))
-    with _logged(directory.log), _ending_in_order() as stop:
-        plant = start_plant(
-            graph,
-            cloud,
-            directory,
-            target_latency=target,
-            state_partitions=state_partitions,
-            state_store=state_store,
-            batch_seconds=pace,
-            warm=warm_up,
-            ports=ports,
-            settings=settings,
-        )
+    copies = [] if options.record is None else [Recorder(options.record)]
+    recorders = [Recorder(directory.recording), *copies]
+    with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
+        environment: dict[str, Any] = {
+            "machine": platform.platform(),
+            "python": platform.python_version(),
+            "directory": str(directory.root),
+            "cores": os.cpu_count(),
+            "period": duration(period),
+            "batch seconds": pace,
+            "policy": asdict(policy) if is_dataclass(policy) else {},
+        }
+        with _recorded_if_it_fails(recorders, graph, policy, target, environment):
+            plant = start_plant(
+                graph,
+                cloud,
+                directory,
+                target_latency=target,
+                state_partitions=state_partitions,
+                state_store=state_store,
+                batch_seconds=pace,
+                warm=warm_up,
+                ports=ports,
+                settings=settings,
+            )
         try:
-            environment: dict[str, Any] = {
-                "machine": platform.platform(),
-                "python": platform.python_version(),
-                "spark": plant.spark.version,
-                "hosts": plant.confinement,
-                "directory": str(directory.root),
-                "cores": os.cpu_count(),
-                "period": duration(period),
-                "batch seconds": pace,
-                "policy": asdict(policy) if is_dataclass(policy) else {},
-            }
+            environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
             loop = Loop(
                 plant,
                 policy,
                 monitor=duration(monitor),
                 period=duration(period),
-                observers=watching,
+                observers=[*recorders, *views, *options.observers, *observers],
                 journal=Journal(directory.journal),
                 observe_only=options.observe_only,
                 limit=options.limit,
@@ -141,10 +125,39 @@ def run(
             ending = loop.run()
         finally:
             plant.close()
-        taken = plant.queries.taken()
-    if ending.status == "failed":
-        raise ElastreamError(ending.reason)
-    return RunResult(ending, directory.root, taken)
+        if ending.status == "failed":
+            raise ElastreamError(ending.reason)
+    kept = tables_collected(
+        [operator.writes.name for operator in graph.operators if isinstance(operator.writes, Collected)]
+    )
+    return RunResult(directory.root, options.report or directory.report, kept, plant.queries.taken())
+
+
+@contextmanager
+def _recorded_if_it_fails(
+    recorders: Sequence[Recorder],
+    graph: Graph,
+    policy: Policy,
+    target: float | None,
+    environment: Mapping[str, Any],
+) -> Iterator[None]:
+    """Record a run that cannot be started, so that its folder says what it was to be and why it failed."""
+    began = time.time()
+    try:
+        yield
+    except BaseException as error:
+        # Of the cloud nothing is described: it may be what failed, and asking it again takes time.
+        header = describe_run(
+            Context(lay_out(graph), {}, target), policy=policy.name, plant="spark", started=began, environment=environment
+        )
+        interrupted = isinstance(error, KeyboardInterrupt)
+        reason = "interrupted before the first host was ready" if interrupted else in_one_line(error)
+        ending = Ending("stopped" if interrupted else "failed", time.time() - began, reason)
+        for recorder in recorders:
+            with contextlib.suppress(ElastreamError):  # a full disk: what ended the run is what its caller is told
+                recorder.started(header)
+                recorder.ended(ending)
+        raise
 
 
 @contextmanager

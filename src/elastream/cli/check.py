@@ -1,27 +1,110 @@
 """`elastream check FILE`: validates the dataflow of a program or document without running it."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from elastream.cli.declared import declared
+from elastream.cli.options import named_by
 
 if TYPE_CHECKING:
+    from elastream.cli.declared import Declared
+    from elastream.model.errors import ElastreamError
     from elastream.model.graph import Graph
     from elastream.model.plant import Policy
 
 __all__ = ["check"]
 
+NAMED = "NAME[:key=value,...]"
+
 
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program or a YAML document.")],
+    policy: Annotated[str | None, typer.Option(metavar=NAMED, help="Check it with this policy, as `run` takes it.")] = None,
+    cloud: Annotated[str | None, typer.Option(metavar=NAMED, help="Check it on this cloud, as `run` takes it.")] = None,
 ) -> None:
-    """Check the dataflow of a program or document without running it, and whether its policy will know what it needs."""
+    """Check a dataflow, starting nothing: whether `run` and `simulate` would refuse it, and what its policy will not know.
+
+    Exit status 2, with one sentence, for what they would refuse.
+    """
     given = declared(file)
-    _show(file, given.graph)
-    for sentence in unknown_to(given.policy, given.graph, given.target_latency):
-        typer.echo(sentence)
+    if policy is not None:
+        given = replace(given, policy=named_by(policy, "policy", file))
+    if cloud is not None:
+        given = replace(given, cloud=named_by(cloud, "cloud", file))
+    replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
+    with given.placing(*replaced):
+        only_simulated = refuse(given)
+    said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
+    if only_simulated is not None:
+        said.insert(0, f"it cannot be run: {only_simulated}")
+    _show(file, given.graph, said)
+
+
+def refuse(given: "Declared") -> "ElastreamError | None":
+    """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
+    from elastream.clouds.pool import Pool
+    from elastream.model.action import KINDS
+    from elastream.model.compiling import simulated_only
+    from elastream.model.fitting import refuse_misfit, refuse_unreachable
+    from elastream.model.observation import Context
+    from elastream.model.plant import refuse_unfit
+    from elastream.model.stages import lay_out
+
+    asks = isinstance(given.cloud, Pool)  # a pool knows its types and its size only where it runs
+    types = given.host_types if asks else given.types
+    most = 1_000_000 if asks or given.cloud is None else given.cloud.max_hosts
+    reason = simulated_only(given.graph)
+    if reason is None:
+        from elastream.api.admission import admit
+
+        admit(given.graph, types=types, policy=given.policy, target_latency=given.target_latency, max_hosts=most)
+        return None
+    layout = lay_out(given.graph, fused=not given.host_types)
+    if types:
+        refuse_misfit(given.graph, types, apart=bool(given.host_types))
+    refuse_unreachable(layout, types, given.target_latency)
+    scalable = frozenset(stage.name for stage in layout.stages if not stage.keyed)
+    kinds = {each.name: each for each in types}
+    refuse_unfit(given.policy, Context(layout, kinds, given.target_latency, most, 1, frozenset(KINDS), scalable))
+    return reason
+
+
+def needed(given: "Declared", runs: bool) -> "list[str]":
+    """What `run` and `simulate` need that the file does not say; a sentence each."""
+    from elastream.model.graph import Kind
+
+    found, graph = [], given.graph
+    lacking = [f"--{name}" for name, value in (("policy", given.policy), ("cloud", given.cloud)) if value is None]
+    if runs and lacking:
+        found.append(f"to run it, give {' and '.join(lacking)}")
+    bare = [source.name for source in graph.sources if source.load is None]
+    endless = [name for name, load in graph.loads.items() if math.isinf(load.seconds)]
+    free = [
+        operator.name
+        for operator in graph.operators
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.alternates[0].cost is None
+    ]
+    wants = [
+        ("--load", f"source {names_of(bare)} declares none" if bare else ""),
+        ("--limit", f"the load of {names_of(endless)} has no end" if endless else ""),
+        ("--calibrate RUN", f"{names_of(free)} declares no cost" if free else ""),
+        ("--prices", "no host type is declared" if not given.host_types and given.cloud is None else ""),
+        ("--policy", "it names none" if given.policy is None else ""),
+    ]
+    if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
+        found.append(f"to simulate it, give {missing}")
+    return found
+
+
+def names_of(names: "Sequence[str]") -> str:
+    """Names in quotes, the first three of many."""
+    more = f" and {len(names) - 3} more" if len(names) > 4 else ""
+    return ", ".join(map(repr, names if not more else names[:3])) + more
 
 
 def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | None) -> "list[str]":
@@ -45,7 +128,7 @@ def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | 
     return found
 
 
-def _show(file: Path, graph: "Graph") -> None:
+def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -63,6 +146,8 @@ def _show(file: Path, graph: "Graph") -> None:
         stage = layout.stage_of[name].name
         table.add_row(name, operator.kind.value, sources, stage, alternates, duration_text(operator.max_duration))
     console.print(table)
+    for sentence in said:
+        typer.echo(sentence)
     counted = ", ".join(
         f"{count} {one if count == 1 else many}"
         for count, one, many in (

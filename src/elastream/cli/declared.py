@@ -3,6 +3,8 @@
 `elastream check` prints them, `elastream simulate` simulates them.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,8 @@ __all__ = ["Declared", "declared"]
 class Declared:
     """A validated dataflow with its run settings. policy, cloud, target_latency (seconds): None if not declared.
 
-    host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`.
+    host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
+    line and field before errors raised inside; its arguments are keys in whose place something else is used.
     """
 
     graph: "Graph"
@@ -27,6 +30,7 @@ class Declared:
     cloud: Any = None
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
+    placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -69,4 +73,5 @@ def _of_document(file: Path) -> Declared:
 
     document = load_document(file)
     policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
-    return Declared(document.graph, policy, cloud, document.target_latency, tuple(document.host_types.values()))
+    types = tuple(document.host_types.values())
+    return Declared(document.graph, policy, cloud, document.target_latency, types, document.placing)

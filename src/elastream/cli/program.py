@@ -41,7 +41,8 @@ def _run_document(file: Path, options: "RunOptions") -> None:
     cloud = options.cloud or _setting(document, "cloud").build()
     from elastream.api.run import run
 
-    with with_options(options):
+    replaced = [key for key, given in (("policy", options.policy), ("cloud", options.cloud)) if given is not None]
+    with with_options(options), document.placing(*replaced):
         run(document.flow, policy=policy, cloud=cloud, target_latency=document.target_latency)
 
 

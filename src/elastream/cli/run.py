@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from elastream.cli.options import as_seconds, named_by
-from elastream.model.errors import DataflowError, ElastreamError
+from elastream.model.errors import DataflowError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from elastream.model.decision import Decision
-    from elastream.model.graph import Graph
     from elastream.model.observation import Observation
     from elastream.recording.observer import Ending, Header
 
@@ -49,36 +46,16 @@ def run(
     report: Report = None,
 ) -> None:
     """Run a dataflow with a live view, and write a report."""
-    from rich.console import Console
-
     from elastream.api.options import RunOptions
     from elastream.cli.program import execute
-    from elastream.dashboard.live import PlainView, view_for
 
-    console, follower = Console(), RecordingFinder()
-    view = view_for(console) if live else PlainView(console)
-
-    def announce(graph: "Graph", *about: Any) -> None:
-        # Hosts take seconds to start, and the live view has no data until then.
-        console.print(f"{graph.name}: starting the first host", markup=False, highlight=False, soft_wrap=True)
-
+    ends = Ends()
     decides = None if policy is None else named_by(policy, "policy", file)
     leases = None if cloud is None else named_by(cloud, "cloud", file)
-    options = RunOptions(input, observe_only, runs, record, limit, (view, follower), announce, decides, leases)
-    try:
-        if (names := execute(file, options)) is not None:
-            without_run(file, names)
-    except BaseException:
-        view.close()
-        try:
-            follower.conclude(console, report)
-        except ElastreamError as error:
-            # The error that ended the run is printed after this one.
-            typer.echo(f"elastream: {error}", err=True)
-        raise
-    view.close()
-    follower.conclude(console, report)
-    if follower.interrupted(limit):
+    options = RunOptions(input, observe_only, runs, record, limit, (ends,), None, decides, leases, live, report)
+    if (names := execute(file, options)) is not None:
+        without_run(file, names)
+    if ends.interrupted(limit):
         raise KeyboardInterrupt
 
 
@@ -95,15 +72,14 @@ def without_run(file: Path, names: Mapping[str, Any]) -> NoReturn:
     raise DataflowError(f"{file} {found}: call run(flow, policy=..., cloud=...) in it")
 
 
-class RecordingFinder:
-    """An observer that keeps the run's header and ending, to write report and summary after the run."""
+class Ends:
+    """An observer that keeps how the last run ended."""
 
     def __init__(self) -> None:
-        self._header: Header | None = None
         self._ending: Ending | None = None
 
     def started(self, header: "Header") -> None:
-        self._header = header
+        pass
 
     def observed(self, observation: "Observation") -> None:
         pass
@@ -118,16 +94,3 @@ class RecordingFinder:
         """Whether the user stopped the run before its load or its time limit ended it."""
         ending = self._ending
         return ending is not None and ending.status == "stopped" and (limit is None or ending.time < limit)
-
-    def conclude(self, console: "Console", wanted: Path | None) -> None:
-        """Write the report and print the summary of the last run, failed ones included; no effect without a run."""
-        if self._header is None:
-            return
-        from elastream.dashboard.summary import print_summary
-        from elastream.recording.recorder import Recording
-        from elastream.report import write_report
-
-        folder = Path(str(self._header.environment["directory"]))
-        recording: Recording = Recording.read(folder)
-        path = write_report(recording, wanted or folder / "report.html")
-        print_summary(recording, console, path)

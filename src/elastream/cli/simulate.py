@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from elastream.experiments.findings import Findings
     from elastream.model.cloud import Billing, HostType
-    from elastream.model.graph import Graph
     from elastream.model.plant import Policy
     from elastream.recording.recorder import Recording
-    from elastream.simulation import Settings
 
 __all__ = ["simulate"]
 
@@ -88,9 +86,9 @@ def simulate(
     """
     from rich.console import Console
 
-    from elastream.experiments.compare import compare
+    from elastream.experiments.simulate import measured
+    from elastream.experiments.simulate import simulate as compared
     from elastream.model.cloud import Billing
-    from elastream.workload import load_from
 
     console = Console()
     if file is None:
@@ -104,27 +102,25 @@ def simulate(
         named = {given.policy.name: given.policy}
     if not named:
         raise InputError(f"{file} names no policy: give one or more with --policy")
-    own, settings = given.types, None
+    own = given.types
     if calibrate is not None:
-        settings, own = _constants(calibrate, given.graph)
-    types = hosts_from(prices, shapes, host or [], region, Billing(billing, minimum), list(own))
+        own = measured(calibrate, given.graph)[1]
     if fused is None:
         fused = calibrate is not None or (prices is None and not given.host_types)
     with progress_bar(console) as progress:
-        comparison = compare(
+        comparison = compared(
             given.graph,
             named,
-            types,
-            load=load_from(load) if load is not None else None,
-            seconds=limit,
+            host_types=hosts_from(prices, shapes, host or [], region, Billing(billing, minimum), list(own)),
+            load=load,
+            limit=limit,
             target=target,
             target_latency=given.target_latency,
-            max_hosts=max_hosts or (1000 if given.cloud is None or prices is not None else given.cloud.max_hosts),
-            monitor=1.0 if fused else 15.0,
-            period=period or (2.0 if fused else 60.0),
-            seed=seed,
+            max_hosts=max_hosts or (None if given.cloud is None or prices is not None else given.cloud.max_hosts),
+            calibrate=calibrate,
             fused=fused,
-            settings=settings,
+            period=period,
+            seed=seed,
             progress=progress,
         )
     print_table(console, comparison.table())
@@ -136,19 +132,6 @@ def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, cons
     save(outcome, html, json_file, console)
     if not outcome.holds:
         raise typer.Exit(NOT_HELD)
-
-
-def _constants(run: Path, graph: "Graph") -> "tuple[Settings, tuple[HostType, ...]]":
-    """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
-    from elastream.experiments.calibrated import calibration_of
-    from elastream.model.graph import Kind
-    from elastream.recording.recorder import Recording
-
-    found, _ = calibration_of(Recording.read(run), str(run))
-    for operator in graph.operators:
-        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in found.settings.services:
-            raise InputError(f"{run} is of another dataflow: it has no operator {operator.name!r}")
-    return found.settings, found.host_types
 
 
 def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":

@@ -146,6 +146,7 @@ class Reach:
 
     master: its master URL. driver_address: the address at which hosts reach the driver. executor_memory: mebibytes of heap
     for each executor. executor_cores: its slots, None where host types differ. settings: further Spark settings.
+    java_options: of the executors' JVMs, beside those that the session wants itself.
     """
 
     master: str
@@ -153,6 +154,7 @@ class Reach:
     executor_memory: int
     executor_cores: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

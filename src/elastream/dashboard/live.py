@@ -1,4 +1,4 @@
-"""Terminal live view of a run: one screen, repainted with every observation.
+"""Live view of a run: one screen, repainted with every observation.
 
 On a terminal the view uses the alternate screen and repaints it once a monitoring period, without flicker; what Spark's
 JVM writes to the same terminal is overpainted and disappears with the alternate screen at the end. Without a terminal
@@ -18,16 +18,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elastream.dashboard.so_far import SoFar
 from elastream.model.action import MoveTask, describe
-from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
 from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, hosts_text, money, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
-__all__ = ["LiveView", "PlainView", "RunView", "sparkline", "view_for"]
+__all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
 
 EVERY = 10.0
 """Seconds between two lines of the plain view."""
@@ -47,35 +47,43 @@ BARS = "▁▂▃▄▅▆▇█"
 class RunView(Observer, Protocol):
     """An observer that prints to the terminal and must restore it."""
 
+    def awaited(self, flow: str) -> None:
+        """Called before the first host is started, which takes seconds."""
+        ...
+
     def close(self) -> None:
         """Restore the terminal; may be called twice, and before the run has started."""
         ...
 
 
-def view_for(console: Console) -> RunView:
+def view_for(console: Console, length: float | None = None) -> RunView:
     """A `LiveView` on a terminal, else a `PlainView`."""
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
+    return LiveView(console, length) if console.is_terminal and not console.is_dumb_terminal else PlainView(console)
 
 
-class LiveView:
-    """Shows a run on the whole screen: figures, operators, latest decisions."""
+class Screen:
+    """A run on one screen: figures, operators, latest decisions. length: seconds that it lasts, if that is known."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, length: float | None = None) -> None:
         self._console = console
-        self._live: Live | None = None
+        self._length = length
         self._header = Header("", "")
         self._observation: Observation | None = None
+        self._sofar = SoFar()
         self._load: deque[float] = deque(maxlen=KEPT)
         self._hosts: deque[float] = deque(maxlen=KEPT)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
 
+    def awaited(self, flow: str) -> None:
+        self._console.print(f"{flow}: starting the first host", markup=False, highlight=False, soft_wrap=True)
+
     def started(self, header: Header) -> None:
         self._header = header
-        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
-        self._live.start(refresh=True)
+        self._sofar = SoFar(header.target_latency)
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
+        self._sofar.observed(observation)
         self._load.append(whole(observation, Metric.ARRIVAL_RATE))
         self._hosts.append(float(len(observation.leases)))
         self._paint()
@@ -88,13 +96,10 @@ class LiveView:
         self.close()
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        """End showing; may be called twice."""
 
     def _paint(self) -> None:
-        if self._live is not None:
-            self._live.update(self.screen(), refresh=True)
+        """Show the screen as it is now."""
 
     def screen(self) -> RenderableType:
         """The whole screen, for the console's current width and height."""
@@ -117,10 +122,11 @@ class LiveView:
         if self._header.plant == "simulated":
             name.append(" simulated", style="italic yellow")
         elapsed = clock(seen.time) if seen else "0:00"
+        if self._length is not None:
+            elapsed += f" of {clock(self._length)}"
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
-        ready = sum(lease.state in (HostState.RUNNING, HostState.DRAINING) for lease in seen.leases.values())
         curve = max(0, min(60, width - 44))
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
@@ -131,8 +137,11 @@ class LiveView:
         table.add_row("backlog", amount(np.round(whole(seen, Metric.BACKLOG))), "")
         hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
-        table.add_row("executors", str(ready), "")
-        table.add_row("cost so far", written(seen, Metric.COST), "")
+        static = self._sofar.static
+        beside = "" if static is None else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
+        table.add_row("cost so far", written(seen, Metric.COST), Text(beside, style="dim"))
+        if self._header.target_latency is not None:
+            table.add_row("in time", self._sofar.in_time, "")
         return table
 
     def _latency(self, seen: Observation) -> Text:
@@ -182,6 +191,28 @@ class LiveView:
         return table
 
 
+class LiveView(Screen):
+    """Shows a run on the whole terminal."""
+
+    def __init__(self, console: Console, length: float | None = None) -> None:
+        super().__init__(console, length)
+        self._live: Live | None = None
+
+    def started(self, header: Header) -> None:
+        super().started(header)
+        self._live = Live(self.screen(), console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live.start(refresh=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _paint(self) -> None:
+        if self._live is not None:
+            self._live.update(self.screen(), refresh=True)
+
+
 class PlainView:
     """Prints a line of figures every `EVERY` seconds, and a line per decision with outcomes, refusals or a note.
 
@@ -194,12 +225,19 @@ class PlainView:
         self._round = 0
         self._last: Decision | None = None
         self._standing: dict[str, str] = {}
+        self._target: float | None = None
+        self._sofar = SoFar()
+
+    def awaited(self, flow: str) -> None:
+        self._print(f"{flow}: starting the first host")
 
     def started(self, header: Header) -> None:
+        self._target, self._sofar = header.target_latency, SoFar(header.target_latency)
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
 
     def observed(self, observation: Observation) -> None:
+        self._sofar.observed(observation)
         self._alarms(observation)
         if observation.time < self._next:
             return
@@ -207,12 +245,12 @@ class PlainView:
         figures = (
             f"rate in {rate_text(whole(observation, Metric.ARRIVAL_RATE))}",
             f"backlog {amount(np.round(whole(observation, Metric.BACKLOG)))}",
-            f"p50 {written(observation, Metric.LATENCY_P50)}",
             f"p99 {written(observation, Metric.LATENCY_P99)}",
-            f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
+            *([f"in time {self._sofar.share}"] if self._target is not None else []),
+            f"hosts {len(observation.usable)} of {len(observation.leases)}",
             f"cost {written(observation, Metric.COST)}",
         )
-        self._print(f"{clock(observation.time):>7}  {'   '.join(figures)}")
+        self._print(f"{clock(observation.time):>7}  {'  '.join(figures)}")
 
     def decided(self, decision: Decision) -> None:
         if decision.round == self._round or not worth_showing(decision):

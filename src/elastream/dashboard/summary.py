@@ -10,7 +10,8 @@ from rich.text import Text
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
-from elastream.recording.summary import summarise
+from elastream.report.page import static_aside
+from elastream.report.summary import summarise
 
 __all__ = ["print_summary"]
 
@@ -34,17 +35,20 @@ def print_summary(recording: Recording, console: Console, report: Path | None = 
     ]
     if target is not None:
         least = "at least " if is_bound(figures.latency_basis) else ""
-        rows.append(
-            ("within target", f"{least}{percent(figures.within_target)} of the time (target {duration_text(target)})")
-        )
+        records, time = percent(figures.records_within_target), percent(figures.within_target)
+        rows.append(("in time", f"{least}{records} of the records, {time} of the time (target {duration_text(target)})"))
+    if not math.isnan(figures.longest_batch):
+        rows.append(("longest batch", duration_text(figures.longest_batch)))
     lost = f", {figures.lost} lost" if figures.lost else ""
+    static = f"; {aside}" if (aside := static_aside(figures)) else ""
     rows += [
         ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
         ("host-minutes", f"{figures.host_minutes:,.1f}"),
-        ("cost", money(figures.cost)),
+        ("cost", f"{money(figures.cost)}{static}"),
         ("decisions", f"{figures.rounds} rounds, {figures.moves} tasks moved, {figures.refused} proposals refused"),
+        *(("remark", str(each)) for each in figures.lacked),
     ]
-    shown = {"records", "batches", "latency_p50", "latency_p99"}
+    shown = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}
     facts = ending.facts if ending else {}
     rows += [
         (name.replace("_", " "), value if isinstance(value, str) else quantity(name, value))

@@ -16,7 +16,8 @@ Paths and `file.py:name` are relative to the document; a policy, cloud, source o
 `module:Class` or `file.py:Class`. Every error names file, line and field in one sentence.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from elastream.documents.schema import (
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
-from elastream.model.errors import DataflowError
+from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
 from elastream.workload import pattern_from
@@ -80,6 +81,21 @@ class Document:
     cloud: Setting | None = None
     target_latency: float | None = None
     host_types: Mapping[str, HostType] = field(default_factory=dict)
+    file: Located | None = field(default=None, repr=False)
+
+    @contextmanager
+    def placing(self, *replaced: str) -> Iterator[None]:
+        """Put file, line and field before the sentence of an error raised inside that is about a part of the document.
+
+        replaced: keys at its top in whose place something else is used.
+        """
+        try:
+            yield
+        except ElastreamError as error:
+            about = error.at if error.at and error.at[0] not in replaced else ()
+            if self.file is None or not (place := self.file.written(about)):
+                raise
+            raise self.file.error(place, str(error)) from error
 
     @property
     def graph(self) -> Graph:
@@ -104,6 +120,7 @@ def load_document(path: Path | str) -> Document:
         cloud=_setting(file, ("cloud",), keys.cloud, CLOUD, references, host_types),
         target_latency=keys.target_latency,
         host_types=host_types,
+        file=file,
     )
 
 

@@ -5,16 +5,17 @@ policy cheaper that misses the target without saying so.
 """
 
 import csv
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from elastream.experiments.findings import Check, Findings, environment
-from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line
+from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, hosts_plot, line, load_line, table_html
 from elastream.experiments.simulated import simulated
 from elastream.model.cloud import Billing, HostType
 from elastream.model.endpoints import ArrivalPattern
@@ -25,6 +26,9 @@ from elastream.model.stages import lay_out
 from elastream.model.units import format_duration, format_rate
 from elastream.planning.policies.static import sized
 from elastream.simulation import Result, Settings, Travel, make_plant
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PER_SECOND = Billing(1.0, 60.0)
 """Today's cloud billing: by the second, at least a minute."""
@@ -60,8 +64,16 @@ class Trial:
     def peak_hosts(self) -> float:
         return float(self.result.series[:, 2].max()) if len(self.result.series) else math.nan
 
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """What happened, as pandas: a row per observation (index `time`, seconds)."""
+        import pandas as pd
 
-@dataclass(frozen=True, slots=True)
+        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time"]
+        return pd.DataFrame(self.result.series, columns=columns).set_index("time")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Trials of one load. target: fraction of records that must be in time."""
 
@@ -110,6 +122,23 @@ class Comparison:
             if trial.waiting > 0.01 * self.records
         ]
         return " ".join(sentences)
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The figures as pandas: a row per policy."""
+        import pandas as pd
+
+        return pd.DataFrame([_figures(trial) | {"policy": trial.name} for trial in self.trials]).set_index("policy")
+
+    def __getitem__(self, policy: str) -> Trial:
+        """The trial of the policy called so."""
+        return {trial.name: trial for trial in self.trials}[policy]
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(trial.name for trial in self.trials)}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        return f"{table_html(self.table())}<p>{html.escape(self.verdict)}</p>"
 
     def outcome(self) -> Findings:
         """Table, page and JSON of the comparison; its one check is that some policy meets the target."""

@@ -156,12 +156,13 @@ def _block(block: Block, number: int) -> str:
         case Prose(text):
             return f"<p>{html.escape(text)}</p>"
         case Table():
-            return _table(block)
+            return table_html(block)
         case Plot():
             return _plot(block, number)
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """A table as HTML that needs no style sheet."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     marks = table.good or (None,) * len(table.rows)
     rows = "".join(

@@ -4,11 +4,11 @@ It depends on `simulation` and `control`, which are independent of each other. U
 figures of a policy that failed in some rounds would be meaningless.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastream.control.loop import Loop
-from elastream.model.decision import Decision, Unknown
+from elastream.model.decision import Decision, Unknown, longest_lacked
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Observation
 from elastream.model.plant import Policy
@@ -35,11 +35,7 @@ class Simulated:
     @property
     def lacked(self) -> tuple[Unknown, ...]:
         """Metrics that the policy lacked for rounds in a row, each with the longest time for which it did."""
-        longest: dict[Hashable, Unknown] = {}
-        for each in (each for decision in self.decisions for each in decision.standing):
-            if each.key not in longest or longest[each.key].seconds < each.seconds:
-                longest[each.key] = each
-        return tuple(longest.values())
+        return longest_lacked(self.decisions)
 
 
 def simulated(

@@ -1,7 +1,7 @@
 """The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
 
 import traceback
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration
 
-__all__ = ["STANDING", "Decision", "Fault", "Proposal", "Unknown"]
+__all__ = ["STANDING", "Decision", "Fault", "Proposal", "Unknown", "longest_lacked"]
 
 STANDING = 3
 """Rounds in a row after which an unknown metric is shown to people: one or two rounds are normal after a change."""
@@ -157,3 +157,12 @@ class Decision:
             "faults": [asdict(fault) for fault in self.faults],
             "unknown": [asdict(each) for each in self.unknown],
         }
+
+
+def longest_lacked(decisions: Iterable[Decision]) -> tuple[Unknown, ...]:
+    """Metrics that a policy lacked for rounds in a row, each with the longest time for which it did."""
+    longest: dict[Hashable, Unknown] = {}
+    for each in (each for decision in decisions for each in decision.standing):
+        if each.key not in longest or longest[each.key].seconds < each.seconds:
+            longest[each.key] = each
+    return tuple(longest.values())

@@ -5,6 +5,9 @@ that names the problem and the place. The command line prints that sentence and 
 package itself show a stack trace.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ElastreamError(Exception):
     """An error that a user can correct; `str(error)` is one sentence that names what is wrong and where.
@@ -18,6 +21,16 @@ class ElastreamError(Exception):
     def __init__(self, sentence: str = "", at: tuple[str, ...] = ()) -> None:
         super().__init__(sentence)
         self.at = at
+
+
+@contextmanager
+def about(*at: str) -> Iterator[None]:
+    """Give an error raised inside the keys `at`, unless it has some."""
+    try:
+        yield
+    except ElastreamError as error:
+        error.at = error.at or at
+        raise
 
 
 class DataflowError(ElastreamError):

@@ -189,17 +189,17 @@ class Graph:
                     ready.append(edge.target)
         return tuple(order)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[Operator, ...]:
         """Operators of kind SOURCE."""
         return tuple(o for o in self.operators if o.kind is Kind.SOURCE)
 
-    @property
+    @cached_property
     def loads(self) -> Mapping[str, ArrivalPattern]:
         """Arrival pattern of each source that has one, by name."""
         return {o.name: o.load for o in self.sources if o.load is not None}
 
-    @property
+    @cached_property
     def sinks(self) -> tuple[Operator, ...]:
         """Operators of kind SINK."""
         return tuple(o for o in self.operators if o.kind is Kind.SINK)

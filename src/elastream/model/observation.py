@@ -34,6 +34,7 @@ __all__ = [
     "Observation",
     "Reading",
     "Sample",
+    "TableFrame",
     "TaskFrame",
 ]
 
@@ -119,6 +120,46 @@ class Frame:
         row = self.rows.get(name)
         column = self._columns.get(metric)
         return math.nan if row is None or column is None else float(column[row])
+
+
+class TableFrame(Frame):
+    """A frame over a table that exists: no column is converted or copied, so that long histories cost little.
+
+    table: float64, shape (metrics, rows), not written to any more. at: row of the table by metric; rows: by id.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, int], at: Mapping[Metric, int], table: Floats, ages: float | Mapping[Metric, float] = 0.0
+    ) -> None:
+        self.ids = tuple(rows)
+        self.rows = rows
+        self._ages = ages
+        self._at = at
+        self._table = table
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Metrics that were given, known or not."""
+        return tuple(self._at)
+
+    def column(self, metric: Metric) -> Floats:
+        """All values of `metric`, NaN where unknown; shape (rows,)."""
+        row = self._at.get(metric)
+        if row is None:
+            return np.full(len(self.ids), np.nan)
+        column: Floats = self._table[row]
+        column.flags.writeable = False
+        return column
+
+    def reading(self, name: str, metric: Metric) -> Reading:
+        """One value; unknown where the row or the metric is missing."""
+        value = self.value(name, metric)
+        return Reading(None if math.isnan(value) else value, self.age(metric))
+
+    def value(self, name: str, metric: Metric) -> float:
+        """One value, NaN where unknown: for arithmetic that must carry unknown through."""
+        row, at = self.rows.get(name), self._at.get(metric)
+        return math.nan if row is None or at is None else float(self._table[at, row])
 
 
 class TaskFrame(Frame):
@@ -330,12 +371,12 @@ class Observation:
         ids = self.application.ids
         return self.application.reading(ids[0], metric) if ids else Reading(None)
 
-    @property
+    @cached_property
     def usable(self) -> tuple[str, ...]:
         """Hosts that take tasks now."""
         return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
 
-    @property
+    @cached_property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
         return tuple(

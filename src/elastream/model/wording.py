@@ -17,6 +17,7 @@ __all__ = [
     "amount",
     "clock",
     "duration_text",
+    "hosts_text",
     "money",
     "percent",
     "quantities",
@@ -40,6 +41,11 @@ def amount(value: float | None) -> str:
     if value == round(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def hosts_text(hosts: float) -> str:
+    """A number of hosts: `"1 host"`, `"3 hosts"`."""
+    return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
 
 
 def duration_text(seconds: float | None) -> str:

@@ -87,6 +87,11 @@ class RunDirectory:
         """Observations and decisions."""
         return self.root / "recording.jsonl"
 
+    @property
+    def report(self) -> Path:
+        """The report, unless it was wanted elsewhere."""
+        return self.root / "report.html"
+
 
 def write_text(path: Path, text: str, what: str) -> Path:
     """Write `text`, which is `what`, to `path`; creates its folder. Raises EnvironmentProblem if that fails."""

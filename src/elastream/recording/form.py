@@ -6,7 +6,6 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, from_json
-from elastream.model.alarms import Alarm
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.latency import Basis
@@ -17,7 +16,6 @@ from elastream.recording.observer import Ending, Header, Json
 
 __all__ = [
     "host_types",
-    "read_alarms",
     "read_basis",
     "read_decision",
     "read_ending",
@@ -71,14 +69,9 @@ def written_observation(observation: Observation) -> Json:
     }
 
 
-def read_alarms(fields: Mapping[str, Any]) -> tuple[Alarm, ...]:
-    """Alarms that stood at a recorded observation; none in recordings from before there were alarms."""
-    return tuple(Alarm(**each) for each in fields.get("alarms", ()))
-
-
-def read_basis(fields: Mapping[str, Any]) -> dict[str, Basis]:
-    """What latency was measured from at a recorded observation, by source; nothing in recordings that do not say."""
-    return {source: Basis(value) for source, value in fields.get("latency_basis", {}).items()}
+def read_basis(written: Mapping[str, str]) -> dict[str, Basis]:
+    """What latency was measured from at a recorded observation, by source."""
+    return {source: Basis(value) for source, value in written.items()}
 
 
 def _lease(lease: Lease) -> Json:

@@ -1,13 +1,12 @@
 """Writes and reads recordings of runs: a header, every observation, every decision, and the ending, as JSON lines.
 
 The HTML report, `elastream explain`, the summary and the simulator's calibration all read this one record, and therefore
-agree about a run. `elastream.recording.summary` computes its figures.
+agree about a run. `elastream.report.summary` computes its figures.
 """
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from elastream.model.observation import Floats, Metric, MicroBatch, Observation
 from elastream.model.stages import Layout
 from elastream.recording.form import (
     host_types,
-    read_alarms,
     read_basis,
     read_decision,
     read_ending,
@@ -35,6 +33,7 @@ from elastream.recording.form import (
     written_observation,
 )
 from elastream.recording.observer import Ending, Header, Json, described_further
+from elastream.recording.series import Series
 
 __all__ = ["Collector", "Recorder", "Recording"]
 
@@ -138,12 +137,12 @@ class Recorder(_Entries):
 class Recording:
     """A recorded run. Arrays over time are float64 of shape (observations,), NaN where unknown.
 
-    header: description of the run. observations: the raw entries, oldest first. decisions: the last version of each round,
-    in order. ending: None if the run was killed before its end.
+    header: description of the run. series: its observations. decisions: the last version of each round, in order. ending:
+    None if the run was killed before its end.
     """
 
     header: Header
-    observations: tuple[Json, ...] = ()
+    series: Series = field(default_factory=Series, compare=False)
     decisions: tuple[Decision, ...] = ()
     ending: Ending | None = None
 
@@ -156,24 +155,18 @@ class Recording:
         """
         file = _file(Path(path))
         try:
-            lines = file.read_text(encoding="utf-8").split("\n")
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                return cls.of(_entries(lines, file), str(file))
         except OSError as error:
             raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
-        entries = []
-        for number, line in enumerate(lines[:-1], start=1):  # after the last newline: nothing, or a torn line
-            try:
-                entries.append(json.loads(line))
-            except ValueError as error:
-                raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
-        return cls.of(entries, str(file))
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
         """Build a recording from `entries`. Raises InputError with `place` and line for a malformed entry."""
         header: Header | None = None
-        observations: list[Json] = []
+        series = Series()
         decisions: dict[int, Decision] = {}
         ending: Ending | None = None
         for number, entry in enumerate(entries, start=1):
@@ -183,8 +176,7 @@ class Recording:
                     case "start":
                         header = read_header(fields)
                     case "observation":
-                        fields["time"] = float(fields["time"])
-                        observations.append(fields)
+                        series.add(fields)
                     case "decision":
                         decision = read_decision(fields)
                         decisions[decision.round] = decision
@@ -196,12 +188,12 @@ class Recording:
                 raise InputError(f"{place}, line {number}: not an entry of a recording ({error})") from error
         if header is None:
             raise InputError(f"{place} has no start entry: the run's header is missing")
-        return cls(header, tuple(observations), tuple(decisions.values()), ending)
+        return cls(header, series, tuple(decisions.values()), ending)
 
     @cached_property
     def times(self) -> Floats:
         """Seconds since the start of the run."""
-        return np.array([entry["time"] for entry in self.observations], dtype=np.float64)
+        return np.array(self.series.times, dtype=np.float64)
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -212,38 +204,38 @@ class Recording:
         return tuple(operator["name"] for operator in self.header.operators if operator["kind"] == Kind.SOURCE)
 
     def application(self, metric: Metric) -> Floats:
-        return self._series("application", None, metric)
+        return self.series.application.column(None, metric.value, len(self.times))
 
     def operator(self, name: str, metric: Metric) -> Floats:
-        return self._series("operators", name, metric)
+        return self.series.operators.column(name, metric.value, len(self.times))
+
+    def whole(self, metric: Metric) -> Floats:
+        """`metric` of the dataflow, else the sum over its sources."""
+        whole = self.application(metric)
+        if not np.isnan(whole).all():
+            return whole
+        return sum((self.operator(name, metric) for name in self.sources), start=0 * self.times)
 
     def host(self, name: str, metric: Metric) -> Floats:
         """`metric` of one host over time, NaN while it is not leased."""
-        return self._series("hosts", name, metric)
+        return self.series.hosts.column(name, metric.value, len(self.times))
 
     def parallelism(self, operator: str) -> Floats:
         """Instances of `operator` over time: as measured, else as in the composition for its stage."""
-        measured = self.operator(operator, Metric.PARALLELISM)
+        found = self.operator(operator, Metric.PARALLELISM)
         stage = next((s["name"] for s in self.header.stages if operator in s["operators"]), operator)
-        wanted = [entry["composition"]["parallelism"] for entry in self.observations]
-        composed = np.array([w.get(operator, w.get(stage, math.nan)) for w in wanted], dtype=np.float64)
-        return np.where(np.isnan(measured), composed, measured)
+        for name in (operator, stage):
+            found = np.where(np.isnan(found), self.series.composed.column(name, "parallelism", len(self.times)), found)
+        return found
 
     def tasks(self, operator: str) -> tuple[dict[int, str], ...]:
         """Per observation, the host of each placed task of `operator`, by task index."""
         row = self.operators.index(operator)
-        found = []
-        for entry in self.observations:
-            names, columns = entry["hosts"]["ids"], (entry["tasks"][name] for name in ("operator", "index", "host"))
-            found.append({index: names[host] for of, index, host in zip(*columns, strict=True) if of == row})
-        return tuple(found)
+        return tuple({index: host for (of, index), host in now.items() if of == row} for now in self.series.placed)
 
     def host_count(self) -> dict[HostState, Floats]:
         """Number of hosts in each paid state, over time."""
-        states = [[lease["state"] for lease in entry["leases"]] for entry in self.observations]
-        return {
-            state: np.array([float(now.count(state.value)) for now in states]) for state in HostState if state in ACTIVE
-        }
+        return {state: np.array(self.series.states[state.value]) for state in HostState if state in ACTIVE}
 
     def cost(self) -> Floats:
         return self.application(Metric.COST)
@@ -254,23 +246,22 @@ class Recording:
         if self.ending is not None and self.ending.ledger:
             return self.ending.ledger
         types = host_types(self.header)
-        seen = {lease["host"]: lease for entry in self.observations for lease in entry["leases"]}
-        return tuple(sorted((read_lease(lease, types) for lease in seen.values()), key=lambda lease: lease.since))
+        found = (read_lease(lease, types) for lease in self.series.leases.values())
+        return tuple(sorted(found, key=lambda lease: lease.since))
 
-    @cached_property
+    @property
     def batches(self) -> tuple[MicroBatch, ...]:
         """All micro-batches of the run, in commit order; empty if the plant reports none."""
-        rows = [row for entry in self.observations for row in entry.get("batches", ())]
-        return tuple(MicroBatch(row[0], *(math.nan if value is None else value for value in row[1:])) for row in rows)
+        return tuple(self.series.batches)
 
     @cached_property
     def alarms(self) -> tuple[tuple[Alarm, float | None], ...]:
         """Every alarm of the run as last worded, and when it was first seen cleared: None where it stood to the end."""
         found: dict[tuple[str, float], tuple[Alarm, float | None]] = {}
         standing: set[tuple[str, float]] = set()
-        for entry in self.observations:
-            now = {(alarm.source, alarm.since): alarm for alarm in read_alarms(entry)}
-            found |= {key: (found[key][0], entry["time"]) for key in standing - now.keys()}
+        for time, each in self.series.alarms:
+            now = {(alarm.source, alarm.since): alarm for alarm in (Alarm(**fields) for fields in each)}
+            found |= {key: (found[key][0], time) for key in standing - now.keys()}
             found |= {key: (alarm, None) for key, alarm in now.items()}
             standing = set(now)
         return tuple(found.values())
@@ -278,7 +269,7 @@ class Recording:
     @cached_property
     def latency_basis(self) -> Mapping[str, Basis]:
         """What the latency of the whole run was measured from, by source: the least exact basis of each."""
-        return weakest(map(read_basis, self.observations))
+        return weakest(map(read_basis, self.series.bases))
 
     @property
     def host_types(self) -> tuple[HostType, ...]:
@@ -292,19 +283,16 @@ class Recording:
             return self.ending.time
         return float(self.times[-1]) if len(self.times) else 0.0
 
-    def _series(self, frame: str, row: str | None, metric: Metric) -> Floats:
-        return np.array([_cell(entry[frame], row, metric) for entry in self.observations], dtype=np.float64)
+
+def _entries(lines: Iterable[str], file: Path) -> Iterator[Json]:
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            return  # torn
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{file}, line {number}: not an entry of a recording ({error})") from error
 
 
 def _file(path: Path) -> Path:
     return path / FILE_NAME if path.is_dir() else path
-
-
-def _cell(frame: Mapping[str, Any], row: str | None, metric: Metric) -> float:
-    """One value of a recorded frame, NaN if unknown; row None: the first row."""
-    column = frame["values"].get(metric.value)
-    ids: Sequence[str] = frame["ids"]
-    if column is None or not ids or (row is not None and row not in ids):
-        return math.nan
-    value = column[0 if row is None else ids.index(row)]
-    return math.nan if value is None else float(value)

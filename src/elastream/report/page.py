@@ -21,10 +21,21 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
+from elastream.model.wording import (
+    UNKNOWN,
+    amount,
+    clock,
+    duration_text,
+    hosts_text,
+    money,
+    percent,
+    quantities,
+    quantity,
+    rate_text,
+)
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
-from elastream.recording.summary import Summary, mixture_quantile, summarise
+from elastream.report.summary import Summary, mixture_quantile, summarise
 from elastream.report.timeline import timeline
 
 __all__ = ["render", "write_report"]
@@ -35,6 +46,10 @@ STATUS = {
     "failed": "failed",
     "died": "died: the recording breaks off without an end entry",
 }
+
+SHOWN = 200
+"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning: with
+all of them a page of weeks opens slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ def render(recording: Recording) -> str:
     texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
     summary, header = summarise(recording), recording.header
+    decisions = list(_quiet_or_not(recording.decisions))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(
         header=header,
@@ -77,13 +93,17 @@ def render(recording: Recording) -> str:
         cards=cards(summary, recording),
         figure=_inline(timeline(recording)),
         plotly=get_plotlyjs(),
-        decisions=list(_quiet_or_not(recording.decisions)),
+        decisions=decisions[:SHOWN],
+        later=decisions[max(SHOWN, len(decisions) - SHOWN) :],
+        left_out=max(0, len(decisions) - 2 * SHOWN),
         rounds=len(recording.decisions),
         alarms=recording.alarms,
-        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts],
+        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * SHOWN]],
+        leases_left_out=max(0, len(recording.hosts) - 2 * SHOWN),
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
         cost=summary.cost,
+        lacked=summary.lacked,
         unknown=UNKNOWN,
         operators=[_operator_row(recording, operator) for operator in header.operators],
         facts=_facts(recording),
@@ -93,25 +113,44 @@ def render(recording: Recording) -> str:
 def cards(summary: Summary, recording: Recording) -> list[Card]:
     """The figures at the top of the page, most important first."""
     target = recording.header.target_latency
-    share = None if math.isnan(summary.within_target) else summary.within_target
-    batches = f"in {amount(summary.batches)} micro-batches" if not math.isnan(summary.batches) else ""
-    rate = rate_text(summary.records / summary.seconds) if summary.seconds else UNKNOWN
-    promised = f"target {duration_text(target)}" if target is not None else "no target set"
     kept = None if target is None or math.isnan(summary.latency_p99) else summary.latency_p99 <= target
     lost = f", {summary.lost} lost" if summary.lost else ""
-    least = "≥ " if share is not None and is_bound(summary.latency_basis) else ""
+    least = "≥ " if is_bound(summary.latency_basis) and not math.isnan(summary.records_within_target) else ""
+    longest = "" if math.isnan(summary.longest_batch) else f"longest batch {duration_text(summary.longest_batch)}"
     return [
-        Card(amount(summary.records), "records processed", batches or f"{rate} on average"),
-        Card(duration_text(summary.latency_p50), "latency, median", basis_text(summary.latency_basis)),
-        Card(duration_text(summary.latency_p99), "latency, 99th percentile", promised, kept),
-        Card(f"{least}{percent(share)}", "of the time within target", "" if target is not None else promised),
+        Card(f"{least}{percent(summary.records_within_target)}", "of the records in time", in_time_aside(summary, target)),
+        Card(duration_text(summary.latency_p99), "latency, 99th percentile", basis_text(summary.latency_basis), kept),
+        Card(duration_text(summary.latency_p50), "latency, median", longest),
+        Card(money(summary.cost), "cost", static_aside(summary)),
+        Card(amount(summary.records), "records processed", _processed(summary)),
         Card(amount(summary.peak_hosts), "hosts at most", f"{summary.leases} leased, {summary.releases} given back{lost}"),
         Card(f"{summary.host_minutes:,.1f}", "host-minutes", "leased, summed over hosts"),
-        Card(money(summary.cost), "cost", "in whole billing time units"),
         Card(
             amount(summary.rounds), "planning rounds", f"{summary.moves} tasks moved, {summary.refused} proposals refused"
         ),
     ]
+
+
+def in_time_aside(summary: Summary, target: float | None) -> str:
+    """What stands beside the part of the records in time: the part of the time, and the target."""
+    if target is None:
+        return "no target latency"
+    if math.isnan(summary.records_within_target) and math.isnan(summary.within_target):
+        return f"target {duration_text(target)}; no latency was measured"
+    return f"and {percent(summary.within_target)} of the time; target {duration_text(target)}"
+
+
+def static_aside(summary: Summary) -> str:
+    """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known."""
+    if math.isnan(summary.static_cost):
+        return ""
+    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)})"
+
+
+def _processed(summary: Summary) -> str:
+    if not math.isnan(summary.batches):
+        return f"in {amount(summary.batches)} micro-batches"
+    return f"{rate_text(summary.records / summary.seconds)} on average" if summary.seconds else ""
 
 
 def _inline(data: Any) -> str:

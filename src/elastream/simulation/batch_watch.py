@@ -5,97 +5,212 @@ the first commit, so that policies see the same lag and staleness as on Spark.
 """
 
 import math
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from elastream.model.cloud import HostState
-from elastream.model.observation import Context, Floats, Metric, MicroBatch
-from elastream.simulation.microbatch import FusedNetwork, StageStation
+from elastream.model.observation import (
+    Composition,
+    Context,
+    Floats,
+    Frame,
+    Metric,
+    MicroBatch,
+    Observation,
+    Sample,
+    TableFrame,
+)
+from elastream.simulation.batching import ARRIVED, BUSY, DELAY, DONE, IN_TIME, LATE, LEFT, MIDDLE, WITHIN, rates_at
+from elastream.simulation.fused import FusedNetwork, Periods
+from elastream.simulation.microbatch import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.watching import Watch
+from elastream.simulation.watching import CURRENT, PERIODIC, Watch
 
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
 
+AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
+"""Rows of the operators' table."""
+
 
 class BatchWatch(Watch):
-    """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches."""
+    """`Watch` for a `FusedNetwork`: rates, latencies and compliance come from committed batches.
+
+    Monitoring periods are closed many at a time (`FusedNetwork.closed`), as columns over them.
+    """
 
     def __init__(self, context: Context, network: FusedNetwork, pool: SimulatedHosts, settings: Settings) -> None:
         super().__init__(context, network, pool, settings)
         self.fused = network
-        periods = max(1, round(WINDOW / settings.monitor))
-        self._hosts: deque[Floats] = deque(maxlen=periods)
-        self._stages: deque[Floats] = deque(maxlen=periods)
+        self.fused.target = math.inf if context.target_latency is None else context.target_latency
+        self._averaged = max(1, round(WINDOW / settings.monitor))
+        self._hosts: Floats = np.zeros((0, 0))
+        self._busy: Floats = np.zeros((0, len(network.stations)))
+        self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
+        self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
+
+    def _blank(self) -> None:
+        self._table = np.full((len(AT), len(self.names)), np.nan)
 
     def tick(self, now: float) -> None:
-        super().tick(now)
-        self._hosts.append(self.host_busy)
-        size = self.host_busy.size
-        self.host_busy = np.mean([np.pad(busy, (0, size - busy.size)) for busy in self._hosts], axis=0)
-
-    def _take(self, station: StageStation, period: float) -> None:  # type: ignore[override]
-        super()._take(station, period)
-        row, columns = self.rows[station.name], self.columns
-        rate = self._rate(station.stage.segment) * self.fused.segments[station.stage.segment].volume[station.name]
-        columns[Metric.PROCESSED_RATE][row] = columns[Metric.EMITTED_RATE][row] = rate
-        if math.isnan(rate) or station.name != station.stage.segment:
-            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
-            columns[Metric.ARRIVAL_RATE][row] = rate
-
-    def _take_sources(self, period: float) -> None:
-        super()._take_sources(period)
-        for name in self.network.sources:
-            row, segment = self.rows[name], self.context.layout.stage_of[name].segment
-            self.columns[Metric.EMITTED_RATE][row] = self.columns[Metric.PROCESSED_RATE][row] = self._rate(segment)
-            if not self._window(segment):
-                self.columns[Metric.ARRIVAL_RATE][row] = math.nan
-        # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
-        busy = self.columns[Metric.BUSY_CORES]
-        self._stages.append(busy.copy())
-        busy[:] = np.mean(self._stages, axis=0)
-        usable = math.fsum(lease.type.cores for lease in self.pool.leases if lease.state is HostState.RUNNING)
-        if usable > 0:
-            self.columns[Metric.UTILISATION][:] = busy / usable
+        """Close the monitoring periods that ended by `now`."""
+        closed = self.fused.closed
+        assert closed is not None
+        count, period = closed.ends.size, self.settings.monitor
+        active, usable = np.full(count, float(closed.active)), np.full(count, closed.usable)
+        if closed.ends[-1] >= now:  # what happens to hosts at the end of a period shows in it
+            active[-1], usable[-1] = len(self.pool.active), self._usable()
+        self.ticks += count
+        table = np.full((count, len(AT), len(self.names)), np.nan)
+        offered = self._enter(table, closed, usable)
+        hosts = self._hosts
+        gap = closed.worked.shape[1] - hosts.shape[1]
+        hosts = np.concatenate([np.pad(hosts, ((0, 0), (0, max(0, gap)))), closed.worked / period])[-self._averaged :]
+        self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
+        self._table = table[-1]
+        self.columns = dict(zip(PERIODIC, self._table, strict=False))
         for station in self.fused.stations:
-            tasks = len(station.crew)
-            self.task_busy[station.name] = np.full(tasks, busy[self.rows[station.name]] / max(1, tasks))
+            tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
+            self.task_busy[station.name] = np.full(tasks, busy / max(1, tasks))
+        self.samples.extend(
+            Sample(float(end), TableFrame(self.rows, AT, each))
+            for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
+        )
+        emitted = self.columns[Metric.EMITTED_RATE]
+        self.streams = self.network.streams({name: float(emitted[row]) for name, row in self.rows.items()})
+        self.offered_last = float(offered[-1])
+        kept = self._compliance(closed)
+        waiting = sum(table[:, LEFT] for table in closed.tables.values())
+        instances = float(sum(len(station.crew) for station in self.fused.stations))
+        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept])
+        self.series += [tuple(row) for row in whole.tolist()]
 
-    def _take_application(self, period: float, kept: float, within: float) -> None:
-        super()._take_application(period, kept, within)
+    def _enter(self, table: Floats, closed: Periods, usable: Floats) -> Floats:
+        """Enter operators and sources in `table`, by period, metric and operator; returns the load offered, by period."""
+        period = self.settings.monitor
+        offered = np.zeros(closed.ends.size)
+        rates = {name: rates_at(closed.ends, segment.log, WINDOW) for name, segment in self.fused.segments.items()}
+        busy = np.empty((closed.ends.size, len(self.fused.stations)))
+        for number, station in enumerate(self.fused.stations):
+            segment = self.fused.segments[station.stage.segment]
+            seen, (rate, known) = closed.tables[station.stage.segment], rates[station.stage.segment]
+            total = sum(segment.work.values())
+            part = segment.work[station.name] / total if total > 0 else 1 / len(segment.stations)
+            volume = segment.volume[station.name]
+            leads = station is segment.leader
+            busy[:, number] = seen[:, BUSY] * part / period
+            done = seen[:, DONE] * volume
+            into = table[:, :, self.rows[station.name]]
+            into[:, AT[Metric.PROCESSED_RATE]] = into[:, AT[Metric.EMITTED_RATE]] = rate * volume
+            # Only what leads a query has a queue that records arrive at; the others take what a batch brings them.
+            into[:, AT[Metric.ARRIVAL_RATE]] = (
+                np.where(known > 0, seen[:, ARRIVED] / period, np.nan) if leads else rate * volume
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):
+                into[:, AT[Metric.SERVICE_TIME]] = np.where(done > 0, seen[:, BUSY] * part / done, np.nan)
+                if leads:
+                    mean = np.where(seen[:, DONE] > 0, seen[:, DELAY] / seen[:, DONE], np.nan)
+                    into[:, AT[Metric.DURATION]] = mean
+                    into[:, AT[Metric.DURATION_P50]] = seen[:, MIDDLE]
+                    into[:, AT[Metric.DURATION_P99]] = seen[:, LATE]
+                    if station.operator.max_duration is not None:
+                        into[:, AT[Metric.COMPLIANCE]] = seen[:, WITHIN] / np.where(
+                            seen[:, DONE] > 0, seen[:, DONE], np.nan
+                        )
+                        self._note_delays(station, mean, closed.ends)
+            if leads:
+                into[:, AT[Metric.BACKLOG]] = np.where(known > 0, seen[:, LEFT], np.nan)
+            into[:, AT[Metric.PARALLELISM]] = len(station.crew)
+            into[:, AT[Metric.SCALINGS]] = station.scalings
+        # Work is charged evenly over a batch's duration; the reported value is its mean over the window.
+        before = np.concatenate([self._busy, busy])
+        reach = np.concatenate([np.zeros((1, busy.shape[1])), np.cumsum(before, axis=0)])
+        last = np.arange(self._busy.shape[0] + 1, before.shape[0] + 1)
+        first = np.maximum(0, last - self._averaged)
+        mean_busy = (reach[last] - reach[first]) / (last - first)[:, None]
+        self._busy = before[max(0, before.shape[0] - self._averaged + 1) :] if self._averaged > 1 else before[:0]
+        for number, station in enumerate(self.fused.stations):
+            into = table[:, :, self.rows[station.name]]
+            into[:, AT[Metric.BUSY_CORES]] = mean_busy[:, number]
+            into[:, AT[Metric.UTILISATION]] = mean_busy[:, number] / np.where(usable > 0, usable, np.nan)
+        for name, reached in closed.offered.items():
+            into, (rate, known) = table[:, :, self.rows[name]], rates[self.context.layout.stage_of[name].segment]
+            came = np.diff(reached, prepend=self._since[name]) / period
+            offered += came
+            into[:, AT[Metric.ARRIVAL_RATE]] = np.where(known > 0, came, np.nan)
+            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = rate
+        self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}
+        return offered
+
+    def _note_delays(self, station: StageStation, means: Floats, ends: Floats) -> None:
+        for mean, end in zip(means.tolist(), ends.tolist(), strict=True):
+            if mean > station.limit:
+                self.slow_since.setdefault(station.name, end)
+            elif mean <= station.limit and (since := self.slow_since.pop(station.name, None)) is not None:
+                self.adapted.append(end - since)
+
+    def _compliance(self, closed: Periods) -> Floats:
+        """Part of the records within the target latency, else within their operators' service levels, by period."""
+        aimed = self.context.target_latency is not None
+        kept, judged = np.zeros(closed.ends.size), np.zeros(closed.ends.size)
+        for name, segment in self.fused.segments.items():
+            if segment.leader.operator.max_duration is not None if not aimed else self.fused.result_share[name] > 0:
+                kept += closed.tables[name][:, IN_TIME if aimed else WITHIN]
+                judged += closed.tables[name][:, DONE]
+        shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
+        return shares
+
+    def _usable(self) -> float:
+        return math.fsum(lease.type.cores for lease in self.pool.leases if lease.state is HostState.RUNNING)
+
+    def _operators(self) -> Frame:
+        table = self._table.copy()
+        for station in self.fused.stations:
+            row = self.rows[station.name]
+            table[AT[Metric.BACKLOG], row] = station.backlog
+            table[AT[Metric.PARALLELISM], row], table[AT[Metric.SCALINGS], row] = len(station.crew), station.scalings
+        return TableFrame(self.rows, AT, table, self._ages)
+
+    def observation(self, now: float, composition: Composition) -> Observation:
+        """The state at `now`; the application's figures are those of the last whole period."""
+        self.application = self._figures()
+        return super().observation(now, composition)
+
+    def _figures(self) -> dict[Metric, float]:
+        if not self.ticks:
+            return {}
         first = {self.context.layout.stage_of[name].segment for name in self.network.sources}
-        batches = [batch for segment in first for batch in self._window(segment)]
-        self.application = {
-            Metric.ARRIVAL_RATE: self.application[Metric.ARRIVAL_RATE] if batches else math.nan,
-            Metric.THROUGHPUT: sum(self._rate(segment) for segment in first),
+        end = np.array([self.ticks * self.settings.monitor])
+        batches, rate = [], 0.0
+        for name in first:
+            log = self.fused.segments[name].log
+            rates, known = rates_at(end, log, WINDOW)
+            by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
+            batches += [MicroBatch(name, *row) for row in log[by - int(known[0]) : by].tolist()]
+            rate += float(rates[0])
+        found = {
+            Metric.ARRIVAL_RATE: self.offered_last if batches else math.nan,
+            Metric.THROUGHPUT: rate,
             Metric.LATENCY_P50: latency_quantile(batches, 0.5),
             Metric.LATENCY_P99: latency_quantile(batches, 0.99),
         }
         if batches:
             counts = [batch.records for batch in batches]
             means = [(batch.oldest + batch.newest) / 2 for batch in batches]
-            self.application[Metric.LATENCY] = float(np.average(means, weights=counts))
-            self.application[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
+            found[Metric.LATENCY] = float(np.average(means, weights=counts))
+            found[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
             if (target := self.context.target_latency) is not None:
-                self.application[Metric.COMPLIANCE] = latency_share(batches, target)
+                found[Metric.COMPLIANCE] = latency_share(batches, target)
+        return found
 
-    def _window(self, segment: str) -> list[MicroBatch]:
-        """Batches committed in the last WINDOW seconds; if none, the newest batch."""
-        recent = self.fused.segments[segment].recent
-        since = self.ticks * self.settings.monitor - WINDOW
-        return [batch for batch in recent if batch.end >= since] or list(recent)[-1:]
-
-    def _rate(self, segment: str) -> float:
-        """Records/s of `_window`, measured from the end of the batch before it, at most WINDOW before it began."""
-        batches = self._window(segment)
-        if not batches:
-            return math.nan
-        earlier = [batch.end for batch in self.fused.segments[segment].recent if batch.start < batches[0].start]
-        since = min(batches[0].start, max(earlier[-1], batches[0].start - WINDOW)) if earlier else batches[0].start
-        return sum(batch.records for batch in batches) / max(1e-3, batches[-1].end - since)
+    def _batches(self, now: float) -> tuple[MicroBatch, ...]:
+        """Micro-batches committed since the last observation at an earlier time."""
+        if now > self._batch[0]:
+            self._batch = (now, tuple(self.fused.reports))
+            self.fused.reports = []
+        return self._batch[1]
 
 
 def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:

@@ -8,44 +8,63 @@ processes, as costs measured on Spark do.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.cloud import HostState
-from elastream.model.graph import Edge, Operator
-from elastream.model.observation import Composition, Floats, MicroBatch
-from elastream.model.qos import offered_rates
-from elastream.model.stages import Layout, Segment, Stage
-from elastream.planning.algorithms.governor import Governor
-from elastream.simulation.arrivals import Emissions, Load
+from elastream.model.graph import Operator
+from elastream.model.observation import Floats, MicroBatch
+from elastream.model.stages import Segment, Stage
+from elastream.planning.algorithms.governor import REMEMBERED, Governor
+from elastream.simulation import batching
 from elastream.simulation.draws import uniform
-from elastream.simulation.exchanging import EdgeTraffic
-from elastream.simulation.network import PIECES, Source, alternate_costs, load_of
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Items, Station, joined
+from elastream.simulation.stations import NOTHING, Items, Station
 
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
 BATCH_STREAM = 2_000_000
 """First random-number stream of segments' batches."""
+BATCHES_A_CALL = 1024
+"""Most batches of one compiled call."""
+MOST_ROWS = 1 << 16
+"""Rows in which a queue is kept. As many pieces of the load span a quarter of an hour or more, so two neighbours that
+become one differ by less than a thousandth of what their records wait."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
 """States of a host that is requested but not yet running."""
 
 
-class Burden(NamedTuple):
-    """Tasks of a stage by host: rows in the pool, tasks, tasks that must load state, and core-seconds/s that all of a
-    host's tasks get together; shape (hosts,) each."""
+class Burdens(NamedTuple):
+    """Tasks of a query's stages by host; shape (hosts,), or (stages, hosts) where it says by stage.
+
+    hosts: rows in the pool. share: part of a stage's tasks, by stage. loading: tasks that must load state, by stage. pace:
+    core-seconds of speed 1 a second that a stage's tasks on the host get together, by stage. speed: of the hosts' cores.
+    floor: cores used whatever the records. coming: hosts requested and not running. careful: whether the next batch
+    meets another distribution.
+    """
 
     hosts: NDArray[np.int64]
-    tasks: NDArray[np.int64]
-    loading: NDArray[np.int64]
+    share: Floats
+    loading: Floats
     pace: Floats
+    speed: Floats
+    floor: Floats
+    coming: int
+    careful: bool
+
+
+class Turn(NamedTuple):
+    """What all queries share while time is advanced once: ends of the monitoring periods, inf for what follows the last;
+    core-seconds of every host by period; speed of every host, and the number of the interval in which it has that."""
+
+    ends: Floats
+    worked: Floats
+    speed: Floats
+    interval: int
 
 
 class StageStation(Station):
@@ -89,6 +108,14 @@ class StageStation(Station):
     def unfinished(self) -> bool:
         return self.queued > 1e-6 or self.working > 1e-6
 
+    @property
+    def settled(self) -> bool:
+        """Whether its partitions are where they are wanted, and have their state."""
+        if not self.placed:
+            return True
+        wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
+        return self.where == wanted and self.fresh == wanted
+
     def settle(self) -> None:
         """End a batch: in the next one, moved partitions run on their new hosts, as far as `landed` allows."""
         wanted = {int(i): int(host) for i, host in zip(self.crew.index, self.crew.host, strict=True) if host >= 0}
@@ -121,167 +148,184 @@ class FusedSegment:
     ) -> None:
         self.segment = segment
         self.settings = settings
-        self.seed = seed
-        self.stream = stream
-        self.number = 0
-        self.served: dict[int, int] = {}
         self.stations = [stations[stage.name] for stage in segment.stages]
         self.leader = self.stations[0]
-        self.queue = NOTHING
-        self.batch = NOTHING
-        self.starts = -math.inf
-        self.ends = math.inf
-        self.free = 0.0
-        self.charged = math.inf
-        self.charges: Floats = np.zeros(0)
-        self.governor: Governor | None = None
-        self.planned: tuple[float, float] | None = None
-        self.reports: list[MicroBatch] = []
-        self.recent: deque[MicroBatch] = deque(maxlen=200)
+        self.queue = Items(np.empty(1 << 10), np.empty(1 << 10), np.empty(1 << 10))
+        self.marks = np.zeros(10, dtype=np.int64)
+        self.marks[batching.KNOWN] = -2
+        self.state = np.zeros(12)
+        self.state[batching.STARTS], self.state[batching.ENDS] = -math.inf, math.inf
+        self.remembered = np.zeros((2, REMEMBERED))
+        self.spent = np.empty((2, 1 << 10))
+        self.charged, self.charges, self.busy = np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(1)
+        self.open = np.zeros(batching.WITHIN + self.leader.limits.size)
+        self.log = np.zeros((0, 5))
         self.work: dict[str, float] = {}
         self.volume: dict[str, float] = {}
+        self.served: dict[int, int] = {}
+        self.ratios = np.array(settings.batch_ratios, dtype=np.float64)
+        # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
+        self.first_ratio = int(uniform(seed, BATCH_STREAM + stream, 0) * self.ratios.size)
+        self._burdens: tuple[tuple[int, ...], Burdens] | None = None
 
     def govern(self, rate: float) -> None:
         """Limit batch sizes with a governor, as Elastream's sources do; `rate`: records/s at the start of the load."""
         seconds = self.settings.batch_seconds
-        governor = Governor(seconds)
         # Arrivals within two batch durations are not treated as a burst (`spark.dataflow.sources`).
-        self.governor = replace(governor, allowance=max(governor.allowance, int(2 * seconds * rate)))
+        self.state[batching.ALLOWANCE] = max(Governor(seconds).allowance, int(2 * seconds * rate))
+        self.marks[batching.KNOWN] = -1
 
-    def advance(self, begin: float, end: float, pool: SimulatedHosts, speeds: Floats) -> Items:
-        """Execute batches in [begin, end); returns the records committed, each with its commit time."""
-        committed: list[Items] = []
-        if self.batch.times.size and any(station.interrupted for station in self.stations):
-            self.starts, self.ends = begin, begin + (self.ends - self.starts)
-            self.charged = begin
+    def advance(
+        self, begin: float, end: float, flow: Items, pool: SimulatedHosts, turn: "Turn", target: float, version: int
+    ) -> tuple[Floats, Items]:
+        """Execute batches in [begin, end) with the records of `flow` arriving; returns (figures by period, records done).
+
+        target: seconds, inf for none. version: of the composition. Records done carry the time of their commit; none are
+        listed where no other query reads them.
+        """
+        marks, state, settings = self.marks, self.state, self.settings
+        self._receive(flow)
+        if marks[batching.RUNNING] and any(station.interrupted for station in self.stations):
+            state[batching.STARTS], state[batching.ENDS] = begin, begin + (state[batching.ENDS] - state[batching.STARTS])
+            state[batching.CHARGED] = begin
         for station in self.stations:
             station.interrupted = False
-        while True:
-            if self.batch.times.size:
-                self._charge(min(end, self.ends), pool)
-                if self.ends >= end:
-                    break
-                committed.append(self._commit())
-            start = self._due(begin)
-            if start >= end or not self._begin(start, pool, speeds):
-                break
-        self.leader.due = self.queue.before(end)[0].total
-        return joined(committed)
+        table = np.zeros((turn.ends.size, self.open.size))
+        table[0] = self.open
+        marks[batching.PERIOD] = 0
+        logged, sent = [self.log], []
+        again = True
+        while again:
+            burdens = self._burdened(pool, turn, version)
+            self._make_room(burdens.hosts.size)
+            rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+            batches, done = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            again, begun, committed, gone = batching.run_batches(
+                *self.queue, marks, state, self.remembered, self.spent,
+                burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor,
+                np.array([self.work[station.name] for station in self.stations]),
+                (settings.batch_overhead, settings.batch_work, settings.state_load,
+                 settings.start_delay * burdens.coming, settings.batch_interval, settings.batch_seconds),
+                self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
+                self.leader.limits, target, burdens.careful, table, turn.worked, batches, done,
+            )  # fmt: skip
+            logged.append(batches[:committed])
+            sent.append(done[:gone])
+            if burdens.careful and begun:
+                for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
+                    self.served[row] = self.served.get(row, 0) + 1
+            if burdens.careful and committed:
+                for station in self.stations:
+                    if station.placed:
+                        station.settle()
+        self.log = np.concatenate(logged)
+        self.open = table[-1].copy()
+        self._tell()
+        return table, Items(*np.concatenate(sent).T) if self.segment.outputs else NOTHING
 
-    def _due(self, begin: float) -> float:
-        """Start of the next batch: the previous one has ended, the trigger is due, and a record is available."""
-        first = self.queue.times[0] if self.queue.times.size else math.inf
-        every = self.settings.batch_interval
-        if every <= 0 or not math.isfinite(first):
-            return float(max(self.free, begin, first))
-        # Spark's rule: a missed trigger fires at once; one without records waits for the next.
-        start = max(self.free, (math.floor(self.starts / every + DUST) + 1) * every if self.starts >= 0 else 0.0)
-        return max(begin, start if first <= start else math.ceil(first / every) * every)
-
-    def _begin(self, start: float, pool: SimulatedHosts, speeds: Floats) -> bool:
-        """Start a batch with the records due at `start`; False if a stage has no host to run on."""
-        burdens = {station.name: self._burden(station, pool, speeds) for station in self.stations}
-        if any(not burden.hosts.size for burden in burdens.values()):
-            return False
-        self._learn(start)
-        cut = int(np.searchsorted(self.queue.times, start, side="right"))
-        reach = np.cumsum(self.queue.counts[:cut])
-        taken = float(reach[-1])
-        if self.governor is not None:
-            taken = min(taken, float(self.governor.allowance))
-        whole = int(np.searchsorted(reach, taken + DUST, side="right"))
-        parts = [Items(*(column[:whole] for column in self.queue))]
-        self.queue = Items(*(column[whole:].copy() for column in self.queue))
-        left = taken - (float(reach[whole - 1]) if whole else 0.0)
-        if left > DUST and self.queue.times.size:
-            parts.append(Items(self.queue.times[:1].copy(), self.queue.born[:1].copy(), np.array([left])))
-            self.queue.counts[0] -= left
-        self.batch = joined(parts)
-        self.charges = np.zeros(len(pool))
-        lasts = self.settings.batch_overhead * len(self.stations)
+    def _tell(self) -> None:
+        """Update the figures of the stages that hold at any time."""
+        marks, state = self.marks, self.state
+        if marks[batching.HEAD] == marks[batching.TAIL]:
+            state[batching.WAITING] = -self.open[batching.ARRIVED]  # rounding must not add up over a long run
+        self.leader.due = max(0.0, state[batching.WAITING] + self.open[batching.ARRIVED])
+        self.leader.served = self.leader.served or self.log.shape[0] > 0
         for station in self.stations:
-            burden = burdens[station.name]
-            share = burden.tasks / burden.tasks.sum()
-            work = taken * self.work[station.name] * share + self.settings.state_load * burden.loading
-            lasts += float((work / burden.pace).max())
-            np.add.at(self.charges, burden.hosts, work + self.settings.batch_work / len(self.stations) * share)
-            station.working = taken * self.volume[station.name]
-        lasts += self.settings.start_delay * sum(lease.state in COMING for lease in pool.leases if lease.active)
-        self._settle(pool, max(lasts, self.settings.batch_interval))
-        if ratios := self.settings.batch_ratios:
-            # Slow batches occur in runs (interference on the machine): the order is kept, the start is random.
-            first = int(uniform(self.seed, BATCH_STREAM + self.stream, 0) * len(ratios))
-            lasts *= ratios[(first + self.number) % len(ratios)]
-            self.number += 1
-        self.planned = (taken, start)
-        self.starts, self.ends, self.charged = start, start + lasts, start
-        return True
+            station.working = state[batching.TAKEN] * self.volume[station.name]
 
-    def _settle(self, pool: SimulatedHosts, seconds: float) -> None:
-        """Charge hosts in their first batches with their full capacity: the JVM's compilation uses the remainder."""
-        for row in np.flatnonzero(pool.up[: len(pool)]).tolist():
-            before = self.served.get(row, 0)
-            if before < self.settings.settling_batches and self.settings.settling_boost > 1:
-                self.charges[row] = max(self.charges[row], pool.cores[row] * self.settings.settling_boost * seconds)
-            self.served[row] = before + 1
+    def _receive(self, flow: Items) -> None:
+        """Append `flow` to the queue; a long one is kept in at most MOST_ROWS rows, neighbours together."""
+        marks, size = self.marks, flow.times.size
+        if not size:
+            return
+        if marks[batching.TAIL] + size > self.queue.times.size:
+            first, waiting = int(marks[batching.FIRST]), slice(int(marks[batching.HEAD]), int(marks[batching.TAIL]))
+            taken = [column[first : waiting.start] for column in self.queue]
+            kept = Items(*(column[waiting] for column in self.queue))
+            while kept.times.size > MOST_ROWS:
+                kept = paired(kept)
+            columns = [np.concatenate(parts) for parts in zip(taken, kept, strict=True)]
+            self.queue = Items(*(np.resize(column, 2 * (columns[0].size + size)) for column in columns))
+            marks[batching.FIRST], marks[batching.HEAD] = 0, taken[0].size
+            marks[batching.TAIL] = marks[batching.SEEN] = columns[0].size
+        tail = int(marks[batching.TAIL])
+        for column, more in zip(self.queue, flow, strict=True):
+            column[tail : tail + size] = more
+        marks[batching.TAIL] += size
 
-    def _learn(self, now: float) -> None:
-        """Report the last batch to the governor, with the time from its planning to that of the next."""
-        if self.governor is not None and self.planned is not None:
-            taken, since = self.planned
-            self.governor = self.governor.after(max(1, round(taken)), now - since)
-            self.planned = None
+    def _make_room(self, hosts: int) -> None:
+        marks = self.marks
+        need = int(marks[batching.SPENT] + marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
+        if need > self.spent.shape[1]:
+            self.spent = np.concatenate([self.spent, np.empty((2, need))], axis=1)
+        if (more := hosts - self.charges.size) > 0:
+            self.charges = np.pad(self.charges, (0, more))
+            self.charged = np.pad(self.charged, (0, more))
 
-    def _burden(self, station: StageStation, pool: SimulatedHosts, speeds: Floats) -> Burden:
-        """Tasks of a stage by host; those without state are dealt out evenly, free slots first."""
+    def _burdened(self, pool: SimulatedHosts, turn: "Turn", version: int) -> "Burdens":
+        """Where the stages' tasks are; kept until hosts, tasks, their state or the composition change."""
+        seen = (pool.changes, pool.placements, version, turn.interval, *(len(station.crew) for station in self.stations))
+        if self._burdens is None or self._burdens[0] != seen or self._burdens[1].careful:
+            self._burdens = (seen, self._locate(pool, turn.speed))
+        return self._burdens[1]
+
+    def _locate(self, pool: SimulatedHosts, speeds: Floats) -> "Burdens":
+        settings, count = self.settings, len(pool)
+        parts = [self._tasks(station, pool) for station in self.stations]
+        shape = (len(parts), count)
+        tasks, loading = np.zeros(shape), np.zeros(shape)
+        for stage, (hosts, on, coming) in enumerate(parts):
+            tasks[stage, hosts], loading[stage, hosts] = on, coming
+        rows = np.flatnonzero(pool.up[:count] | (tasks.sum(axis=0) > 0))
+        tasks, loading = tasks[:, rows], loading[:, rows]
+        slots = np.array([pool.leases[row].type.slots for row in rows.tolist()])
+        young = np.array([self.served.get(row, 0) < settings.settling_batches for row in rows.tolist()], dtype=bool)
+        young &= settings.settling_boost != 1.0
+        # The JVM's compilation uses what its tasks leave of a host in its first batches.
+        boosted = np.where(young & pool.up[rows], pool.cores[rows] * settings.settling_boost, 0.0)
+        cores = pool.cores[rows] * settings.delivered * np.where(young, settings.settling_boost, 1.0)
+        speed = speeds[rows]
+        return Burdens(
+            rows,
+            tasks / np.maximum(1.0, tasks.sum(axis=1, keepdims=True)),
+            loading,
+            np.maximum(np.minimum(cores, np.minimum(tasks, slots)) * speed, DUST),
+            np.maximum(speed, DUST),
+            boosted if settings.settling_boost > 1 else np.zeros(rows.size),
+            sum(lease.state in COMING for lease in pool.leases if lease.active),
+            bool(young.any()) or any(not station.settled for station in self.stations),
+        )
+
+    def _tasks(
+        self, station: StageStation, pool: SimulatedHosts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Hosts of a stage's tasks, tasks on each, those that load state; without state, dealt evenly, free slots first."""
         if station.placed:
-            hosts, tasks, loading = station.locate(pool.up)
-        else:
-            hosts = np.flatnonzero(pool.up[: len(pool)])
-            tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts]))
-            hosts, tasks = hosts[tasks > 0], tasks[tasks > 0]
-            loading = np.zeros_like(tasks)
-        slots = np.array([pool.leases[row].type.slots for row in hosts])
-        cores = pool.cores[hosts] * self.settings.delivered
-        young = np.array([self.served.get(int(row), 0) < self.settings.settling_batches for row in hosts])
-        cores = np.where(young, cores * self.settings.settling_boost, cores)
-        return Burden(hosts, tasks, loading, np.minimum(cores, np.minimum(tasks, slots)) * speeds[hosts])
+            return station.locate(pool.up)
+        hosts = np.flatnonzero(pool.up[: len(pool)])
+        tasks = dealt(len(station.crew), np.array([pool.leases[row].type.slots for row in hosts.tolist()]))
+        return hosts, tasks, np.zeros_like(tasks)
 
-    def _charge(self, until: float, pool: SimulatedHosts) -> None:
-        """Add the batch's work since the last charge to the hosts' `pool.worked`, core-seconds."""
-        whole = self.ends - self.starts
-        if until > self.charged:
-            share = (until - self.charged) / whole
-            pool.worked[: self.charges.size] += self.charges * share
-            busy = float(self.charges.sum()) * share
-            weights = {station: self.work[station.name] for station in self.stations}
-            total = sum(weights.values())
-            for station in self.stations:
-                station.period.busy += busy * (weights[station] / total if total > 0 else 1 / len(self.stations))
-            self.charged = until
+    @property
+    def recent(self) -> list[MicroBatch]:
+        """The last batches committed, oldest first."""
+        return [MicroBatch(self.segment.name, *row) for row in self.log.tolist()]
 
-    def _commit(self) -> Items:
-        batch, at = self.batch, self.ends
-        delay = at - batch.times
-        total = batch.total
-        for station in self.stations:
-            period = station.period
-            period.done += total * self.volume[station.name]
-            station.working = 0.0
-            if station.placed:
-                station.settle()
-        self.leader.served = True
-        period = self.leader.period
-        period.judged += total
-        period.delay += float((delay * batch.counts).sum())
-        period.within = period.within + (batch.counts[:, None] * (delay[:, None] <= self.leader.limits)).sum(axis=0)
-        self.leader.durations.append(Items(delay, batch.counts, batch.counts))
-        waited = at - batch.born
-        done = MicroBatch(self.segment.name, self.starts, at - self.starts, total, float(waited.max()), float(waited.min()))
-        self.reports.append(done)
-        self.recent.append(done)
-        self.free, self.ends, self.batch = at, math.inf, NOTHING
-        return Items(np.full(batch.times.size, at), batch.born, batch.counts)
+    @property
+    def unfinished(self) -> bool:
+        """Whether a record waits or is in work."""
+        waiting = self.queue.counts[self.marks[batching.HEAD] : self.marks[batching.TAIL]]
+        return bool(self.marks[batching.RUNNING]) or (waiting.size > 0 and float(waiting.sum()) > 1e-6)
+
+
+def paired(flow: Items) -> Items:
+    """`flow` with every two neighbouring rows as one, at their mean times."""
+    even = flow.times.size // 2 * 2
+    counts = flow.counts[:even].reshape(-1, 2)
+    total = counts.sum(axis=1)
+    weights = np.divide(counts, total[:, None], out=np.full(counts.shape, 0.5), where=total[:, None] > 0)
+    times, born = ((column[:even].reshape(-1, 2) * weights).sum(axis=1) for column in (flow.times, flow.born))
+    return Items(*(np.append(a, b[even:]) for a, b in zip((times, born, total), flow, strict=True)))
 
 
 def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:
@@ -306,116 +350,3 @@ def dealt(tasks: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
     for _ in range(tasks if slots.size else 0):
         dealt[np.lexsort((dealt, dealt // slots))[0]] += 1
     return dealt
-
-
-class FusedNetwork:
-    """All segments of a fused dataflow. Drop-in for `QueueNetwork`; its `stations` are stages."""
-
-    cohorts = True
-
-    def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
-        self.layout = layout
-        self.graph = layout.graph
-        self.settings = settings
-        piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
-        self.sources = {s.name: Source(load_of(s, loads, seconds), piece) for s in self.graph.sources}
-        self.stations: tuple[StageStation, ...] = tuple(
-            StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
-        )
-        self.by_name = {station.name: station for station in self.stations}
-        self.segments = {
-            each.name: FusedSegment(each, self.by_name, settings, seed, stream)
-            for stream, each in enumerate(layout.segments)
-        }
-        for segment in self.segments.values():
-            loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
-            if loads_of:
-                segment.govern(sum(_first_rate(load, settings.batch_seconds) for load in loads_of))
-        self.latencies: list[Items] = []
-        self.reports: list[MicroBatch] = []
-        self.committed = 0.0
-        self.out: dict[str, list[tuple[Edge, float]]] = {}
-        self.result_share: dict[str, float] = {}
-        self.compose(Composition.default(self.graph))
-
-    @property
-    def scalable(self) -> frozenset[str]:
-        """Stages whose parallelism can change: those without state, as on Spark."""
-        return frozenset(station.name for station in self.stations if not station.placed)
-
-    def _limit(self, stage: Stage) -> float | None:
-        promised = [self.graph.by_name[name].max_duration for name in stage.operators]
-        return min((each for each in promised if each is not None), default=None)
-
-    def compose(self, composition: Composition) -> None:
-        """Apply a composition from the next batch on."""
-        costs = alternate_costs(self.graph, self.settings, composition)
-        selectivity = {name: each for name, (_, each) in costs.items()}
-        for name, segment in self.segments.items():
-            entries = [o for o in segment.segment.operators if self._enters(o, segment.segment)]
-            # Assumption: each entry operator of the segment gets an equal share of its records.
-            volumes = offered_rates(self.graph, {o: 1 / len(entries) for o in entries}, selectivity, composition)
-            for station in segment.stations:
-                segment.work[station.name] = sum(volumes[o] * costs[o][0] for o in station.stage.operators if o in costs)
-                segment.volume[station.name] = volumes[station.name]
-            self.out[name] = [
-                (edge, volumes[edge.source] * selectivity.get(edge.source, 1.0)) for edge in segment.segment.outputs
-            ]
-            sinks = [sink.name for sink in self.graph.sinks if sink.name in segment.segment.operators]
-            self.result_share[name] = sum(volumes[sink] for sink in sinks)
-
-    def _enters(self, operator: str, segment: Segment) -> bool:
-        return operator in self.sources or any(edge.target == operator for edge in segment.inputs)
-
-    def advance(self, begin: float, end: float, pool: SimulatedHosts) -> None:
-        speeds = pool.speeds(begin)
-        for name in self.segments:
-            segment = self.segments[name]
-            for operator in segment.segment.operators:
-                if operator in self.sources:
-                    self._enter(segment, self.sources[operator].until(end))
-            done = segment.advance(begin, end, pool, speeds)
-            self.reports += segment.reports
-            segment.reports = []
-            if not done.times.size:
-                continue
-            for station in segment.stations:
-                station.period.emitted += done.total * segment.volume[station.name]
-            for edge, volume in self.out[name]:
-                target = next(s for s in self.segments.values() if edge.target in s.segment.operators)
-                self._enter(target, Items(done.times, done.born, done.counts * volume))
-            if self.result_share[name] > 0:
-                self.committed += done.total * self.result_share[name]
-                self.latencies.append(Items(done.times - done.born, done.born, done.counts))
-
-    def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
-        """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""
-        stages = self.layout.stage_of
-        found = []
-        for edge in self.graph.edges:
-            source, target = stages[edge.source], stages[edge.target]
-            if source is not target and edge.durable is None:
-                rate = emitted[target.name] / sum(stages[e.source] is not target for e in self.graph.inputs[edge.target])
-                size = self.settings.record_size(self.graph.by_name[edge.source])
-                found.append(EdgeTraffic(edge, self.by_name[source.name], self.by_name[target.name], rate * size))
-        return found
-
-    def _enter(self, segment: FusedSegment, flow: Items) -> None:
-        if flow.times.size:
-            segment.queue = joined([segment.queue, flow])
-            segment.leader.period.arrived += flow.total
-
-    @property
-    def empty(self) -> bool:
-        return all(source.ended for source in self.sources.values()) and not any(
-            segment.queue.total > 1e-6 or segment.batch.times.size for segment in self.segments.values()
-        )
-
-
-def _first_rate(load: Emissions, seconds: float) -> float:
-    """Mean rate of a load over `seconds` from its first record, records/s."""
-    present = load.counts > 0
-    if not present.any():
-        return 0.0
-    begins = load.times[present][0]
-    return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)

@@ -29,12 +29,13 @@ from elastream.model.action import (
 )  # fmt: skip
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.errors import CloudError, DataflowError
+from elastream.model.fitting import refuse_misfit
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
 from elastream.planning.provision import first
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
-from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import Event, SimulatedHosts
 from elastream.simulation.result import Result, result_of
@@ -43,6 +44,9 @@ from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
 from elastream.simulation.watching import Watch
+
+PERIODS_AT_ONCE = 1000
+"""Most monitoring periods that micro-batches are advanced at once: bounds memory, and costs nothing."""
 
 
 class SimulatedClock:
@@ -118,7 +122,7 @@ class SimulatedPlant:
     def advance(self, until: float) -> None:
         """Simulate up to `until`, seconds; returns at once if that time has passed."""
         while self.time < until:
-            end = min(until, self.watch.next_tick, self.pool.next_event)
+            end = min(until, self._horizon, self.pool.next_event)
             if end > self.time:
                 self.network.advance(self.time, end, self.pool)
                 self.time = end
@@ -127,6 +131,14 @@ class SimulatedPlant:
             if self.time >= self.watch.next_tick:
                 self.staffing.place_rest(self.time)
                 self.watch.tick(self.time)
+
+    @property
+    def _horizon(self) -> float:
+        """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
+        network = self.network
+        if isinstance(network, FusedNetwork) and self.pool.steady and not (network.stepwise or self.staffing.shortfall):
+            return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor
+        return self.watch.next_tick
 
     def apply(self, action: Action) -> Outcome:
         """Apply one action; a refusal's reason names the rule."""
@@ -324,13 +336,7 @@ def make_plant(
     fused = any(len(stage.operators) > 1 for stage in layout.stages)
     kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
     network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
-    for station in network.stations:
-        operator = station.operator
-        if not fused and not any(t.cores >= operator.cores and t.memory >= operator.memory for t in types.values()):
-            raise CloudError(
-                f"operator {operator.name!r} needs {operator.cores:g} cores and {operator.memory:g} MB; "
-                f"no host type has them ({', '.join(types)})"
-            )
+    refuse_misfit(layout.graph, types.values(), apart=not fused)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable,

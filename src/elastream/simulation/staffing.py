@@ -7,7 +7,7 @@ import numpy as np
 
 from elastream.model.action import TaskId
 from elastream.model.observation import Integers
-from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings

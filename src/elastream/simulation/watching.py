@@ -27,9 +27,10 @@ from elastream.model.observation import (
     TaskFrame,
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
-from elastream.simulation.microbatch import FusedNetwork
+from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
+from elastream.simulation.quantiles import weighted
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Counters, Items, Station
 from elastream.simulation.tasks import TaskNetwork
@@ -79,6 +80,7 @@ class Watch:
         self._ages: Mapping[Metric, float] = {}
         self._leases: tuple[int, Mapping[str, Lease], tuple[str, ...]] = (-1, {}, ())
         self._placed: tuple[Any, ...] | None = None
+        self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
 
     @property
@@ -309,19 +311,20 @@ class Watch:
         )
 
     def _links(self, hosts: Sequence[str]) -> Frame:
+        """Latency and bandwidth of every pair of hosts, which change with the hosts only."""
         if not 1 < len(hosts) <= LINKS_UP_TO:
             return Frame()
-        latency, per_byte = self.pool.between_regions()
-        region = [self.pool.region[self.pool.rows[host]] for host in hosts]
-        pairs = [(i, j) for i in range(len(hosts)) for j in range(len(hosts)) if i != j]
-        slow = np.array([per_byte[region[i], region[j]] for i, j in pairs])
-        return Frame(
-            [f"{hosts[i]}>{hosts[j]}" for i, j in pairs],
-            {
-                Metric.NETWORK_LATENCY: [latency[region[i], region[j]] for i, j in pairs],
+        if self._pairs[0] != hosts:
+            latency, per_byte = self.pool.between_regions()
+            region = self.pool.region[[self.pool.rows[host] for host in hosts]]
+            source, target = np.nonzero(~np.eye(len(hosts), dtype=bool))
+            slow = per_byte[region[source], region[target]]
+            values = {
+                Metric.NETWORK_LATENCY: latency[region[source], region[target]],
                 Metric.BANDWIDTH: np.divide(1.0, slow, out=np.full(slow.size, np.nan), where=slow > 0),
-            },
-        )
+            }
+            self._pairs = (hosts, Frame([f"{a}>{b}" for a in hosts for b in hosts if a != b], values))
+        return self._pairs[1]
 
     def _image_sets(self) -> Mapping[str, frozenset[str]]:
         pool = self.pool
@@ -369,38 +372,3 @@ def quantiles(durations: Sequence[Items], wanted: Sequence[float], *, single: bo
         return [float(times[max(0, math.ceil(level * times.size - 1e-9) - 1)]) for level in wanted]
     whole = joined_latencies(durations)
     return [float(each) for each in weighted(whole.times, whole.counts, np.asarray(wanted))]
-
-
-@njit(cache=True)
-def weighted(values: Floats, weights: Floats, wanted: Floats) -> Floats:
-    """Weighted quantiles at `wanted`, as in `quantiles`; by selection, which is faster than sorting."""
-    found = np.empty(wanted.size)
-    total = weights.sum()
-    for number in range(wanted.size):
-        need = wanted[number] * total * (1 - 1e-12)
-        left, heavy = values.copy(), weights.copy()
-        size = left.size
-        while True:
-            pivot = left[size // 2]
-            below = level = 0.0
-            for k in range(size):
-                if left[k] < pivot:
-                    below += heavy[k]
-                elif left[k] == pivot:
-                    level += heavy[k]
-            if below < need <= below + level:
-                found[number] = pivot
-                break
-            smaller = need <= below
-            kept = 0
-            for k in range(size):
-                if left[k] < pivot if smaller else left[k] > pivot:
-                    left[kept], heavy[kept] = left[k], heavy[k]
-                    kept += 1
-            if kept == 0:  # rounding left a remainder
-                found[number] = pivot
-                break
-            size = kept
-            if not smaller:
-                need -= below + level
-    return found

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
+from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
 from elastream.model.endpoints import KafkaTopic
-from elastream.model.errors import CloudError, DataflowError, EnvironmentProblem
+from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.graph import Graph
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
@@ -76,13 +77,8 @@ def start_plant(
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
-    for segment in layout.segments:
-        shaped = [name for name in segment.operators if name in graph.loads]
-        if len(shaped) > 1:
-            raise DataflowError(
-                f"dataflow {graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one query, "
-                "whose latencies could not be told apart: put a durable edge behind all but one of them"
-            )
+    refuse_meeting_loads(layout)
+    refuse_uncompilable(layout)
     wanted = {**_kafka(graph), **(settings or {})}
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
         slots = len(on.hosts.usable) * on.provider.terms.types[0].slots
@@ -180,6 +176,7 @@ def _on_hosts(
             state_partitions=partitions,
             state_store=state_store,
             small=any(type.cores < 1 for type in terms.types),
+            java_options=reach.java_options,
         )
         spark = session = open_session(reach.master, name, directory.cluster, {**wanted, **reach.settings, **settings})
         driver = DriverSide(spark)

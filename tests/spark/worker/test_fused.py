@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from elastream.model.errors import DataflowError
 from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Alternate, Graph, Kind, Operator
+from elastream.model.graph import Graph, Kind
 from elastream.model.observation import Composition
-from elastream.spark.dataflow.fusing import region, wire
+from elastream.model.regions import region
+from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker.composition import COLUMN, CompositionCodec
 from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
 from elastream.spark.worker.meter import MeterRow, merged
@@ -407,14 +408,6 @@ def test_column_expressions_alone_need_no_walk():
     assert [o.name for o in found.inlets[0].natives] == ["a", "b"]
 
 
-def test_column_expressions_between_functions_are_refused():
-    flow, stream = numbers_flow()
-    first = stream.map(plus_one, returns="n long", name="first")
-    first.select({"n": "n * 2"}, name="between").map(plus_one, returns="n long", name="last").sink(None)
-    with pytest.raises(DataflowError, match="column expressions of 'between' are between functions"):
-        region(flow.graph, flow.graph.order, ())
-
-
 def test_streams_of_different_columns_do_not_merge():
     flow, stream = numbers_flow()
     words = stream.map(str, returns="word string", name="words")
@@ -422,19 +415,4 @@ def test_streams_of_different_columns_do_not_merge():
     with pytest.raises(
         DataflowError, match=r"'sink' merges streams with different columns: 'words' has word string|'add' has"
     ):
-        walk_of(flow.graph)
-
-
-def test_an_operator_that_does_not_say_what_it_returns_is_refused():
-    flow, stream = numbers_flow()
-    stream.map(plus_one, returns="", name="add").sink(None)
-    with pytest.raises(DataflowError, match="operator 'add' needs `returns`"):
-        walk_of(flow.graph)
-
-
-def test_an_operator_for_simulation_only_is_refused():
-    flow, stream = numbers_flow()
-    model = Operator("model", alternates=(Alternate("model", cost=0.01),), returns="n long")
-    flow.add(model, stream._taps).sink(None)
-    with pytest.raises(DataflowError, match="operator 'model' has no function to run on Spark"):
         walk_of(flow.graph)

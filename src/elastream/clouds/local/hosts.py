@@ -58,6 +58,7 @@ class LocalHosts:
                 cluster.driver_address,
                 cluster.executor_memory_mb,
                 slots.pop() if len(slots) == 1 else None,
+                java_options=cluster.java_options,
             ),
             confinement=cluster.confinement,
             link_rate=cluster.link_rate,
@@ -113,6 +114,7 @@ class LocalHosts:
                 if name in state.settled and not host.confined and host.started is not None:
                     self.cluster.confine(name, host.type.cores)
                     host.confined = True
+                    self.cluster.archive_classes()  # it has loaded what work needs
 
     def occupied(self) -> Collection[str]:
         """Hosts that wait for room, run, or of which processes are left."""

@@ -3,17 +3,18 @@
 The scripts start an extra JVM to print a command; without them a worker starts in half the time.
 """
 
+import functools
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from elastream.model.errors import EnvironmentProblem
 
-__all__ = ["daemon_command", "daemon_environment", "find_java"]
+__all__ = ["SMALL_JVM", "class_path", "daemon_command", "daemon_environment", "find_java", "spark_home", "version_of"]
 
 JAVA = 17
 """Oldest Java version that Spark 4 supports."""
@@ -53,13 +54,23 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
         if found is None:
             raise EnvironmentProblem(f"no Java found, neither by JAVA_HOME nor on PATH; {advice}")
         java = Path(found).resolve()
-    printed = subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', printed)
+    version = re.search(r'version "(?:1\.)?(\d+)', _printed(java))
     if version is None:
         raise EnvironmentProblem(f"`{java} -version` printed no version; {advice}")
     if int(version[1]) < JAVA:
         raise EnvironmentProblem(f"{java} is Java {version[1]}; {advice}")
     return java
+
+
+@functools.cache
+def _printed(java: Path) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stderr
+
+
+def version_of(java: Path) -> str:
+    """The build of a Java, such as `17.0.15+6-Debian-1deb12u1`: its name for itself, also in archives that it makes."""
+    build = re.search(r" VM .*\(build ([^,)]+)", _printed(java))
+    return build[1] if build else _printed(java).strip()
 
 
 def spark_home() -> Path:
@@ -70,10 +81,21 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def daemon_command(java: Path, main: str, *arguments: str) -> list[str]:
-    """Command that runs the class `org.apache.spark.deploy.<main>` in a small JVM."""
-    classpath = f"{spark_home() / 'jars'}/*"
-    return [str(java), *SMALL_JVM, *SETTINGS, "-cp", classpath, f"org.apache.spark.deploy.{main}", *arguments]
+def class_path() -> str:
+    """The class path of Spark's processes, written as Spark itself writes that of drivers and executors.
+
+    An archive of classes holds for one class path: only so can they all share one.
+    """
+    home = spark_home()
+    first = sorted((home / "jars").glob("slf4j-api-*.jar"))
+    return os.pathsep.join(map(str, (home / "conf", *first, home / "jars" / "*")))
+
+
+def daemon_command(java: Path, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """Command that runs the class `org.apache.spark.deploy.<main>` in a small JVM, with further `options` for it."""
+    return [
+        str(java), *SMALL_JVM, *options, *SETTINGS, "-cp", class_path(), f"org.apache.spark.deploy.{main}", *arguments
+    ]  # fmt: skip
 
 
 def daemon_environment(address: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ descendants of this process, which adopts the orphans among them.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -30,11 +29,11 @@ from typing import Any
 
 from elastream.clouds.local.confinement import TAG, Cgroups, cpu_seconds, find_cgroups, kill, megabytes, tagged
 from elastream.clouds.local.network import Link, Network
+from elastream.clouds.local.processes import adopt_orphans, end_with_parent, take_only_idle_time
 from elastream.model.errors import in_one_line
 
 __all__ = ["Supervisor", "main"]
 
-SET_PARENT_DEATH_SIGNAL, SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 BUSY_TICK, IDLE_TICK = 0.05, 1.0  # seconds between polls while a child is ending, and otherwise
 
 
@@ -75,6 +74,7 @@ class Supervisor:
     ) -> None:
         self.run, self.children, self.link = run, dict[str, Child](), link
         self.wire: subprocess.Popen[str] | None = None
+        self.asides: set[int] = set()
         self.apart = bool(delays)
         self.cgroups: Cgroups | None
         self.cgroups, self.why_no_cgroups = find_cgroups(f"elastream-{run}")
@@ -148,34 +148,39 @@ class Supervisor:
                 child.namespace = index
                 self.network.add(index, self.link, region)
                 command = [*self.network.inside(index), *command]
-            with open(log, "ab") as out:
-                child.pid = self._start(child, command, environment, out.fileno())
+            child.pid = self._start(name, command, environment, log, child.group)
         except (OSError, subprocess.SubprocessError) as error:
             # The host never came up: its status and its log say so, as with one that dies a second later.
             child.exit = 127
             with contextlib.suppress(OSError):
                 Path(log).write_text(f"{error}\n")
 
-    def _start(self, child: Child, command: list[str], environment: dict[str, str], out: int) -> int:
-        libc = ctypes.CDLL(None)
+    def _start(self, name: str, command: list[str], environment: Mapping[str, str], log: str, group: str | None) -> int:
+        """Start a process that is the kernel's to end should this one be killed; `name` is what it is tagged with."""
 
         def settle() -> None:
-            # Between fork and exec: should this process be killed itself, the kernel ends its children.
-            libc.prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            if child.group and self.cgroups:
-                self.cgroups.join(child.group)
+            end_with_parent()
+            if group and self.cgroups:
+                self.cgroups.join(group)
+            if not name:
+                take_only_idle_time()
 
-        process = subprocess.Popen(
-            command,
-            env={**environment, TAG: f"{self.run}/{child.name}"},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            preexec_fn=settle,
-        )
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                command,
+                env={**environment, TAG: f"{self.run}/{name}"},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                preexec_fn=settle,
+            )
         process.returncode = 0  # it is waited for in `reap`, together with adopted orphans
         return process.pid
+
+    def aside(self, command: list[str], log: str) -> None:
+        """Start `command`, which is no host, in idle time only; it is killed when everything ends."""
+        self.asides.add(self._start("", command, os.environ, log, None))
 
     def status(self) -> dict[str, Any]:
         """By name: whether its first process runs, the status it ended with, and whether all behind it is cleared up."""
@@ -257,6 +262,7 @@ class Supervisor:
         """Take note of every process that ended, orphans that were adopted included."""
         with contextlib.suppress(ChildProcessError):  # there is no child left
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self.asides.discard(ended[0])
                 for child in self.children.values():
                     if child.pid == ended[0] and child.exit is None:
                         child.exit = os.waitstatus_to_exitcode(ended[1])
@@ -295,7 +301,8 @@ class Supervisor:
         """End everything within `grace` seconds, by force after that, and return when nothing is left."""
         for child in self.children.values():
             self.end(child.name, grace)
-        while any(not child.gone for child in self.children.values()):
+        kill(self.asides)
+        while self.asides or any(not child.gone for child in self.children.values()):
             self.tick()
             time.sleep(BUSY_TICK / 5)
         if self.wire:
@@ -338,7 +345,7 @@ def _lines(connection: socket.socket, awake: socket.socket, tick: Callable[[], f
 def main(descriptor: int) -> None:
     """Serve the requests that arrive on the socket `descriptor` until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     connection = socket.socket(fileno=descriptor)
     supervisor: Supervisor | None = None
 

@@ -7,13 +7,11 @@ the kernel's netem, which many kernels of virtual machines lack.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import heapq
 import json
 import os
 import select
-import signal
 import struct
 import sys
 import time
@@ -21,10 +19,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from elastream.clouds.local.processes import end_with_parent
+
 __all__ = ["Wire", "main", "open_tap"]
 
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000  # <linux/if_tun.h>
-SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 LARGEST = 1 << 16
 """Largest frame of a device, bytes."""
 AT_ONCE = 64
@@ -103,7 +102,7 @@ def main(settings: str) -> None:
     settings: JSON with `ends`, the names of the devices, and `delays`, a list of (from, to, seconds). The parent process
     connects the devices to their bridges.
     """
-    ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with_parent()
     given = json.loads(settings)
     wire = Wire(len(given["ends"]), {(source, target): seconds for source, target, seconds in given["delays"]})
     try:

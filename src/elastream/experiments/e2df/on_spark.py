@@ -174,7 +174,7 @@ def summed_up(name: str, recording: Recording, exact: bool) -> SparkScenario:
     placed = np.array([float(len(set(tasks.values()))) for tasks in recording.tasks("count")])
     replicas = recording.parallelism("source") + placed
     hosts = sum(recording.host_count().values(), np.zeros(len(times)))
-    cpu = np.array([_mean_cpu(entry) for entry in recording.observations])
+    cpu = _mean_cpu(recording)
     latency = recording.application(Metric.LATENCY)
     columns = (times - times[0], recording.application(Metric.ARRIVAL_RATE), latency, replicas, hosts, cpu)
     return SparkScenario(
@@ -217,7 +217,10 @@ def _mean(values: Floats, width: Floats) -> float:
     return float(np.average(values[known], weights=width[known])) if width[known].sum() > 0 else float("nan")
 
 
-def _mean_cpu(entry: Mapping[str, object]) -> float:
-    """Mean CPU use of an observation's hosts, of the known values."""
-    values = [value for value in entry["hosts"]["values"].get(Metric.CPU.value, ()) if value is not None]  # type: ignore[index]
-    return float(np.mean(values)) if values else float("nan")
+def _mean_cpu(recording: Recording) -> Floats:
+    """Mean CPU use of the hosts over time, of the known values."""
+    use = np.array([recording.host(name, Metric.CPU) for name in recording.series.hosts.rows])
+    known = ~np.isnan(use)
+    with np.errstate(invalid="ignore"):  # no host was measured: unknown
+        mean: Floats = np.where(known, use, 0.0).sum(axis=0) / known.sum(axis=0)
+    return mean

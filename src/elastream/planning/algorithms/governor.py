@@ -5,11 +5,13 @@ but not taken wait at the source, where policies see them as backlog. The source
 """
 
 from dataclasses import dataclass, replace
-from itertools import combinations
-from statistics import median
 from typing import TypeAlias
 
-__all__ = ["Governor"]
+import numpy as np
+
+from elastream.model.observation import Floats
+
+__all__ = ["REMEMBERED", "Governor", "next_allowance"]
 
 FIRST_ALLOWANCE = 100
 """Most records of the first batch: 5 s of one core at 50 ms per record, and twelve doublings below 400,000."""
@@ -49,30 +51,36 @@ class Governor:
         if self.recent is None:
             return replace(self, recent=())
         recent = (*self.recent, (records, seconds))[-REMEMBERED:]
-        fixed, each, certain = _costs(recent)
-        for_records = max(self.batch_seconds - fixed, self.batch_seconds / 2)
-        if records < self.allowance and seconds <= fixed + for_records:
-            return replace(self, recent=recent)
-        least, most = max(1, self.allowance // 2), 2 * self.allowance
-        fitting = for_records / each if each > 0 else most
-        if not certain and self.allowance / TRIAL < fitting < self.allowance * TRIAL:
-            fitting = self.allowance * TRIAL + 1
-        return replace(self, allowance=int(min(max(fitting, least), most)), recent=recent)
+        taken, lasted = np.array(recent, dtype=np.float64).T
+        return replace(self, allowance=next_allowance(taken, lasted, self.allowance, self.batch_seconds), recent=recent)
 
 
-def _costs(batches: tuple[Batch, ...]) -> tuple[float, float, bool]:
-    """(seconds of an empty batch, seconds per record, whether the data separates the two).
+def next_allowance(records: Floats, seconds: Floats, allowance: int, batch_seconds: float) -> int:
+    """The allowance after batches of `records` that lasted `seconds`, oldest first; shape (batches,) each.
 
-    Theil-Sen line, robust against stalled batches, with the lower quartile of the slopes instead of the median: if noise
-    dominates, half of the slopes are negative and the cost per record becomes 0, so that noise is not attributed to
-    records. If all batches have about the same size, all time is attributed to records.
+    Costs are those of a Theil-Sen line, robust against stalled batches, with the lower quartile of the slopes instead of
+    the median: if noise dominates, half of the slopes are negative and the cost per record becomes 0, so that noise is not
+    attributed to records. If all batches have about the same size, all time is attributed to records.
+
+    One function without calls to others, because the simulator compiles it into its loop.
     """
-    slopes = [
-        (t2 - t1) / (n2 - n1) for (n1, t1), (n2, t2) in combinations(sorted(batches), 2) if n2 >= APART * n1 and n2 > n1
-    ]
-    each = max(0.0, _lower_quartile(slopes)) if slopes else median(t / n for n, t in batches)
-    return max(0.0, median(t - each * n for n, t in batches)), each, bool(slopes)
-
-
-def _lower_quartile(values: list[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 4]
+    count = records.size
+    slopes, found = np.empty(count * count), 0
+    for a in range(count):
+        for b in range(count):
+            if records[b] > records[a] and records[b] >= APART * records[a]:
+                slopes[found] = (seconds[b] - seconds[a]) / (records[b] - records[a])
+                found += 1
+    if found:
+        each = max(0.0, np.sort(slopes[:found])[(found - 1) // 4])
+    else:
+        each = np.median(seconds / records)
+    fixed = max(0.0, np.median(seconds - each * records))
+    for_records = max(batch_seconds - fixed, batch_seconds / 2)
+    if records[count - 1] < allowance and seconds[count - 1] <= fixed + for_records:
+        return allowance
+    least, most = max(1, allowance // 2), 2 * allowance
+    fitting = for_records / each if each > 0 else float(most)
+    if found == 0 and allowance / TRIAL < fitting < allowance * TRIAL:
+        fitting = allowance * TRIAL + 1
+    return int(min(max(fitting, float(least)), float(most)))

@@ -16,14 +16,14 @@ TICK = 1e-6
 
 def known_sum(values: Floats) -> float:
     """Sum of the known `values`; NaN if none is known."""
-    known = values[~np.isnan(values)]
-    return float(known.sum()) if len(known) else math.nan
+    known = [value for value in values.tolist() if value == value]
+    return math.fsum(known) if known else math.nan
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
     """`metric` summed over the sources, in `operators` (by default the observation's); NaN if one is unknown."""
     frame = observation.operators if operators is None else operators
-    return math.fsum(frame.value(source.name, metric) for source in observation.context.graph.sources)
+    return math.fsum([frame.value(source.name, metric) for source in observation.context.graph.sources])
 
 
 def host_capacity(observation: Observation, host: str) -> float:
@@ -35,7 +35,7 @@ def host_capacity(observation: Observation, host: str) -> float:
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
     """Total capacity of `hosts` in cores of speed 1."""
-    return math.fsum(host_capacity(observation, host) for host in hosts)
+    return math.fsum([host_capacity(observation, host) for host in hosts])
 
 
 def tasks_on(observation: Observation, host: str) -> int:

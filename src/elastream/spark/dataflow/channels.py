@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
+from elastream.model.compiling import edge_topic
 from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
 from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
@@ -79,22 +80,10 @@ def selected(frame: DataFrame, natives: Sequence[Operator], keep: Sequence[str] 
 
 def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType) -> DataFrame:
     """The stream of records that the upstream query writes to the Kafka edge `edge`; for file edges see `edges`."""
-    topic = _edge_topic(graph, edge)
+    topic = edge_topic(graph, edge)
     _make_topic(spark, topic)
     messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
     return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
-
-
-def _edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
-    """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
-    for operator in graph.operators:
-        for known in (operator.reads, operator.writes):
-            if isinstance(known, KafkaTopic):
-                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
-    raise DataflowError(
-        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
-        "Kafka source or sink that names the servers"
-    )
 
 
 def _make_topic(spark: SparkSession, topic: KafkaTopic) -> None:
@@ -124,7 +113,7 @@ def start_writing(
     """Start the query `name` that writes `flows`, which share one frame. key: key columns if rows are updates, else empty.
 
     A batch starts when the previous one has ended, and at least `interval` seconds after its start. Raises
-    EnvironmentProblem if a sink cannot be written, DataflowError for a sink that writes nothing.
+    EnvironmentProblem if a sink cannot be written.
     """
     checkpoint = directory.checkpoint(name)
     fresh = latest_batch(checkpoint) < 0
@@ -154,10 +143,9 @@ def start_writing(
 def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
     if isinstance(target, Edge):
         if target.durable == "kafka":
-            return _edge_topic(graph, target)
+            return edge_topic(graph, target)
         return ParquetSink(str(directory.edge(target.source, target.target)))
-    if target.writes is None:
-        raise DataflowError(f"sink {target.name!r} writes nothing; it can only be simulated")
+    assert target.writes is not None  # refused before
     return target.writes
 
 

@@ -32,22 +32,10 @@ def keyed_frame(
 ) -> DataFrame:
     """Apply the keyed `operator` to `frame`, for a query in update mode.
 
-    Raises DataflowError for a missing key column, an invalid aggregate, or aggregates with alternates.
+    Raises DataflowError for aggregates whose types do not fit.
     """
-    for column in operator.key:
-        if column not in frame.columns:
-            raise DataflowError(
-                f"operator {operator.name!r} is keyed by {column!r}, a column that its records do not have "
-                f"(they have: {', '.join(frame.columns)})"
-            )
-    forms = {alternate.form for alternate in operator.alternates}
-    if forms == {Form.STATE}:
+    if operator.alternates[0].form is Form.STATE:
         return _with_state(frame, operator, segment, codec, carrier, meter)
-    if forms != {Form.AGGREGATE} or len(operator.alternates) > 1:
-        raise DataflowError(
-            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it must be one set of native "
-            "aggregates, or functions with state"
-        )
     columns = operator.alternates[0].function
     assert isinstance(columns, Mapping)
     try:

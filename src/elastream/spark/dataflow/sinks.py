@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -18,17 +18,21 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from elastream.model.endpoints import KafkaTopic, ParquetSink, SinkSpec
 from elastream.model.errors import EnvironmentProblem, InputError
+from elastream.spark.dataflow.kafka import check_topic
 
 __all__ = [
     "as_messages",
     "as_records",
     "begin_appending",
     "begin_change_log",
+    "check_sink",
     "collect_batch",
     "collected",
     "forget_collected",
     "latest",
+    "tables_collected",
     "write_batch",
     "write_changes",
 ]
@@ -39,6 +43,42 @@ KEY_FILE = "_key.json"
 _BATCH = re.compile(r"batch=(\d+)$")
 
 
+def check_sink(sink: SinkSpec | None, *, changes: bool) -> None:
+    """Raise ElastreamError for a folder that a new run cannot write, or a topic that cannot be, before anything is started.
+
+    changes: whether the results are those of a keyed operator, kept as a change log.
+    """
+    match sink:
+        case ParquetSink(path) if "://" not in path:
+            place = Path(path)
+            _refuse_occupied(place, changes)
+            there = next(each for each in (place, *place.absolute().parents) if each.exists())
+            if not there.is_dir():
+                raise EnvironmentProblem(f"cannot write results to {path}: {there} is a file")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise EnvironmentProblem(f"cannot write results to {path}: {there} may not be written")
+        case KafkaTopic() as topic:
+            check_topic(topic)
+
+
+def _refuse_occupied(path: Path, changes: bool) -> None:
+    """Raise EnvironmentProblem if `path` holds what a fresh run must not touch: other files, or rows of an earlier run.
+
+    Rows are only appended, and both runs number their batches from 0: Spark would take the new batches for written.
+    """
+    entries = sorted(path.iterdir()) if path.is_dir() else []
+    if changes:
+        others = [each.name for each in entries if not _in_change_log(each)]
+        if others:
+            raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
+        return
+    earlier = [each.name for each in entries if each.name == "_spark_metadata" or _BATCH.search(each.name)]
+    if earlier:
+        raise EnvironmentProblem(
+            f"{path} holds the results of an earlier run ({earlier[0]}): choose another folder, or move it away"
+        )
+
+
 def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
     """Prepare `path` for a change log keyed by `key`; a `fresh` run replaces the change log of an earlier one.
 
@@ -47,9 +87,7 @@ def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         if fresh:
-            others = sorted(each.name for each in path.iterdir() if not _in_change_log(each))
-            if others:
-                raise EnvironmentProblem(f"{path} holds other files ({others[0]}): write the results to a separate folder")
+            _refuse_occupied(path, changes=True)
             for each in path.iterdir():
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
         temporary = path / f".{KEY_FILE}"
@@ -60,20 +98,13 @@ def begin_change_log(path: Path, key: Sequence[str], fresh: bool) -> None:
 
 
 def begin_appending(path: Path, fresh: bool) -> None:
-    """Prepare `path` for appending rows.
-
-    Raises EnvironmentProblem if a `fresh` run finds rows of an earlier one: both number their batches from 0, so that
-    Spark would treat the new batches as already written and drop them.
-    """
+    """Prepare `path` for appending rows. Raises EnvironmentProblem if a `fresh` run finds rows of an earlier one."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        earlier = sorted(each.name for each in path.iterdir() if each.name == "_spark_metadata" or _BATCH.search(each.name))
+        if fresh:
+            _refuse_occupied(path, changes=False)
     except OSError as error:
         raise EnvironmentProblem(f"cannot write results to {path}: {error.strerror or error}") from None
-    if fresh and earlier:
-        raise EnvironmentProblem(
-            f"{path} holds the results of an earlier run ({earlier[0]}): choose another folder, or move it away"
-        )
 
 
 def _in_change_log(entry: Path) -> bool:
@@ -170,6 +201,13 @@ def collected(name: str) -> pa.Table:
     if not batches:
         raise InputError(f"nothing has been collected under {name!r}")
     return pa.concat_tables([batches[number] for number in sorted(batches)])
+
+
+def tables_collected(names: Iterable[str]) -> dict[str, pa.Table]:
+    """By name the rows kept under each of `names`; a table without columns where no batch has come yet."""
+    with _collecting:
+        known = {name for name in names if _collected.get(name)}
+    return {name: collected(name) if name in known else pa.table({}) for name in names}
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ second and not for half a minute; no limit on executors lost, because releasing 
 import contextlib
 import logging
 import os
+import shlex
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias
@@ -46,7 +47,7 @@ LOCALITY_WAIT = "1s"
 """How long a task waits for the executor that holds its state. A lost executor costs at most this once per batch; below
 half a second, tasks of an unevenly loaded stage start to run away from their state."""
 
-SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For executors on less than a core. The optimising compiler spends 12 CPU seconds in an executor's first minutes, and more
 collector threads than cores only wait for each other; what the first tier makes is good enough for hosts that small."""
 
@@ -74,14 +75,16 @@ def settings_for(
     state_partitions: int,
     state_store: StateStore = "memory",
     small: bool = False,
+    java_options: Sequence[str] = (),
 ) -> Mapping[str, str]:
     """Spark settings of an elastic session; `executor_memory` in mebibytes.
 
-    executor_cores: None where hosts differ in slots; the one executor of each host then takes all of its own.
+    executor_cores: None where hosts differ in slots; the one executor of each host then takes all of its own. java_options:
+    of the executors, beside those for small ones.
     """
     cores = {} if executor_cores is None else {"spark.executor.cores": str(executor_cores)}
     return {
-        "spark.executor.extraJavaOptions": SMALL_JVM if small else "",
+        "spark.executor.extraJavaOptions": shlex.join([*(SMALL_JVM if small else ()), *java_options]),
         "spark.driver.host": driver_address,
         "spark.driver.bindAddress": driver_address,
         "spark.driver.memory": "1g",
@@ -99,6 +102,8 @@ def settings_for(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.metricsEnabled": "false",
+        # Workers are forked with pandas, pyarrow and the walk loaded, in milliseconds instead of half a second of CPU each.
+        "spark.python.daemon.module": "elastream.spark.worker.daemon",
         # A slow machine is no reason to end a query: a Python worker may take its time to say hello.
         "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",

@@ -64,7 +64,7 @@ class Telemetry:
         """Count batches that have just been read."""
         self.batches += len(fresh)
         self.rows += sum(batch.rows for batch in fresh if batch.query in self._source_of)
-        self.longest = max((batch.seconds for batch in fresh), default=self.longest)
+        self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
         """Take what the meter has drained."""

@@ -17,14 +17,16 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
-from elastream.spark.dataflow.fusing import FusedRegion, Inlet, region, wire
+from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sources import HOLD, open_source
@@ -87,6 +89,7 @@ def start_queries(
     state partition's task, however few its records. Raises DataflowError for what cannot be compiled,
     EnvironmentProblem for what cannot be written; nothing is left running then.
     """
+    plans = refuse_uncompilable(layout)
     codec, meter = CompositionCodec(layout.graph), Meter(spark.sparkContext)
     codec.encode(composition)
     edges: dict[Edge, StructType] = {}
@@ -97,7 +100,7 @@ def start_queries(
     try:
         for segment in layout.segments:
             compiler = _Compiler(spark, layout.graph, segment, directory, codec, meter, composition, batch_seconds)
-            running.append(compiler.start(edges, interval))
+            running.append(compiler.start(plans[segment.name], edges, interval))
             _await_sources(running[-1])
         for each in running:
             for control in each.sources.values():
@@ -192,15 +195,13 @@ class _Compiler:
         self.edges = [edge for edge in segment.inputs if edge.durable == "parquet"]
         self.own = bool(self.shaped or self.edges)
 
-    def start(self, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
-        """Start the query; `edges` are the columns of durable edges, added to as they are compiled."""
+    def start(self, plan: SegmentPlan, edges: dict[Edge, StructType], interval: float) -> RunningSegment:
+        """Start the query of `plan`; `edges` are the columns of durable edges, added to as they are compiled."""
         self._announce()
-        before, behind = self._stages()
-        frames, part = self._inlet_frames(edges), region(self.graph, before, self.segment.inputs)
+        frames, part = self._inlet_frames(edges), plan.before
         flows = self._walked(part, self.segment.name, [frames[inlet.edge or inlet.origin] for inlet in part.inlets])
-        if self.keyed:
-            (operator,) = self.keyed
-            flows = self._behind(operator, behind, flows)
+        if plan.keyed is not None and plan.behind is not None:
+            flows = self._behind(plan.keyed, plan.behind, flows)
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame).schema
@@ -251,28 +252,6 @@ class _Compiler:
             return Carrier(stamped=True)
         return Carrier(offsets=self.checkpoint) if self.own else Carrier(log=_log(self.control).directory)
 
-    def _stages(self) -> tuple[Sequence[str], Stage | None]:
-        """Operators that records meet before any shuffle, and the stage of the keyed operator."""
-        keyed = [stage for stage in self.segment.stages if stage.keyed]
-        before = [name for stage in self.segment.stages if not stage.keyed for name in stage.operators]
-        if len(self.keyed) > 1:
-            names = " and ".join(repr(operator.name) for operator in self.keyed)
-            raise DataflowError(
-                f"dataflow {self.graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of "
-                "one exactly: put a durable edge before all but one of them"
-            )
-        if not keyed:
-            return before, None
-        (behind,) = keyed
-        late = [edge.target for edge in self.segment.inputs if edge.target in behind.operators]
-        late += [operator.name for operator in self.sources if operator.name in behind.operators]
-        if others := [name for name in late if name != self.keyed[0].name]:
-            raise DataflowError(
-                f"dataflow {self.graph.name!r}: through {others[0]!r}, records go around the keyed operator "
-                f"{self.keyed[0].name!r} and meet its results in one query: put a durable edge behind it"
-            )
-        return before, behind
-
     # -- frames --------------------------------------------------------------------------------------------------------
 
     def _inlet_frames(self, edges: Mapping[Edge, StructType]) -> dict[str | Edge, DataFrame]:
@@ -305,20 +284,11 @@ class _Compiler:
             checkpoint=self.checkpoint,
         )
 
-    def _behind(self, operator: Operator, stage: Stage | None, flows: Sequence[Outflow]) -> list[Outflow]:
-        assert stage is not None
-        if len(flows) != 1:
-            others = [flow.name for flow in flows if flow.target is not operator]
-            others += [flow.natives[0].name for flow in flows if flow.target is operator and flow.natives]
-            raise DataflowError(
-                f"dataflow {self.graph.name!r}: one query would feed {' and '.join(map(repr, others))} besides the keyed "
-                f"{operator.name!r}: put a durable edge before {operator.name!r}"
-            )
+    def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
         (flow,) = flows
         counted = keyed_frame(
             flow.part(flow.frame), operator, self.segment.name, self.codec, self._carrier(False), self.meter
         )
-        part = region(self.graph, stage.operators, ())
         return self._walked(part, operator.name, [counted])
 
     def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:

@@ -59,7 +59,7 @@ class WatchedQueries:
         fresh = [batch for query in self.live for batch in query.look()]
         self._batches += len(fresh)
         self._rows += sum(batch.rows for batch in fresh)
-        self._longest = max((batch.seconds for batch in fresh), default=self._longest)
+        self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
         return [MicroBatch(b.query, b.start - wall + now, b.seconds, float(b.rows)) for b in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:

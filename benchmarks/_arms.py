@@ -1,0 +1,289 @@
+"""Five ways to run one job with state under one load: what `against_spark.py` compares.
+
+Hosts are held to HOST.cores each, all of them together to less than two cores, so that the driver keeps its share. A host
+has no quota while it starts, whoever starts it, and gets it once it has settled. Every first host is warmed up before the
+load begins, and host time is counted from then until the last record's result is committed.
+"""
+
+import http.client
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from _common import progress, wait_until
+from _stranger import session_on_hosts
+from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream import Autopilot, HostType, Local, Threshold
+from elastream.clouds.local.cluster import LocalCluster
+from elastream.control.loop import Loop
+from elastream.model.cloud import Billing, Lease
+from elastream.model.endpoints import ArrivalPattern
+from elastream.planning.policies.by_load import ByLoad
+from elastream.recording.directory import RunDirectory
+from elastream.recording.recorder import Recorder
+from elastream.spark.hosts.warmup import warm_up
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import Executors
+from elastream.spark.start import pace_of, start_plant
+
+__all__ = ["DYNAMIC", "HOST", "TARGET", "Result", "autopilot", "dataflow", "dynamic", "fixed"]
+
+HOST = HostType("third", cores=0.35, slots=1, memory=1000.0, price=1.0, billing=Billing(10.0), start=10.0, stop=3.0)
+"""Four of them use 1.4 cores of two."""
+TARGET = 5.0
+"""Seconds from a record being due to its result being committed."""
+SETTLING = 6.0
+"""Seconds that a host keeps its quota away after its start: as many as three batches take, as with Elastream's hosts."""
+AFTER = 45.0
+"""Seconds after the load's end that late records are waited for."""
+
+SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
+"""The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
+
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.initialExecutors": "1",
+    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
+    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+}
+"""Dynamic allocation with what was found best for this job and load (`against_spark.py --search`)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one way gave: `served`, and hosts held from the load's beginning to the last result.
+
+    host_seconds, cost: of these hosts; cost by HOST's billing. most: hosts at once. exact: every result is right.
+    """
+
+    way: str
+    served: Served
+    host_seconds: float
+    cost: float
+    most: int
+    exact: bool
+    spans: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+
+
+Spans = Sequence[tuple[float, float | None]]
+"""When each host was requested and when it was gone, None for not yet; epoch seconds."""
+
+
+def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
+    """Plain PySpark on a fixed number of hosts."""
+    with session_on_hosts(hosts, hosts, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, cluster, root):
+        warm(spark, root)
+        job = start_plain(spark, root / "job", load, pace_of(TARGET))
+        started(job.query)
+        for number in range(1, hosts + 1):
+            cluster.confine(f"h{number}", HOST.cores)
+        job.begin()
+        finish(job.query, load)
+        return result(way, job.query, job.out, load, [(0.0, None)] * hosts)
+
+
+def dynamic(
+    most: int,
+    load: ArrivalPattern,
+    way: str,
+    settings: Mapping[str, str] = DYNAMIC,
+    batch_seconds: float | None = None,
+) -> Result:
+    """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
+
+    The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
+    """
+    more = {**SETTINGS, **settings, "spark.dynamicAllocation.maxExecutors": str(most)}
+    with (
+        session_on_hosts(most, most, host=HOST, states=STATE_PARTITIONS, more=more, at_first=1) as (spark, cluster, root),
+        closing(Occupation(cluster)) as occupied,
+    ):
+        wait_until(lambda: len(listed(cluster)) == most, 120)
+        warm(spark, root)
+        job = start_plain(spark, root / "job", load, pace_of(TARGET), batch_seconds)
+        started(job.query)
+        time.sleep(SETTLING)
+        job.begin()
+        finish(job.query, load)
+        return result(way, job.query, job.out, load, occupied.spans())
+
+
+def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
+    """Plain PySpark on hosts that Autopilot leases, the first one too."""
+    with session_on_hosts(0, most, host=HOST, states=STATE_PARTITIONS, more=SETTINGS) as (spark, _, root):
+        job = start_plain(spark, root / "job", load, pace_of(TARGET))
+        pilot = Autopilot(
+            spark,
+            target_latency=TARGET,
+            cloud=Local(HOST, max_hosts=most),
+            max_hosts=most,
+            period="2s",
+            policy=ByLoad(hosts=Threshold()),
+            folder=root / "autopilot",
+        )
+        with pilot.watch(job.query):
+            wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
+            warm(spark, root)
+            started(job.query)
+            time.sleep(SETTLING)
+            job.begin()
+            finish(job.query, load)
+            assert pilot.plant is not None
+            spans = spans_of(pilot.plant.hosts.leases.values(), pilot.plant.clock.epoch)
+            found = result(way, job.query, job.out, load, spans)
+            job.query.stop()
+        return found
+
+
+def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None) -> Result:
+    """The job as a dataflow, with the default policy. keep: where its recording goes."""
+    with TemporaryDirectory(prefix="against-spark-") as folder:
+        root = Path(folder)
+        plant = start_plant(
+            as_dataflow(load, root / "out").graph,
+            Local(HOST, max_hosts=most),
+            RunDirectory.create(root / "runs", "visitors"),
+            target_latency=TARGET,
+            state_partitions=STATE_PARTITIONS,
+            settings=SETTINGS,
+        )
+        try:
+            (segment,) = plant.queries.running
+            observers = [] if keep is None else [Recorder(keep)]
+            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, to_the_limit=True)
+            steering = threading.Thread(target=loop.run, daemon=True)
+            steering.start()
+            finish(segment.query, load)
+            spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
+            found = result(way, segment.query, root / "out", load, spans)
+            loop.stop()
+            steering.join(60)
+            return found
+        finally:
+            plant.close()
+
+
+class Occupation:
+    """Which hosts of a cluster have an executor: holds these to their quota once they have settled, and no others."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._spans: dict[str, list[list[float | None]]] = {}
+        self._confined: set[str] = set()
+        self._names = {cluster.address(name): name for name in cluster.status()}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def spans(self) -> Spans:
+        """When each host was held."""
+        return [(float(a or 0.0), b) for spans in self._spans.values() for a, b in map(tuple, spans)]  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Stop to follow."""
+        self._over.set()
+        self._thread.join(10)
+
+    def _follow(self) -> None:
+        while not self._over.wait(0.5):
+            self._look({worker["host"]: worker["coresused"] > 0 for worker in listed(self._cluster)}, time.time())
+
+    def _look(self, used: Mapping[str, bool], now: float) -> None:
+        for address, busy in used.items():
+            name = self._names.get(address)
+            if name is None:
+                continue
+            spans = self._spans.setdefault(name, [])
+            held = bool(spans) and spans[-1][1] is None
+            if busy and not held:
+                spans.append([now, None])
+            elif held and not busy:
+                spans[-1][1] = now
+                self._cluster.confine(name, None)
+                self._confined.discard(name)
+            elif busy and name not in self._confined and now - float(spans[-1][0] or 0.0) > HOST.start + SETTLING:
+                self._cluster.confine(name, HOST.cores)
+                self._confined.add(name)
+
+
+def listed(cluster: LocalCluster) -> Sequence[Mapping[str, Any]]:
+    """The master's workers that live, as its page says; none while it does not answer."""
+    address, port = cluster.page.removeprefix("http://").rstrip("/").split(":")
+    page = http.client.HTTPConnection(address, int(port), timeout=5.0)
+    with closing(page), suppress(OSError, http.client.HTTPException, ValueError):
+        page.request("GET", "/json/")
+        found: Sequence[Mapping[str, Any]] = json.loads(page.getresponse().read())["workers"]
+        return [worker for worker in found if worker["state"] == "ALIVE"]
+    return []
+
+
+def warm(spark: SparkSession, root: Path) -> None:
+    """Warm up every executor that is there, as Elastream does with its own."""
+    for executor in Executors(DriverSide(spark)).look().values():
+        warm_up(spark, executor, root)
+
+
+def started(query: StreamingQuery) -> None:
+    """Until the first batch, which takes no record, has ended."""
+    wait_until(lambda: query.lastProgress is not None or not query.isActive, 120)
+
+
+def finish(query: StreamingQuery, load: ArrivalPattern) -> None:
+    """Until the query has taken every record of its load, or AFTER seconds after the load's end."""
+    total, until = load.count(load.seconds), time.monotonic() + load.seconds + AFTER
+
+    def taken() -> int:
+        return sum(p["numInputRows"] for p in query.recentProgress)
+
+    while query.isActive and taken() < total and time.monotonic() < until:
+        time.sleep(1.0)
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def spans_of(leases: Iterable[Lease], epoch: float) -> Spans:
+    """Leases of a run that began at `epoch`."""
+    return [(epoch + each.since, None if each.until is None else epoch + each.until) for each in leases]
+
+
+def result(way: str, query: StreamingQuery, out: Path, load: ArrivalPattern, spans: Spans) -> Result:
+    """What came of it; the query has taken its load, or had its time."""
+    seen = served(read_progress(query.recentProgress), load, TARGET)
+    whole = seen.taken >= load.count(load.seconds)
+    end = seen.ended if whole else time.time()
+    clipped = [(max(a, seen.began), min(end if b is None else b, end)) for a, b in spans]
+    held = tuple((a - seen.began, b - seen.began) for a, b in clipped if b > a)
+    edges = sorted([(a, 1) for a, _ in held] + [(b, -1) for _, b in held])
+    at_once, most = 0, 0
+    for _, step in edges:
+        at_once += step
+        most = max(most, at_once)
+    found = Result(
+        way,
+        seen,
+        math.fsum(b - a for a, b in held),
+        math.fsum(HOST.billing.units(b - a) * HOST.price for a, b in held),
+        most,
+        is_exact(out, seen.taken),
+        tuple((round(a, 1), round(b, 1)) for a, b in held),
+    )
+    progress(
+        f"{way}: {seen.in_time:.1%} in time, {found.host_seconds:.0f} host-seconds, cost {found.cost:g}, longest batch "
+        f"{seen.longest:.1f} s, p99 {seen.p99:.1f} s, {seen.taken:,} records in {seen.batches} batches, "
+        f"at most {most} hosts, {'exact' if found.exact else 'WRONG'}"
+    )
+    return found

@@ -1,0 +1,227 @@
+"""The job of `against_spark.py`: requests and bytes of each visitor of a web site, robots left out, kept in state.
+
+It is written twice: as anyone writes it in PySpark, and as a dataflow. Both run the same function on pandas frames and read
+the same replayable source, whose offsets are record numbers (as Kafka's are): of each record it is known when it was due.
+"""
+
+import hmac
+import json
+import math
+import os
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from elastream import Dataflow, latest, parquet
+from elastream.model.endpoints import ArrivalPattern, records
+from elastream.spark.dataflow.sources import HOLD, open_source
+
+STATE_PARTITIONS = 4
+"""One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""
+SOURCE_TASKS = 4
+"""Of the plain job: one a host of the peak, as a topic for it would have partitions."""
+RETURNS = "visitor string, bytes bigint"
+REQUEST = r'^(\S+) \S+ \S+ \[[^\]]+\] "[A-Z]+ (\S+) [^"]*" (\d{3}) (\d+) "[^"]*" "([^"]*)"$'
+ROBOT = "bot|crawl|spider"
+SECRET = b"of this benchmark"
+DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
+UNLIMITED = 1e4
+"""Seconds that a batch may take where its source does not limit it."""
+
+
+def visits(frame: pd.DataFrame) -> pd.DataFrame:
+    """Lines of an access log to the successful requests of people: a pseudonym of the visitor, and bytes sent."""
+    found = frame["value"].str.extract(REQUEST)
+    found = found[found[2].str.startswith("2") & ~found[4].str.contains(ROBOT, case=False, regex=True)]
+    who = [
+        hmac.digest(SECRET, f"{address} {agent}".encode(), "sha256").hex()[:16]
+        for address, agent in zip(found[0], found[4], strict=True)
+    ]
+    return pd.DataFrame({"visitor": pd.Series(who, dtype=object), "bytes": found[3].astype("int64").to_numpy()})
+
+
+@lru_cache(maxsize=1)
+def access_log() -> tuple[Mapping[str, object], ...]:
+    """Lines as a web server writes them, always the same; a few visitors make most of the requests."""
+    chance = random.Random(SEED)
+    agents = ("Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0) Safari/605.1",
+              "Mozilla/5.0 (compatible; ExampleBot/2.1)", "curl/8.5.0")  # fmt: skip
+    lines = []
+    for number in range(DIFFERENT):
+        visitor = int(VISITORS * chance.random() ** 2)
+        address = f"10.{visitor % 7}.{visitor // 256}.{visitor % 256}"
+        path = f"/shop/{chance.choice(('books', 'music', 'garden'))}/{chance.randrange(10_000)}?ref={chance.randrange(99)}"
+        status = chance.choices((200, 204, 304, 404, 500), (80, 5, 8, 6, 1))[0]
+        at = f"21/Nov/2026:{number % 24:02}:{number % 60:02}:{chance.randrange(60):02} +0000"
+        lines.append(
+            f'{address} - - [{at}] "GET {path} HTTP/1.1" {status} {chance.randrange(200, 90_000)} "-" '
+            f'"{agents[visitor % len(agents)]}"'
+        )
+    return tuple({"value": line} for line in lines)
+
+
+def expected(taken: int) -> dict[str, tuple[int, int]]:
+    """(requests, bytes) of each visitor after the first `taken` records, by a plain computation."""
+    rounds, rest = divmod(taken, DIFFERENT)
+    lines = [str(row["value"]) for row in access_log()]
+    found: dict[str, tuple[int, int]] = {}
+    for part, times in ((lines, rounds), (lines[:rest], 1)):
+        if times and part:
+            grouped = visits(pd.DataFrame({"value": part})).groupby("visitor")["bytes"].agg(["size", "sum"])
+            for visitor, requests, size in grouped.itertuples():
+                before = found.get(visitor, (0, 0))
+                found[visitor] = (before[0] + int(requests) * times, before[1] + int(size) * times)
+    return found
+
+
+def is_exact(out: Path, taken: int) -> bool:
+    """Whether the change log at `out` says of each visitor what a plain computation over the records taken says."""
+    rows = latest(out, key="visitor")
+    counted = {row.visitor: (int(row.requests), int(row.bytes)) for row in rows.itertuples(index=False)}
+    return counted == expected(taken)
+
+
+def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
+    """The job as a dataflow."""
+    flow = Dataflow("visitors")
+    log = flow.source(records(access_log(), "value string"), load=load, name="log")
+    seen = log.map_pandas(visits, returns=RETURNS, name="visits", cores=0.35)
+    seen.key_by("visitor").aggregate({"requests": "count(*)", "bytes": "sum(bytes)"}).sink(parquet(out))
+    return flow
+
+
+def start_plain(
+    spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float, batch_seconds: float | None = None
+) -> "Plain":
+    """The job in PySpark; its load begins with `Plain.begin`.
+
+    batch_seconds: what its source limits batches to, by default the trigger's interval, as a dataflow's does.
+    """
+    out, control = root / "out", root / "control"
+    control.mkdir(parents=True)
+    (control / HOLD).touch()
+
+    def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        yield from map(visits, frames)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        target = out / f"batch={batch}"
+        target.mkdir(parents=True, exist_ok=True)
+        pq.write_table(frame.toArrow(), target / ".changes.parquet")
+        os.replace(target / ".changes.parquet", target / "changes.parquet")
+
+    (operator,) = as_dataflow(load, out).graph.sources
+    commits, batch_seconds = root / "checkpoint", trigger if batch_seconds is None else batch_seconds
+    lines = open_source(
+        spark, operator, control=control, checkpoint=commits, partitions=SOURCE_TASKS, batch_seconds=batch_seconds
+    )
+    seen = lines.select("value").mapInPandas(run, RETURNS)
+    totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
+    writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")
+    query = writer.queryName("visitors").option("checkpointLocation", str(commits)).start()
+    return Plain(query, control / HOLD, out)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A running plain job, the file whose absence lets its load begin, and where it writes."""
+
+    query: StreamingQuery
+    hold: Path
+    out: Path
+
+    def begin(self) -> None:
+        """Let the load begin."""
+        self.hold.unlink()
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-batch: when it began and how long it took, records from `first` to before `last`, when the load began."""
+
+    start: float
+    seconds: float
+    first: int
+    last: int
+    began: float
+
+    @property
+    def end(self) -> float:
+        """When it was committed, epoch seconds."""
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a query did: when its load began and when it had taken `taken` records, in epoch seconds.
+
+    in_time: of all records that the load had, those whose result was committed within the target of being due; longest: the
+    longest batch, p99: 99th percentile of latency over the records taken, seconds.
+    """
+
+    began: float
+    ended: float
+    taken: int
+    in_time: float
+    longest: float
+    p99: float
+    batches: int
+
+
+def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
+    """The batches of a query, by its progress."""
+    found = []
+    for each in progress:
+        first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
+        found.append(
+            Micro(
+                start=datetime.fromisoformat(each["timestamp"]).timestamp(),
+                seconds=each["durationMs"]["triggerExecution"] / 1e3,
+                first=int(first.get("n", 0)),
+                last=int(last.get("n", 0)),
+                began=float(last.get("started", 0)),
+            )
+        )
+    return found
+
+
+def _offset(value: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] | None = json.loads(value) if isinstance(value, str) else value
+    return found or {}
+
+
+def served(batches: Sequence[Micro], load: ArrivalPattern, target: float) -> Served:
+    """What batches with records that were due by `load` did."""
+    full = [batch for batch in batches if batch.last > batch.first and batch.began > 0]
+    if not full:
+        return Served(0.0, 0.0, 0, 0.0, math.nan, math.nan, 0)
+    began = full[-1].began
+    fine = 0
+    latencies: list[float] = []
+    weights: list[float] = []
+    for batch in full:
+        low, high = batch.first, batch.last
+        fine += max(0, high - max(low, load.count(max(0.0, batch.end - target - began))))
+        points = np.linspace(low, high - 1, min(high - low, 50)).astype(int)
+        latencies += [batch.end - began - load.due(int(number)) for number in points]
+        weights += [(high - low) / len(points)] * len(points)
+    return Served(
+        began,
+        max(batch.end for batch in full),
+        max(batch.last for batch in full),
+        fine / load.count(load.seconds),
+        max(batch.seconds for batch in full),
+        float(np.quantile(latencies, 0.99, weights=weights, method="inverted_cdf")),
+        len(full),
+    )

@@ -1,0 +1,59 @@
+"""What `run` refuses before it starts anything, and `elastream check` without ever starting: one function for both.
+
+No session and no JVM is needed. What is left to the start: whether Java, ports and brokers are there, and the types of SQL
+expressions.
+"""
+
+from collections.abc import Sequence
+
+from elastream.model.action import KINDS
+from elastream.model.cloud import HostType
+from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
+from elastream.model.errors import about
+from elastream.model.fitting import refuse_misfit, refuse_unreachable
+from elastream.model.graph import Graph
+from elastream.model.observation import Composition, Context
+from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.stages import lay_out
+from elastream.spark.dataflow.shipping import pickled
+from elastream.spark.dataflow.sinks import check_sink
+from elastream.spark.dataflow.sources import check_source
+from elastream.spark.worker.composition import CompositionCodec
+
+__all__ = ["admit"]
+
+
+def admit(
+    graph: Graph,
+    *,
+    types: Sequence[HostType] = (),
+    policy: Policy | None = None,
+    target_latency: float | None = None,
+    max_hosts: int = 1_000_000,
+) -> None:
+    """Raise ElastreamError, with the field at fault, for the first thing that keeps `graph` from running on Spark.
+
+    types: host types, the first that of the first hosts; empty where they are not known yet.
+    """
+    layout = lay_out(graph)
+    refuse_meeting_loads(layout)
+    plans = refuse_uncompilable(layout)
+    CompositionCodec(graph).encode(Composition.default(graph))
+    for operator in graph.operators:
+        if operator.alternates:
+            functions = [alternate.function for alternate in operator.alternates]
+            pickled(functions, f"operator {operator.name!r}")
+    for source in graph.sources:
+        with about("operators", source.name, "source"):
+            check_source(source)
+    for segment in layout.segments:
+        key = plans[segment.name].keyed
+        for name in segment.operators:
+            with about("operators", name, "sink"):
+                check_sink(graph.operator(name).writes, changes=key is not None)
+    if types:
+        refuse_misfit(graph, types)
+    refuse_unreachable(layout, types, target_latency)
+    scalable = frozenset(stage.name for stage in layout.stages if not stage.keyed)
+    kinds = {each.name: each for each in types}
+    refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))

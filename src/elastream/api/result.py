@@ -1,0 +1,99 @@
+"""What a run came to, as a value for programs and notebooks: figures, report, frames of the recording, collected rows."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from elastream.model.errors import InputError
+from elastream.recording.directory import RunDirectory
+from elastream.recording.frames import Frames
+from elastream.recording.observer import Ending
+from elastream.recording.recorder import Recording
+from elastream.report.fragment import fragment, sentence
+from elastream.report.page import write_report
+from elastream.report.summary import Summary, summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+__all__ = ["RunResult"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunResult:
+    """Result of a run. In a notebook it shows its figures; what it offers is read from the recording in its folder.
+
+    directory: the run's folder, with recording, journal and checkpoint. report: the HTML report. tables: per name of a
+    `collect(...)` sink, its rows as an Arrow table. taken: per shaped source, the folder of its stored records and the
+    number of records committed.
+    """
+
+    directory: Path
+    report: Path
+    tables: Mapping[str, "pa.Table"] = field(default_factory=dict)
+    taken: Mapping[str, tuple[Path, int]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path | str) -> "RunResult":
+        """The result of an earlier run from its folder, the report written if there is none; collected rows are gone.
+
+        Raises InputError if there is no recording.
+        """
+        directory = RunDirectory(Path(folder))
+        result = cls(directory.root, directory.report)
+        if not directory.report.exists():
+            write_report(result.recording, directory.report)
+        return result
+
+    @cached_property
+    def recording(self) -> Recording:
+        """Everything that was observed and decided."""
+        return Recording.read(self.directory)
+
+    @property
+    def ending(self) -> Ending:
+        """How the run ended; one that was killed has the status "died"."""
+        return self.recording.ending or Ending("died", self.recording.end, "the recording has no end")
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Its figures: records, latency, part in time, hosts, cost."""
+        return summarise(self.recording)
+
+    @cached_property
+    def frames(self) -> Frames:
+        """The recording as pandas DataFrames: application, operators, hosts, leases, decisions, batches, alarms."""
+        return Frames(self.recording)
+
+    @cached_property
+    def collected(self) -> "dict[str, pd.DataFrame]":
+        """Per name of a `collect(...)` sink, its rows in the order of their batches.
+
+        Of an updated result (of a keyed operator) the last row of a key is the newest:
+        `result.collected["counts"].drop_duplicates("word", keep="last")`.
+        """
+        return {name: table.to_pandas() for name, table in self.tables.items()}
+
+    def replay(self, source: str) -> Iterator[Any]:
+        """The committed records of a shaped source, in order, in the form that operators get.
+
+        Used to compare results with a plain computation over the same input. Raises InputError for a source without load.
+        """
+        from elastream.spark.dataflow.corpus import replayed
+        from elastream.spark.dataflow.sources import CORPUS
+
+        if source not in self.taken:
+            raise InputError(
+                f"{source!r} is not a source with a load of this run (those are: {', '.join(self.taken) or 'none'})"
+            )
+        control, count = self.taken[source]
+        return replayed(control / CORPUS, count)
+
+    def __repr__(self) -> str:
+        return f"<RunResult: {sentence(self.recording, self.summary)}; {self.directory}>"
+
+    def _repr_html_(self) -> str:
+        return fragment(self.recording, self.summary, self.report)

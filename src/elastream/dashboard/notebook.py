@@ -1,0 +1,69 @@
+"""Live view of a run in a notebook: the screen of the terminal as an output that is updated in place.
+
+It needs nothing but IPython, which a notebook has; it is the notebook's front end that must understand `update_display`.
+"""
+
+import html
+import io
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+
+from elastream.dashboard.live import Screen
+from elastream.recording.observer import Ending, Header
+
+__all__ = ["NotebookView", "in_notebook"]
+
+WIDTH, HEIGHT = 100, 26
+"""Size of the screen in characters; what is not needed of its height is left out."""
+EVERY = 1.0
+"""Least seconds between two updates: each is sent to a browser and stored with the notebook at its end."""
+FORMAT = "<pre style=\"font-family:Menlo,'DejaVu Sans Mono',Consolas,monospace;line-height:1.3\">{code}</pre>"
+
+
+def in_notebook() -> bool:
+    """Whether this program is run by a notebook's kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+class NotebookView(Screen):
+    """Shows a run in the output of the cell that started it."""
+
+    def __init__(self, length: float | None = None) -> None:
+        console = Console(
+            file=io.StringIO(), record=True, width=WIDTH, height=HEIGHT, color_system="truecolor", force_terminal=True,
+            force_jupyter=False,
+        )  # fmt: skip
+        super().__init__(console, length)
+        self._handle: Any = None
+        self._next = 0.0
+
+    def awaited(self, flow: str) -> None:
+        self._show(f"<pre>{html.escape(flow)}: starting the first host</pre>")
+
+    def started(self, header: Header) -> None:
+        super().started(header)
+        self._paint()
+
+    def ended(self, ending: Ending) -> None:
+        """Show the last state, whose figures the summary below it completes."""
+        self._next = 0.0
+        self._paint()
+
+    def _paint(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + EVERY
+        self._console.print(self.screen())
+        self._show(self._console.export_html(inline_styles=True, code_format=FORMAT))
+
+    def _show(self, text: str) -> None:
+        from IPython.display import HTML, display
+
+        if self._handle is None:
+            self._handle = display(HTML(text), display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(HTML(text))  # type: ignore[no-untyped-call]

@@ -1,0 +1,111 @@
+"""`simulate(...)`: tries policies on a dataflow in simulated time, from a program or a notebook.
+
+`elastream simulate` is the same call. What is given says what is simulated: on a cloud, micro-batches of fused stages
+as Spark runs them; on a list of host types, a queue and instances for every operator.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from elastream.clouds.provider import Cloud
+from elastream.experiments.calibrated import calibration_of
+from elastream.experiments.compare import Comparison, compare
+from elastream.model.cloud import HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.errors import CloudError, InputError
+from elastream.model.flow import Dataflow
+from elastream.model.graph import Graph, Kind
+from elastream.model.plant import Policy
+from elastream.model.units import duration
+from elastream.recording.recorder import Recording
+from elastream.simulation import Settings
+from elastream.workload import load_from
+
+__all__ = ["measured", "simulate"]
+
+FUSED = (1.0, 2.0)
+"""Seconds between observations and between plans where stages are fused: those of a run on Spark."""
+APART = (15.0, 60.0)
+"""The same where every operator is a stage of its own: VISP's."""
+MOST_HOSTS = 1_000
+"""Most hosts at once where no cloud says how many."""
+
+
+def simulate(
+    flow: Dataflow | Graph,
+    policies: Policy | Iterable[Policy] | Mapping[str, Policy],
+    *,
+    cloud: Cloud | None = None,
+    host_types: Sequence[HostType] = (),
+    load: ArrivalPattern | str | Path | None = None,
+    limit: float | str | None = None,
+    target_latency: float | str | None = None,
+    target: float = 0.95,
+    max_hosts: int | None = None,
+    calibrate: Path | str | None = None,
+    fused: bool | None = None,
+    period: float | str | None = None,
+    seed: int = 1,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Comparison:
+    """Simulate `flow` under each of `policies` on the same load, and compare cost and records in time.
+
+    policies: one, several, or several by the names that the comparison is to use. cloud: whose hosts are leased, such as
+    `Local(...)`, fused as on Spark. host_types: hosts to lease instead, those of a price list by `read_prices`. load: a
+    pattern, a CSV file of counts, a YAML file, or text such as `"50/s"`, for every source in place of what it declares.
+    limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
+    calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
+    queue for each operator, in place of what the hosts say. period: time between two plans. seed: of all random numbers.
+    progress: called with a policy's name, how many are done, and of how many.
+
+    Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
+    """
+    graph = flow.graph if isinstance(flow, Dataflow) else flow
+    settings: Settings | None = None
+    types = tuple(host_types) or (() if cloud is None else tuple(cloud.types))
+    if calibrate is not None:
+        settings, own = measured(Path(calibrate), graph)
+        types = tuple(host_types) or own
+    if not types:
+        raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
+    as_spark = (calibrate is not None or not host_types) if fused is None else fused
+    monitor, every = FUSED if as_spark else APART
+    return compare(
+        graph,
+        _named(policies),
+        types,
+        load=load_from(load) if isinstance(load, str | Path) else load,
+        seconds=None if limit is None else duration(limit),
+        target=target,
+        target_latency=None if target_latency is None else duration(target_latency),
+        max_hosts=max_hosts or (MOST_HOSTS if cloud is None or host_types else cloud.max_hosts),
+        monitor=monitor,
+        period=every if period is None else duration(period),
+        seed=seed,
+        fused=as_spark,
+        settings=settings,
+        progress=progress,
+    )
+
+
+def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:
+    """Policies by name; of several with one name the second is called "threshold 2"."""
+    if isinstance(policies, Mapping):
+        return dict(policies)
+    several = list(policies) if isinstance(policies, Iterable) else [policies]
+    found: dict[str, Policy] = {}
+    for policy in several:
+        name, number = policy.name, 2
+        while name in found:
+            name, number = f"{policy.name} {number}", number + 1
+        found[name] = policy
+    return found
+
+
+def measured(run: Path, graph: Graph) -> tuple[Settings, tuple[HostType, ...]]:
+    """Settings and host types calibrated with a recorded run. Raises InputError if it lacks an operator of `graph`."""
+    found, _ = calibration_of(Recording.read(run), str(run))
+    for operator in graph.operators:
+        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and operator.name not in found.settings.services:
+            raise InputError(f"{run} is of another dataflow: it has no operator {operator.name!r}")
+    return found.settings, found.host_types

@@ -1,0 +1,219 @@
+"""What Spark cannot run of a dataflow, known from the dataflow alone: `check` says so, and a run before it starts anything.
+
+The compiler on Spark relies on it: what is refused here is not refused there again. Left to Spark are the types of SQL
+expressions; names of columns, and types that operators declare, are followed through the whole graph.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from elastream.model.endpoints import Files, KafkaTopic, ParquetSink, Records
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Edge, Form, Graph, Kind, Operator
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
+from elastream.model.schema import columns_of, in_words
+from elastream.model.sql import check_expressions
+from elastream.model.stages import Layout
+
+__all__ = ["Columns", "edge_topic", "merge_refused", "refuse_meeting_loads", "refuse_uncompilable", "simulated_only"]
+
+Columns = Mapping[str, str | None]
+"""Types by column, in Spark's words; None for the type of a SQL expression."""
+
+
+def simulated_only(graph: Graph) -> DataflowError | None:
+    """Why the dataflow can only be simulated: an end, or an operator, without anything to run; None where it can run."""
+    for operator in graph.operators:
+        at = ("operators", operator.name)
+        if operator.kind is Kind.SOURCE and operator.reads is None:
+            return DataflowError(f"source {operator.name!r} reads nothing; it can only be simulated", (*at, "source"))
+        if operator.kind is Kind.SINK and operator.writes is None:
+            return DataflowError(f"sink {operator.name!r} writes nothing; it can only be simulated", (*at, "sink"))
+        if any(alternate.function is None for alternate in operator.alternates):
+            return DataflowError(
+                f"operator {operator.name!r} has no function to run on Spark; it can only be simulated", at
+            )
+    return None
+
+
+def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
+    """The plan of each segment's query, by its name. Raises DataflowError for the first thing that Spark cannot run."""
+    graph = layout.graph
+    if (simulated := simulated_only(graph)) is not None:
+        raise simulated
+    for edge in graph.edges:
+        if edge.durable == "kafka":
+            edge_topic(graph, edge)
+    _refuse_shared_sinks(graph)
+    plans = {segment.name: plan_segment(graph, segment) for segment in layout.segments}
+    edges: dict[Edge, Columns] = {}
+    for plan in plans.values():
+        _follow(graph, plan, edges)
+    return plans
+
+
+def refuse_meeting_loads(layout: Layout) -> None:
+    """Raise DataflowError where two sources with loads meet in one query: a run could not tell their latencies apart."""
+    for segment in layout.segments:
+        shaped = [name for name in segment.operators if name in layout.graph.loads]
+        if len(shaped) > 1:
+            raise DataflowError(
+                f"dataflow {layout.graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one "
+                "query, whose latencies could not be told apart: put a durable edge behind all but one of them",
+                ("operators", shaped[1], "load"),
+            )
+
+
+def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:
+    """Topic of a Kafka edge, on the servers of the dataflow's first Kafka source or sink. Raises DataflowError."""
+    for operator in graph.operators:
+        for known in (operator.reads, operator.writes):
+            if isinstance(known, KafkaTopic):
+                return KafkaTopic(f"{graph.name}-{edge.source}-{edge.target}".replace(" ", "-"), known.servers, {})
+    raise DataflowError(
+        f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable as kafka, but the dataflow has no "
+        "Kafka source or sink that names the servers",
+        ("operators", edge.target, "from"),
+    )
+
+
+def merge_refused(graph: Graph, name: str, first: tuple[str, str], other: tuple[str, str]) -> DataflowError:
+    """That `name` merges streams of different columns. first, other: an operator upstream and its columns in words."""
+    return DataflowError(
+        f"dataflow {graph.name!r}: {name!r} merges streams with different columns: {first[0]!r} has {first[1]}, "
+        f"{other[0]!r} has {other[1]}",
+        ("operators", name, "from"),
+    )
+
+
+def _refuse_shared_sinks(graph: Graph) -> None:
+    """Two sinks in one folder would take each other's files for their own."""
+    seen: dict[str, str] = {}
+    for operator in graph.sinks:
+        if isinstance(operator.writes, ParquetSink):
+            if operator.writes.path in seen:
+                raise DataflowError(
+                    f"dataflow {graph.name!r}: the sinks {seen[operator.writes.path]!r} and {operator.name!r} write to one "
+                    f"folder, {operator.writes.path}: give each its own, or merge the streams before one sink",
+                    ("operators", operator.name, "sink"),
+                )
+            seen[operator.writes.path] = operator.name
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None:
+    """Follow columns through the query `plan`; those of the durable edges that it writes are added to `edges`."""
+    arriving = [_read(graph, inlet, edges) for inlet in plan.before.inlets]
+    leaving = _walked(graph, plan.before, arriving)
+    if plan.keyed is not None and plan.behind is not None:
+        ((_, columns),) = leaving
+        leaving = _walked(graph, plan.behind, [_keyed(plan.keyed, columns)])
+    merged: dict[str, _Leaving] = {}
+    for flow, columns in leaving:
+        if isinstance(flow.target, Edge):
+            edges[flow.target] = columns
+            continue
+        before = merged.setdefault(flow.target.name, _Leaving(flow.by, columns))
+        if set(before.columns) != set(columns):  # they are united by name
+            first, other = (before.by, in_words(before.columns)), (flow.by, in_words(columns))
+            raise merge_refused(graph, flow.target.name, first, other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """Records that leave a region. by: the operator that emits them."""
+
+    target: Operator | Edge
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    by: str
+    columns: Columns
+
+
+def _read(graph: Graph, inlet: Inlet, edges: Mapping[Edge, Columns]) -> Columns:
+    """Columns of an inlet before its native part; those of a keyed operator are given to `_walked` instead."""
+    if inlet.edge is not None:
+        return edges[inlet.edge]
+    operator = graph.operator(inlet.origin)
+    field = "schema" if isinstance(operator.reads, Files | Records) else ""
+    at = ("operators", operator.name, "source", *filter(None, (field,)))
+    ddl = operator.reads.schema if operator.reads is not None else operator.returns
+    return columns_of(ddl, f"the schema of source {operator.name!r}", at)
+
+
+def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> list[tuple[_Flow, Columns]]:
+    """The flows out of a region, with their columns; arriving: columns of each inlet."""
+    emitted: dict[Edge, Columns] = {}
+    for inlet, columns in zip(region.inlets, arriving, strict=True):
+        selected = _selected(inlet.natives, columns)
+        emitted.update(dict.fromkeys(inlet.feeds, selected))
+    for operator in region.steps:
+        into = [edge for edge in emitted if edge.target == operator.name]
+        emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, _merged(graph, into, emitted))))
+    return [
+        (
+            _Flow(outlet.target, outlet.natives[-1].name if outlet.natives else outlet.inputs[0].source),
+            _selected(outlet.natives, _merged(graph, outlet.inputs, emitted)),
+        )
+        for outlet in region.outlets
+    ]
+
+
+def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
+    for operator in natives:
+        expressions = operator.alternates[0].function
+        assert isinstance(expressions, Mapping)
+        check_expressions(operator.name, expressions, columns)
+        columns = dict.fromkeys(expressions)
+    return columns
+
+
+def _merged(graph: Graph, into: Sequence[Edge], emitted: Mapping[Edge, Columns]) -> Columns:
+    first, *others = into
+    for other in others:
+        a, b = emitted[first], emitted[other]
+        if list(a) != list(b) or any(x != y for x, y in zip(a.values(), b.values(), strict=True) if x and y):
+            raise merge_refused(graph, first.target, (first.source, in_words(a)), (other.source, in_words(b)))
+    return emitted[first]
+
+
+def _emits(operator: Operator, arriving: Columns) -> Columns:
+    at = ("operators", operator.name)
+    if operator.returns:
+        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
+    if any(alternate.form is not Form.FILTER for alternate in operator.alternates):
+        raise DataflowError(
+            f"operator {operator.name!r} needs `returns`, the schema of its output, such as 'word string'", at
+        )
+    return arriving
+
+
+def _keyed(operator: Operator, arriving: Columns) -> Columns:
+    """Columns of what a keyed operator emits. Raises DataflowError for a key, or aggregates, that cannot be."""
+    at = ("operators", operator.name)
+    for column in operator.key:
+        if column not in arriving:
+            raise DataflowError(
+                f"operator {operator.name!r} is keyed by {column!r}, a column that its records do not have "
+                f"(they have: {', '.join(arriving)})",
+                (*at, "key_by"),
+            )
+    forms = {alternate.form for alternate in operator.alternates}
+    if forms == {Form.STATE}:
+        columns_of(operator.state, f"the state of operator {operator.name!r}", (*at, "state"))
+        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
+    if forms != {Form.AGGREGATE} or len(operator.alternates) > 1:
+        raise DataflowError(
+            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it must be one set of native "
+            "aggregates, or functions with state",
+            at,
+        )
+    aggregates = operator.alternates[0].function
+    assert isinstance(aggregates, Mapping)
+    check_expressions(operator.name, aggregates, arriving, key=operator.key)
+    return {**{name: arriving[name] for name in operator.key}, **dict.fromkeys(aggregates)}

@@ -1,0 +1,102 @@
+"""What no number of hosts can give: an operator that fits no host type, a duration shorter than one record's own work.
+
+Known from the dataflow and the host types alone, so that it is said before anything starts.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from elastream.model.cloud import HostType
+from elastream.model.errors import CloudError, DataflowError
+from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
+from elastream.model.stages import Layout
+from elastream.model.units import format_duration
+
+__all__ = ["BATCH_OVERHEAD", "refuse_misfit", "refuse_unreachable"]
+
+WHOLE = 1.0
+"""Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
+BATCH_OVERHEAD = 0.05
+"""Seconds a micro-batch and stage, at least. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
+
+
+def refuse_misfit(graph: Graph, types: Iterable[HostType], *, apart: bool = False) -> None:
+    """Raise CloudError for an operator of which no host of `types` can hold an instance.
+
+    apart: instances reserve their cores (simulation only); else an instance is a task, and up to one core fits any host.
+    """
+    known = tuple(types)
+    for operator in graph.operators:
+        if operator.kind in (Kind.SOURCE, Kind.SINK):
+            continue
+        need = operator.cores if apart or operator.cores > WHOLE else 0.0
+        if any(need <= each.cores and operator.memory <= each.memory for each in known):
+            continue
+        roomy = max(known, key=lambda each: each.cores, default=None)
+        field = "cores" if roomy is None or need > roomy.cores else "memory"
+        have = ", ".join(f"{each.name}: {each.cores:g} cores, {each.memory:g} MB" for each in known) or "there is none"
+        needs = _cores(operator.cores) if field == "cores" else f"{operator.memory:g} MB"
+        fused = ", or simulate it --fused, where the tasks of a host share its cores as on Spark" if apart else ""
+        raise CloudError(
+            f"operator {operator.name!r} needs {needs} for an instance, and no host type has as much ({have}): declare "
+            f"less `{field}` for it, or a larger host type{fused}",
+            ("operators", operator.name, field),
+        )
+
+
+def refuse_unreachable(layout: Layout, types: Iterable[HostType], target_latency: float | None) -> None:
+    """Raise DataflowError for a service level that no number of hosts of `types` can meet.
+
+    It is one that a record misses though it waits for nothing: by the costs that operators declare, on the fastest host.
+    """
+    graph, speed = layout.graph, max((each.speed for each in types), default=1.0)
+    for operator in graph.operators:
+        least = _least(operator) / speed
+        if operator.max_duration is not None and least > operator.max_duration:
+            raise DataflowError(
+                f"operator {operator.name!r} works {format_duration(least)} on a record, on the fastest host, and may take "
+                f"{format_duration(operator.max_duration)} (`max_duration`): no number of hosts can keep that",
+                ("operators", operator.name, "max_duration"),
+            )
+    if target_latency is None:
+        return
+    paths: dict[str, float] = {}
+    for name in reversed(graph.order):
+        paths[name] = _least(graph.operator(name)) + _onward(graph, name, paths)
+    fused = any(len(stage.operators) > 1 for stage in layout.stages)
+    for source in graph.sources:
+        segment = layout.stage_of[source.name].segment
+        stages = sum(stage.segment == segment for stage in layout.stages)
+        overhead = BATCH_OVERHEAD * stages if fused else 0.0
+        least = paths[source.name] / speed + overhead
+        if least > target_latency:
+            batch = f", in micro-batches of {format_duration(overhead)} at least," if fused else ""
+            raise DataflowError(
+                f"a record of {source.name!r} takes {format_duration(least)}{batch} though it waits for nothing, and the "
+                f"target latency is {format_duration(target_latency)} (`target_latency`): no number of hosts can keep that",
+                ("target_latency",),
+            )
+
+
+def _cores(cores: float) -> str:
+    return f"{cores:g} core{'' if cores == 1 else 's'}"
+
+
+def _least(operator: Operator) -> float:
+    """Core-seconds that a record takes at least: those of the cheapest alternate, 0 where none is declared."""
+    return min((alternate.cost or 0.0 for alternate in operator.alternates), default=0.0)
+
+
+def _onward(graph: Graph, name: str, paths: Mapping[str, float]) -> float:
+    """Least work that follows for every record of `name` in its query; 0 where some records end there."""
+    operator = graph.operator(name)
+    if any(alternate.selectivity is not None and alternate.selectivity < 1 for alternate in operator.alternates):
+        return 0.0
+    edges = [edge for edge in graph.outputs[name] if edge.durable is None]
+    every = [paths[edge.target] for edge in edges if not _some(edge)]
+    others = [paths[edge.target] for edge in edges if _some(edge)]
+    return max([*every, min(others, default=0.0)])
+
+
+def _some(edge: Edge) -> bool:
+    """Whether only some of the records travel over `edge`."""
+    return edge.choice is not None or edge.delivery is Delivery.ROUND_ROBIN

@@ -1,0 +1,182 @@
+"""Determines which operators of a stage are fused into one walk, and which stay native; refuses what no query can do.
+
+A region is the stateless part of a stage. Column expressions stay native at its borders: after a source, keyed operator or
+durable edge that feeds nothing else, or in a chain that ends at a sink, a keyed operator or a durable edge. Between
+functions they would need a second transfer into Python, and are refused. Pure functions of the graph: `check` calls them,
+and the compiler on Spark builds what they return.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elastream.model.errors import DataflowError
+from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
+from elastream.model.stages import Segment
+
+__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "plan_segment", "region"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inlet:
+    """Where records enter a region. origin: a source, a keyed operator, or the upstream operator of the durable `edge`.
+
+    natives: column expressions applied before the walk. feeds: edges into the walk.
+    """
+
+    origin: str
+    edge: Edge | None
+    natives: tuple[Operator, ...]
+    feeds: tuple[Edge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlet:
+    """Where records leave a region. inputs: edges out of the walk. natives: column expressions applied after it.
+
+    target: a sink, a keyed operator, or the durable edge that the records are written to.
+    """
+
+    inputs: tuple[Edge, ...]
+    natives: tuple[Operator, ...]
+    target: Operator | Edge
+
+    @property
+    def name(self) -> str:
+        """The operator that the records are for."""
+        return self.target.target if isinstance(self.target, Edge) else self.target.name
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRegion:
+    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
+
+    inlets: tuple[Inlet, ...]
+    steps: tuple[Operator, ...]
+    outlets: tuple[Outlet, ...]
+
+    @property
+    def plain(self) -> bool:
+        """Whether records pass from one inlet to one outlet without a walk."""
+        feeds = [edge for inlet in self.inlets for edge in inlet.feeds]
+        simple = all(edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN for edge in feeds)
+        return not self.steps and simple and len(self.outlets) == len(self.inlets) == len(feeds) == 1
+
+
+def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> FusedRegion:
+    """The region of one stage with these operators. inputs: the durable edges into it.
+
+    Raises DataflowError for column expressions between functions, or with alternates.
+    """
+    members = [graph.operator(name) for name in operators]
+    transforms = {o.name: o for o in members if o.kind is Kind.TRANSFORM}
+    native = {name for name, o in transforms.items() if _is_native(o)}
+    heads = [o for o in members if o.kind in (Kind.SOURCE, Kind.KEYED)]
+
+    inlets = []
+    for origin, edge in [*((head.name, None) for head in heads), *((edge.source, edge) for edge in inputs)]:
+        feeds = (_arriving(edge),) if edge is not None else graph.outputs[origin]
+        natives: list[Operator] = []
+        while len(feeds) == 1 and _only_way(graph, feeds[0], native):
+            natives.append(transforms[feeds[0].target])
+            feeds = graph.outputs[feeds[0].target]
+        inlets.append(Inlet(origin, edge, tuple(natives), feeds))
+    taken = {o.name for inlet in inlets for o in inlet.natives}
+
+    trailing: dict[str, tuple[Operator, ...]] = {}
+    for name in reversed(operators):
+        if name in native - taken and len(graph.outputs[name]) == 1:
+            (way,) = graph.outputs[name]
+            if _leaves(graph, way):
+                trailing[name] = (transforms[name],)
+            elif way.target in trailing and len(graph.inputs[way.target]) == 1 and way.choice is None:
+                trailing[name] = (transforms[name], *trailing[way.target])
+    for name in native - taken - trailing.keys():
+        raise DataflowError(
+            f"dataflow {graph.name!r}: the column expressions of {name!r} are between functions; they must directly follow "
+            "a source or precede a sink, a keyed operator or a durable edge: move them there, or use map_arrow",
+            ("operators", name, "select"),
+        )
+
+    followed = {chain[position].name for chain in trailing.values() for position in range(1, len(chain))}
+    steps = tuple(o for name, o in transforms.items() if name not in native)
+    emitting = [edge for inlet in inlets for edge in inlet.feeds]
+    emitting += [edge for step in steps for edge in graph.outputs[step.name]]
+    outlets: dict[Edge | str, Outlet] = {}
+    for edge in emitting:
+        natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
+        way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
+        if not natives_behind and not _leaves(graph, edge):
+            continue
+        key = edge if edge.durable else edge.target
+        before = outlets[key].inputs if key in outlets else ()
+        outlets[key] = Outlet((*before, edge), natives_behind, way if way.durable else graph.operator(way.target))
+    return FusedRegion(tuple(inlets), steps, tuple(outlets.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """What the query of a segment is made of: a region, then at most one keyed operator and the region behind it."""
+
+    before: FusedRegion
+    keyed: Operator | None = None
+    behind: FusedRegion | None = None
+
+
+def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
+    """The regions of the query that runs `segment`. Raises DataflowError for what one query cannot do."""
+    keyed = [graph.operator(name) for name in segment.operators if graph.operator(name).kind is Kind.KEYED]
+    before = [name for stage in segment.stages if not stage.keyed for name in stage.operators]
+    if len(keyed) > 1:
+        names = " and ".join(repr(operator.name) for operator in keyed)
+        raise DataflowError(
+            f"dataflow {graph.name!r}: the keyed operators {names} are in one query, and Spark keeps the state of "
+            "one exactly: put a durable edge before all but one of them",
+            ("operators", keyed[1].name, "from"),
+        )
+    if not keyed:
+        return SegmentPlan(region(graph, before, segment.inputs))
+    (operator,), (behind,) = keyed, [stage for stage in segment.stages if stage.keyed]
+    late = [edge.target for edge in segment.inputs if edge.target in behind.operators]
+    late += [name for name in behind.operators if graph.operator(name).kind is Kind.SOURCE]
+    if others := [name for name in late if name != operator.name]:
+        raise DataflowError(
+            f"dataflow {graph.name!r}: through {others[0]!r}, records go around the keyed operator "
+            f"{operator.name!r} and meet its results in one query: put a durable edge behind it",
+            ("operators", others[0], "from"),
+        )
+    first = region(graph, before, segment.inputs)
+    if len(first.outlets) != 1:
+        besides = [outlet.name for outlet in first.outlets if outlet.target is not operator]
+        besides += [outlet.natives[0].name for outlet in first.outlets if outlet.target is operator and outlet.natives]
+        raise DataflowError(
+            f"dataflow {graph.name!r}: one query would feed {' and '.join(map(repr, besides))} besides the keyed "
+            f"{operator.name!r}: put a durable edge before {operator.name!r}",
+            ("operators", operator.name, "from"),
+        )
+    return SegmentPlan(first, operator, region(graph, behind.operators, ()))
+
+
+def _is_native(operator: Operator) -> bool:
+    forms = {alternate.form for alternate in operator.alternates}
+    if Form.COLUMNS not in forms:
+        return False
+    if len(operator.alternates) > 1:
+        raise DataflowError(
+            f"operator {operator.name!r} has alternates that are column expressions; only functions can have alternates",
+            ("operators", operator.name, "alternates"),
+        )
+    return True
+
+
+def _arriving(edge: Edge) -> Edge:
+    """A durable edge on its reading side: delivery and choice were applied when the records were written."""
+    return Edge(edge.source, edge.target)
+
+
+def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:
+    plain = edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN and edge.durable is None
+    return plain and edge.target in native and len(graph.inputs[edge.target]) == 1
+
+
+def _leaves(graph: Graph, edge: Edge) -> bool:
+    return edge.durable is not None or graph.operator(edge.target).kind in (Kind.SINK, Kind.KEYED)

@@ -1,0 +1,137 @@
+"""The archive of Java classes: whatever becomes of its file, JVMs start."""
+
+import fcntl
+import json
+import logging
+import shutil
+import subprocess
+
+import pytest
+
+from elastream.clouds.local import archive as module
+from elastream.clouds.local.archive import ClassArchive, archive_for, merged, options_for
+from elastream.clouds.local.java import class_path, find_java, version_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An archive of next to nothing, which takes a second to make."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "some.lst").write_text("java/lang/Object\njava/lang/String\norg/apache/spark/SparkConf\n")
+    archive = ClassArchive(find_java(), folder / "key")
+    assert archive.make([folder / "some.lst"]) == ""
+    return archive
+
+
+@pytest.fixture
+def archive(made, tmp_path):
+    """A copy of it, to do harm to."""
+    return ClassArchive(made.java, shutil.copytree(made.folder, tmp_path / "key"))
+
+
+def starts(java, link):
+    done = subprocess.run([java, *options_for(link), "-cp", class_path(), "-version"], capture_output=True, text=True)
+    return done.returncode == 0
+
+
+def truncate(archive):
+    with archive.file.open("r+b") as file:
+        file.truncate(archive.file.stat().st_size // 2)
+
+
+def garble(archive):
+    archive.file.write_bytes(b"\xaa" * archive.file.stat().st_size)
+
+
+def garble_the_middle(archive):
+    with archive.file.open("r+b") as file:
+        file.seek(archive.file.stat().st_size // 2)
+        file.write(b"nonsense")
+
+
+def lose_the_manifest(archive):
+    (archive.folder / "manifest.json").write_text("{")
+
+
+def change_java(archive):
+    content = archive.file.read_bytes().replace(version_of(archive.java).encode(), b"17.0.0+0-of-somebody-else")
+    archive.file.write_bytes(content)
+    found = {"bytes": archive.file.stat().st_size, "crc32": module.checksum(archive.file)}
+    (archive.folder / "manifest.json").write_text(json.dumps(found))
+
+
+def test_java_starts_with_an_archive_that_was_made(archive, tmp_path):
+    assert archive.link(tmp_path / "link")
+    assert (tmp_path / "link").resolve() == archive.file
+    assert starts(archive.java, tmp_path / "link")
+
+
+@pytest.mark.parametrize("harm", [truncate, garble, garble_the_middle, lose_the_manifest, change_java])
+def test_a_damaged_archive_or_one_of_another_java_is_ignored_with_one_warning_and_made_anew(
+    harm, archive, tmp_path, caplog
+):
+    harm(archive)
+    with caplog.at_level(logging.WARNING):
+        assert not archive.link(tmp_path / "link")
+        assert not archive.link(tmp_path / "link")
+    assert len(caplog.messages) == 1
+    assert str(archive.file) in caplog.text
+    assert starts(archive.java, tmp_path / "link")
+    (tmp_path / "some.lst").write_text("java/lang/Object\n")
+    assert archive.make([tmp_path / "some.lst"]) == ""
+    assert archive.link(tmp_path / "link")
+
+
+def test_without_an_archive_the_one_that_comes_with_java_is_used(tmp_path, caplog):
+    java = find_java()
+    assert not ClassArchive(java, tmp_path / "nothing").link(tmp_path / "link")
+    assert (tmp_path / "link").resolve() == module.default_archive(java).resolve()
+    assert starts(java, tmp_path / "link")
+    assert not caplog.messages
+
+
+def test_only_one_process_makes_an_archive_at_a_time(made, tmp_path):
+    with (tmp_path / "making.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ClassArchive(made.java, tmp_path / "key").make([]) == "another process makes one"
+    assert not (tmp_path / "key").exists()
+
+
+def test_what_a_maker_that_was_ended_leaves_is_no_archive_and_is_cleared_by_the_next(archive):
+    left = archive.folder.parent / "making-1234"
+    shutil.copytree(archive.folder, left)
+    shutil.rmtree(archive.folder)
+    assert not archive.usable()
+    (left / "again.lst").write_text("java/lang/Object\n")
+    some = shutil.copy(left / "again.lst", archive.folder.parent / "some.lst")
+    assert archive.make([some]) == ""
+    assert archive.usable()
+    assert not left.exists()
+
+
+def test_a_java_that_cannot_make_one_is_quoted_and_leaves_nothing(tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'no archives here' >&2\nexit 3\n")
+    java.chmod(0o755)
+    archive = ClassArchive(java, tmp_path / "cache" / "key")
+    assert archive.make([]) == "Java ended with status 3: no archives here"
+    assert [each.name for each in (tmp_path / "cache").iterdir()] == ["making.lock"]
+    assert archive_for(java) is None
+
+
+def test_the_name_of_an_archive_changes_with_java_jars_and_options(monkeypatch):
+    java = find_java()
+    before = archive_for(java).folder
+    assert archive_for(java).folder == before
+    for name, value in {"SMALL_JVM": ("-Xmx1g",), "FORMAT": 0, "class_path": lambda: "elsewhere/*"}.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert archive_for(java).folder != before
+
+
+def test_recorded_lists_are_joined_without_what_was_being_written(tmp_path):
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.write_text("# NOTE\njava/lang/Object\n@lambda-proxy a b\nunder/wa")
+    second.write_text("java/lang/Object id: 0\nown/Loader id: 7 super: 0 source: /some.jar\nother/One\n")
+    assert merged([first, second, tmp_path / "gone"]) == ["java/lang/Object", "@lambda-proxy a b", "other/One"]

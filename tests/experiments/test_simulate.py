@@ -1,0 +1,59 @@
+"""`simulate(...)` from a program or a notebook: policies side by side, as a table, as frames and as HTML."""
+
+import pytest
+
+from elastream import Alternate, Dataflow, HostType, Local, Static, Threshold, constant, records, simulate
+from elastream.model.endpoints import collect
+from elastream.model.errors import CloudError, InputError
+from elastream.model.flow import Dataflow as Flow
+
+SMALL = HostType("small", cores=1.0, memory=4000.0, price=1.0)
+
+
+LOAD = constant("20/s", lasts="2min")
+
+
+def flow(load=LOAD) -> Flow:
+    shop = Dataflow("shop")
+    lines = shop.source(records([{"value": "a b"}], "value string"), load=load)
+    words = lines.map(
+        [Alternate("full", str.upper, cost=0.02)], returns="value string", name="answer", max_duration="2s", cores=0.5
+    )
+    words.sink(collect("seen"))
+    return shop
+
+
+def test_policies_are_compared_and_their_figures_are_frames():
+    found = simulate(flow(), [Threshold(), Static(hosts=2)], host_types=[SMALL], target_latency="5s")
+    assert list(found.frame.index) == ["threshold", "static"]
+    assert found.frame.loc["static", "hosts peak"] == 2
+    assert found["static"].frame["arrival_rate"].max() == pytest.approx(20, rel=0.1)
+    assert found["static"].frame.index[-1] == 120
+    html = found._repr_html_()
+    assert "<table" in html
+    assert "threshold" in html
+    assert found.verdict in repr(found)
+
+
+def test_several_settings_of_one_policy_have_names_of_their_own():
+    several = {"eager": Threshold(scale_out=0.5), "lazy": Threshold(scale_out=0.9)}
+    assert [t.name for t in simulate(flow(), several, host_types=[SMALL]).trials] == ["eager", "lazy"]
+    numbered = simulate(flow(), [Static(hosts=1), Static(hosts=2)], host_types=[SMALL])
+    assert [trial.name for trial in numbered.trials] == ["static", "static 2"]
+
+
+def test_a_cloud_is_simulated_as_spark_runs_it_with_its_own_bounds():
+    found = simulate(flow(), Threshold(), cloud=Local(SMALL, max_hosts=1), limit="30s", target_latency="5s")
+    assert found.seconds == 30
+    assert found.trials[0].peak_hosts == 1
+
+
+def test_a_load_as_text_takes_the_place_of_the_declared_one():
+    assert simulate(flow(), Static(hosts=1), host_types=[SMALL], load="5/s", limit="1min").records == 300
+
+
+def test_what_cannot_be_simulated_is_one_sentence():
+    with pytest.raises(CloudError, match="give a cloud, host types, or a recorded run"):
+        simulate(flow(), Threshold())
+    with pytest.raises(InputError, match="the load never ends"):
+        simulate(flow(constant("5/s")), Threshold(), host_types=[SMALL])

@@ -1,0 +1,230 @@
+"""What Spark cannot run is known from the dataflow alone, and said with the field at fault."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
+from elastream.model.endpoints import collect, kafka, parquet, records
+from elastream.model.errors import DataflowError
+from elastream.model.flow import Dataflow, Stream
+from elastream.model.graph import Alternate, Operator
+from elastream.model.schema import columns_of
+from elastream.model.stages import lay_out
+from elastream.workload import constant
+
+
+def numbered(flow: Dataflow, name: str = "source", load: bool = False) -> Stream:
+    rows = records([{"n": 1, "word": "a"}], "n long, word string")
+    return flow.source(rows, name=name, load=constant("1/s") if load else None)
+
+
+def plain(rows: Any) -> Any:
+    return rows
+
+
+def two_sources(flow: Dataflow) -> None:
+    numbered(flow, load=True).merge(numbered(flow, "other", load=True)).sink(collect("x"))
+
+
+def beside(flow: Dataflow) -> None:
+    stream = numbered(flow)
+    stream.sink(collect("x"), name="raw")
+    stream.key_by("n").count().sink(collect("y"), name="table")
+
+
+def around(flow: Dataflow) -> None:
+    stream = numbered(flow)
+    stream.key_by("n").count().select({"n": "n"}).merge(stream).sink(collect("x"))
+
+
+def merging(flow: Dataflow) -> None:
+    stream = numbered(flow)
+    stream.map(plain, returns="n long", name="a").merge(stream.map(plain, returns="n int", name="b")).sink(collect("x"))
+
+
+def simulated(flow: Dataflow) -> None:
+    flow.add(Operator("model", alternates=(Alternate("model", cost=0.1),)), numbered(flow)._taps).sink(collect("x"))
+
+
+def to_one_folder(flow: Dataflow) -> None:
+    stream = numbered(flow)
+    stream.sink(parquet("out"), name="a")
+    stream.sink(parquet("out"), name="b")
+
+
+REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = {
+    "two keyed operators": (
+        lambda flow: numbered(flow).key_by("n").count().key_by("n").count().sink(collect("x")),
+        "the keyed operators 'count' and 'count_2' are in one query",
+        ("operators", "count_2", "from"),
+    ),
+    "a keyed operator and a sink beside it": (
+        beside,
+        "one query would feed 'raw' besides the keyed 'count': put a durable edge before 'count'",
+        ("operators", "count", "from"),
+    ),
+    "records that go around a keyed operator": (
+        around,
+        "records go around the keyed operator 'count' and meet its results",
+        ("operators", "source", "from"),
+    ),
+    "column expressions between functions": (
+        lambda flow: (
+            numbered(flow)
+            .map(plain, returns="n long", name="first")
+            .select({"n": "n * 2"}, name="between")
+            .map(plain, returns="n long", name="last")
+            .sink(collect("x"))
+        ),
+        "the column expressions of 'between' are between functions",
+        ("operators", "between", "select"),
+    ),
+    "a key that is not there": (
+        lambda flow: numbered(flow).key_by("m").count().sink(collect("x")),
+        r"operator 'count' is keyed by 'm', a column that its records do not have \(they have: n, word\)",
+        ("operators", "count", "key_by"),
+    ),
+    "a key that a function dropped": (
+        lambda flow: numbered(flow).map(plain, returns="v int", name="f").key_by("n").count().sink(collect("x")),
+        r"keyed by 'n', a column that its records do not have \(they have: v\)",
+        ("operators", "count", "key_by"),
+    ),
+    "an aggregate of a column that is not there": (
+        lambda flow: numbered(flow).key_by("n").aggregate({"x": "sum(m)"}).sink(collect("x")),
+        r"'sum\(m\)', the expression of 'x', names 'm', a column that its records do not have",
+        ("operators", "aggregate", "aggregate", "x"),
+    ),
+    "an aggregate that aggregates nothing": (
+        lambda flow: numbered(flow).key_by("n").aggregate({"x": "word"}).sink(collect("x")),
+        r"aggregates nothing: write it as 'max\(word\)'",
+        ("operators", "aggregate", "aggregate", "x"),
+    ),
+    "an expression that is cut off": (
+        lambda flow: numbered(flow).select({"x": "lower(word"}).sink(collect("x")),
+        r"'lower\(word', the expression of 'x', cannot be read: expecting \) at character 10",
+        ("operators", "select", "select", "x"),
+    ),
+    "an expression over a column that is not there": (
+        lambda flow: numbered(flow).select({"x": "m + 1"}).sink(collect("x")),
+        "names 'm', a column that its records do not have",
+        ("operators", "select", "select", "x"),
+    ),
+    "an expression that aggregates without a key": (
+        lambda flow: numbered(flow).select({"x": "count(*)"}).sink(collect("x")),
+        "aggregates records: use 'key_by'",
+        ("operators", "select", "select", "x"),
+    ),
+    "a wrong schema": (
+        lambda flow: numbered(flow).map(plain, returns="word strang", name="f").sink(collect("x")),
+        "what operator 'f' returns is not a schema: 'word strang': there is no type 'strang'",
+        ("operators", "f", "returns"),
+    ),
+    "a wrong schema of a source": (
+        lambda flow: flow.source(records([{"n": 1}], "n")).sink(collect("x")),
+        "the schema of source 'source' is not a schema: 'n': 'n' has no type",
+        ("operators", "source", "source", "schema"),
+    ),
+    "no schema": (
+        lambda flow: numbered(flow).map(plain, returns="", name="f").sink(collect("x")),
+        "operator 'f' needs `returns`",
+        ("operators", "f"),
+    ),
+    "streams of different columns": (
+        merging,
+        "'sink' merges streams with different columns: 'a' has n bigint, 'b' has n int",
+        ("operators", "sink", "from"),
+    ),
+    "two loads in one query": (
+        two_sources,
+        "the sources 'source' and 'other' have loads and meet in one query",
+        ("operators", "other", "load"),
+    ),
+    "an operator for simulation only": (
+        simulated,
+        "operator 'model' has no function to run on Spark; it can only be simulated",
+        ("operators", "model"),
+    ),
+    "a sink that writes nothing": (
+        lambda flow: numbered(flow).sink(None),
+        "sink 'sink' writes nothing; it can only be simulated",
+        ("operators", "sink", "sink"),
+    ),
+    "a kafka edge without servers": (
+        lambda flow: numbered(flow).durable("kafka").filter(bool, name="f").sink(collect("x")),
+        "durable as kafka, but the dataflow has no Kafka source or sink",
+        ("operators", "f", "from"),
+    ),
+    "two sinks in one folder": (
+        to_one_folder,
+        "the sinks 'a' and 'b' write to one folder, out",
+        ("operators", "b", "sink"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_spark_cannot_run_is_refused_with_the_field_at_fault(case: str) -> None:
+    write, sentence, at = REFUSED[case]
+    flow = Dataflow("wrong")
+    write(flow)
+    refuse = refuse_meeting_loads if case == "two loads in one query" else refuse_uncompilable
+    with pytest.raises(DataflowError, match=sentence) as caught:
+        refuse(lay_out(flow.graph))
+    assert "\n" not in str(caught.value)
+    assert caught.value.at == at
+
+
+def test_columns_are_followed_through_functions_keys_and_durable_edges() -> None:
+    flow = Dataflow("long")
+    words = flow.source(kafka("in")).select({"word": "lower(value)", "day": "date(timestamp)"}, name="cut")
+    words.sink(collect("raw"))
+    counts = words.durable().key_by("word").aggregate({"n": "count(*)", "last": "max(`day`)", "shown": "concat(word, '!')"})
+    late = counts.select({"n": "N + 1", "w": "shown"}, name="shown")
+    late.durable("kafka").filter(bool, name="f").select({"n": "n"}, name="end").sink(collect("x"))
+    assert list(refuse_uncompilable(lay_out(flow.graph))) == ["source", "aggregate", "f"]
+
+
+def test_expressions_that_spark_can_read_are_not_refused() -> None:
+    good = {
+        "a": "transform(array(n), x -> x + n)[0]",
+        "b": "case when n > 1 then word end",
+        "c": "from_json(word, 'x int').x",
+        "d": "extract(year from current_timestamp()) + timestampdiff(HOUR, current_date, now())",
+        "e": "aggregate(array(n), 0L, (acc, x) -> acc + x)",
+        "f": "word rlike '[a-z]+' and n not in (1, 2) or word is distinct from 'x'",
+        "g": "`word`",
+        "h": "struct(*)",
+        "i": "_metadata.file_path",
+    }
+    flow = Dataflow("good")
+    numbered(flow).select(good).sink(collect("x"))
+    refuse_uncompilable(lay_out(flow.graph))
+    flow = Dataflow("good")
+    more = {"a": "sum(n) / count(1)", "b": "max_by(word, n)", "c": "count(distinct word) filter (where n > 1)", "d": "1"}
+    numbered(flow).key_by("n").aggregate(more).sink(collect("x"))
+    refuse_uncompilable(lay_out(flow.graph))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "columns"),
+    [
+        ("word string, n long", {"word": "string", "n": "bigint"}),
+        ("a: INT, b array<struct<x: int>>", {"a": "int", "b": "array<struct<x: int>>"}),
+        ("`b c` decimal(10, 2) NOT NULL COMMENT 'it, is'", {"b c": "decimal(10,2) not null"}),
+        ("struct<a: map<string, byte>>", {"a": "map<string, tinyint>"}),
+        ("t timestamp_ntz, d interval day to second", {"t": "timestamp_ntz", "d": "interval day to second"}),
+    ],
+)
+def test_a_schema_is_read_as_spark_reads_it(ddl: str, columns: dict[str, str]) -> None:
+    assert columns_of(ddl, "it") == columns
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    ["", "word", "int", "a int,", "a int b", "a array<int", "a strng", "x-y int", "a int, A int", "a varchar", "a int)"],
+)
+def test_what_is_no_schema_is_refused(ddl: str) -> None:
+    with pytest.raises(DataflowError, match="it is not a schema"):
+        columns_of(ddl, "it")
