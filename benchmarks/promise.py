@@ -2,12 +2,12 @@
 
 python benchmarks/promise.py [--quick] [--json FILE] [--data DIR] [--seeds N] [--only TEXT]
 
-All simulated, processes side by side. --seeds N: also N random dataflows, loads and price lists, shown and not judged. --only
-TEXT: only cases with this in their title.
+All simulated, processes side by side. --seeds N: also N random dataflows, loads and price lists, shown and not judged.
+--only TEXT: only cases with this in their title.
 
-Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst is
-shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth of
-the leases ended early, and a cost below that of the static peak provision. Loads of one cycle a day: at most 100 leases.
+Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst
+is shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth
+of the leases ended early, and a cost below that of the static peak provision. Loads of one cycle a day: at most 100 leases.
 """
 
 import argparse

@@ -18,7 +18,7 @@ def test_a_line_is_continued():
 
 
 def test_a_step_is_a_new_level_and_no_trend():
-    values = np.where(TIMES < TIMES[-1], 100.0, 1000.0)
+    values = np.where(TIMES[-1] > TIMES, 100.0, 1000.0)
     found = forecast(TIMES, values, 60.0, 30.0)
     assert (found.level, found.slope, found.expected) == (1000.0, 0.0, 1000.0)
 

@@ -18,6 +18,8 @@ LEAST_FOR_SLOPE = 5
 """Points from which a slope is taken at all: through fewer, one outlier makes any slope."""
 JUMP = 6.0
 """Standard deviations of the steps between points beyond which a step is a jump: about once in 10^9 normal ones."""
+AROUND = 5
+"""Points before a jump that say what the level was."""
 SURE = 3.0
 """Standard errors that a slope must exceed: a false one in 400 of noise alone, and a decision is taken every few
 seconds."""
@@ -59,7 +61,7 @@ def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Fore
     slope = _theil_sen(since, values)
     noise = max(_deviation(values - slope * since), FLOOR * float(np.median(values)))
     slope_error = noise / float(np.sqrt(((since - since.mean()) ** 2).sum()))
-    if abs(slope) <= SURE * slope_error:
+    if abs(slope) <= SURE * (1 + 4 / (times.size - 2)) * slope_error:  # few points tell little of their own noise
         recent = values[since >= -over] if over > 0 else values[-1:]
         level = float(np.median(recent if recent.size >= 3 else values[-3:]))
         return Forecast(level, 0.0, level, float(noise / np.sqrt(independent)))
