@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elastream.cli.tables import print_table
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from elastream.experiments.findings import Findings
-    from elastream.experiments.page import Table
 
-__all__ = ["experiment", "print_table", "save"]
+__all__ = ["experiment", "save"]
 
 NOT_HELD = 1
 """Exit status if a check does not hold."""
@@ -116,19 +117,6 @@ def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("compiling", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
-def print_table(console: "Console", table: "Table") -> None:
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    shown = RichTable(title=table.caption, title_justify="left", box=None, padding=(0, 1))
-    for number, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
-    for row, good in zip(table.rows, table.good or (None,) * len(table.rows), strict=True):
-        shown.add_row(*map(Text, row), style="red" if good is False else None)
-    console.print(shown)
-    console.print()
 
 
 def save(

@@ -16,6 +16,7 @@ __all__ = [
     "WRITERS",
     "amount",
     "clock",
+    "counted",
     "duration_text",
     "hosts_text",
     "money",
@@ -72,6 +73,11 @@ def money(value: float | None) -> str:
     if not _known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
+
+
+def counted(number: float, one: str, many: str = "") -> str:
+    """A number of things: `"1 observation"`, `"1,200 observations"`; many: the plural where it is not `one` and an s."""
+    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def clock(seconds: float) -> str:
