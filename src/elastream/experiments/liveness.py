@@ -17,12 +17,12 @@ from elastream.model.cloud import Billing, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Frame, Metric, Observation
+from elastream.model.observation import Context, Frame, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.promises import PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, lay_out
-from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.btu import Btu, service_levels
 from elastream.planning.policies.by_load import ByLoad
 from elastream.planning.policies.e2df import E2df
 from elastream.planning.policies.queue_threshold import QueueThreshold
@@ -42,6 +42,10 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "by_load": lambda _: ByLoad(),
 }
 """Policies that size anything, with their defaults, for rounds that are so many seconds apart."""
+HOSTS_ONLY = frozenset({"by_load"})
+"""Policies that change no parallelism, for queries whose sources are as wide as they will ever be: those of Autopilot."""
+WIDE = 64
+"""Instances that such a source has: more than the hosts of a case have slots."""
 BY_QUEUE = frozenset({"btu", "queue_threshold"})
 """Policies that act on what waits and is late, not on how busy anything is."""
 CYCLING = frozenset({"btu", "queue_threshold"})
@@ -86,8 +90,8 @@ class Scenario:
     own: float
     ends: tuple[float, float, float]
     max_hosts: int
-    work: float
     rates: tuple[float, float]
+    parallelism: Mapping[str, int]
 
     def plant(self) -> SimulatedPlant:
         """The plant at time 0."""
@@ -98,6 +102,7 @@ class Scenario:
             seed=1,
             settings=self.settings,
             hosts=self.hosts,
+            parallelism=self.parallelism,
             max_hosts=self.max_hosts,
             target_latency=self.target,
             seconds=self.ends[-1],
@@ -123,7 +128,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a case. silent: rounds of silence under overload. broken: a sentence for each other property that failed.
+    """What came of a case. silent: rounds of silence under overload. broken: a sentence for each other property that fails.
 
     unpromised: metrics that the plant promised and did not yield. refused: why the policy cannot work there, in its words.
     """
@@ -142,7 +147,7 @@ class Found:
 
 def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[Case]:
     """`number` cases from seed `first` on, policies and plants in turn."""
-    kinds = [(policy, fused) for policy in policies for fused in (True, False)]
+    kinds = [(policy, fused) for policy in policies for fused in (True, False) if fused or policy not in HOSTS_ONLY]
     return [Case(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
@@ -190,7 +195,8 @@ def scenario(case: Case) -> Scenario:
     }
     return Scenario(
         layout, types, hosts, load, settings, None if target is None else target * floor, period, own,
-        (begin, begin + up, begin + up + down), 400, total, (low, high),
+        (begin, begin + up, begin + up + down), 400, (low, high),
+        {stage.name: WIDE for stage in layout.stages if not stage.keyed} if case.policy in HOSTS_ONLY else {},
     )  # fmt: skip
 
 
@@ -391,6 +397,9 @@ def _silent(case: Case, given: Scenario, paired: Paired) -> int:
     """Overloaded rounds, the third in a row or later, in which a policy had not acted lately and names nothing it lacks."""
     steps = max(1, math.ceil(given.own / given.period))
     back, silent = ROUNDS * steps, 0
+    # Seconds that records may wait by what is promised of them, at all queues together.
+    levels = service_levels(Context(given.layout, target_latency=given.target))
+    allowed = max(given.target or 0.0, math.fsum(levels.values()))
     for at in range(back, len(paired)):
         window = paired[at - back : at + 1]
         grows = all(
@@ -399,7 +408,7 @@ def _silent(case: Case, given: Scenario, paired: Paired) -> int:
         )
         now, decision = paired[at]
         rate = (now.offered - paired[at - back][0].offered) / (now.time - paired[at - back][0].time)
-        late = now.waiting > max(WAITING, rate * (given.target or 0.0)) * 2
+        late = now.waiting > max(WAITING, rate * allowed) * 2
         if not grows or now.hosts >= given.max_hosts or (case.policy in BY_QUEUE and not late):
             continue
         acted = any(_grows(decision) for _, decision in window) or any(round.moving for round, _ in window)
