@@ -35,7 +35,6 @@ from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
 from elastream.spark.start import pace_of, start_plant
-from elastream.spark.telemetry.batches import Batch
 
 __all__ = ["DYNAMIC", "HOST", "TARGET", "Result", "autopilot", "dataflow", "dynamic", "fixed"]
 
@@ -45,8 +44,8 @@ TARGET = 5.0
 """Seconds from a record being due to its result being committed."""
 SETTLING = 6.0
 """Seconds that a host keeps its quota away after its start: as many as three batches take, as with Elastream's hosts."""
-AFTER = 45.0
-"""Seconds after the load's end that late records are waited for."""
+AFTER = 0.4
+"""Of the load's length, how long late records are waited for after its end."""
 
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
 """The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
@@ -54,14 +53,16 @@ SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.st
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.initialExecutors": "1",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
 }
-"""Dynamic allocation with what was found best for this job and load (`against_spark.py --search`)."""
+"""Dynamic allocation with settings that give hosts back. Every executor has a task in every batch: with an idle timeout
+above the trigger's interval all hosts are requested while the first batch is slow, and held to the end: that is the
+cluster fixed at the peak. `against_spark.py --search` tries others."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,16 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
             cluster.confine(f"h{number}", HOST.cores)
         job.begin()
         finish(job.query, load)
-        return result(way, read_progress(job.query.recentProgress), job.out, load, [(0.0, None)] * hosts)
+        return result(way, job.query, job.out, load, [(0.0, None)] * hosts)
 
 
-def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, str] = DYNAMIC) -> Result:
+def dynamic(
+    most: int,
+    load: ArrivalPattern,
+    way: str,
+    settings: Mapping[str, str] = DYNAMIC,
+    batch_seconds: float | None = None,
+) -> Result:
     """Plain PySpark with Spark's dynamic allocation; a host is held while an executor of the job occupies it.
 
     The workers of all hosts run already: an executor has no host to wait for, which is to its advantage.
@@ -109,12 +116,12 @@ def dynamic(most: int, load: ArrivalPattern, way: str, settings: Mapping[str, st
     ):
         wait_until(lambda: len(listed(cluster)) == most, 120)
         warm(spark, root)
-        job = start_plain(spark, root / "job", load, pace_of(TARGET))
+        job = start_plain(spark, root / "job", load, pace_of(TARGET), batch_seconds)
         started(job.query)
         time.sleep(SETTLING)
         job.begin()
         finish(job.query, load)
-        return result(way, read_progress(job.query.recentProgress), job.out, load, occupied.spans())
+        return result(way, job.query, job.out, load, occupied.spans())
 
 
 def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
@@ -131,14 +138,15 @@ def autopilot(most: int, load: ArrivalPattern, way: str) -> Result:
             folder=root / "autopilot",
         )
         with pilot.watch(job.query):
-            started(job.query)
             wait_until(lambda: pilot.plant is not None and bool(pilot.plant.hosts.usable), 120)
+            warm(spark, root)
+            started(job.query)
             time.sleep(SETTLING)
             job.begin()
             finish(job.query, load)
             assert pilot.plant is not None
             spans = spans_of(pilot.plant.hosts.leases.values(), pilot.plant.clock.epoch)
-            found = result(way, read_progress(job.query.recentProgress), job.out, load, spans)
+            found = result(way, job.query, job.out, load, spans)
             job.query.stop()
         return found
 
@@ -158,11 +166,15 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
         try:
             (segment,) = plant.queries.running
             observers = [] if keep is None else [Recorder(keep)]
-            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, limit=load.seconds + AFTER)
-            loop.run()
+            loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, to_the_limit=True)
+            steering = threading.Thread(target=loop.run, daemon=True)
+            steering.start()
+            finish(segment.query, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
-            batches = list(plant.queries.telemetry.recent(segment.segment.name))
-            return result(way, batches, root / "out", load, spans)
+            found = result(way, segment.query, root / "out", load, spans)
+            loop.stop()
+            steering.join(60)
+            return found
         finally:
             plant.close()
 
@@ -233,8 +245,8 @@ def started(query: StreamingQuery) -> None:
 
 
 def finish(query: StreamingQuery, load: ArrivalPattern) -> None:
-    """Until the query has taken every record of its load, or AFTER seconds after the load's end."""
-    total, until = load.count(load.seconds), time.monotonic() + load.seconds + AFTER
+    """Until the query has taken every record of its load, or the load and AFTER of it have passed."""
+    total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
         return sum(p["numInputRows"] for p in query.recentProgress)
@@ -250,9 +262,9 @@ def spans_of(leases: Iterable[Lease], epoch: float) -> Spans:
     return [(epoch + each.since, None if each.until is None else epoch + each.until) for each in leases]
 
 
-def result(way: str, batches: Sequence[Batch], out: Path, load: ArrivalPattern, spans: Spans) -> Result:
-    """What came of it: `batches` are all that there were."""
-    seen = served(batches, load, TARGET)
+def result(way: str, query: StreamingQuery, out: Path, load: ArrivalPattern, spans: Spans) -> Result:
+    """What came of it; the query has taken its load, or had its time."""
+    seen = served(read_progress(query.recentProgress), load, TARGET)
     whole = seen.taken >= load.count(load.seconds)
     end = seen.ended if whole else time.time()
     clipped = [(max(a, seen.began), min(end if b is None else b, end)) for a, b in spans]

@@ -26,8 +26,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from elastream import Dataflow, latest, parquet
 from elastream.model.endpoints import ArrivalPattern, records
 from elastream.spark.dataflow.sources import HOLD, open_source
-from elastream.spark.queries.compiled_frames import weighted_quantile
-from elastream.spark.telemetry.batches import Batch
 
 STATE_PARTITIONS = 4
 """One a host of the peak: more would cost each batch of every side, fewer would leave hosts without."""
@@ -39,7 +37,7 @@ ROBOT = "bot|crawl|spider"
 SECRET = b"of this benchmark"
 DIFFERENT, VISITORS, SEED = 20_000, 3_000, 1
 UNLIMITED = 1e4
-"""Seconds that a batch of the plain job may take: its source has no limit a batch, as Kafka's has none by default."""
+"""Seconds that a batch may take where its source does not limit it."""
 
 
 def visits(frame: pd.DataFrame) -> pd.DataFrame:
@@ -103,8 +101,13 @@ def as_dataflow(load: ArrivalPattern, out: Path) -> Dataflow:
     return flow
 
 
-def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float) -> "Plain":
-    """The job in PySpark; its load begins with `Plain.begin`."""
+def start_plain(
+    spark: SparkSession, root: Path, load: ArrivalPattern, trigger: float, batch_seconds: float | None = None
+) -> "Plain":
+    """The job in PySpark; its load begins with `Plain.begin`.
+
+    batch_seconds: what its source limits batches to, by default the trigger's interval, as a dataflow's does.
+    """
     out, control = root / "out", root / "control"
     control.mkdir(parents=True)
     (control / HOLD).touch()
@@ -119,11 +122,14 @@ def start_plain(spark: SparkSession, root: Path, load: ArrivalPattern, trigger: 
         os.replace(target / ".changes.parquet", target / "changes.parquet")
 
     (operator,) = as_dataflow(load, out).graph.sources
-    lines = open_source(spark, operator, control=control, partitions=SOURCE_TASKS, batch_seconds=UNLIMITED)
+    commits, batch_seconds = root / "checkpoint", trigger if batch_seconds is None else batch_seconds
+    lines = open_source(
+        spark, operator, control=control, checkpoint=commits, partitions=SOURCE_TASKS, batch_seconds=batch_seconds
+    )
     seen = lines.select("value").mapInPandas(run, RETURNS)
     totals = seen.groupBy("visitor").agg(F.count("*").alias("requests"), F.sum("bytes").alias("bytes"))
     writer = totals.writeStream.outputMode("update").foreachBatch(write).trigger(processingTime=f"{trigger} seconds")
-    query = writer.queryName("visitors").option("checkpointLocation", str(root / "checkpoint")).start()
+    query = writer.queryName("visitors").option("checkpointLocation", str(commits)).start()
     return Plain(query, control / HOLD, out)
 
 
@@ -138,6 +144,22 @@ class Plain:
     def begin(self) -> None:
         """Let the load begin."""
         self.hold.unlink()
+
+
+@dataclass(frozen=True)
+class Micro:
+    """A micro-batch: when it began and how long it took, records from `first` to before `last`, when the load began."""
+
+    start: float
+    seconds: float
+    first: int
+    last: int
+    began: float
+
+    @property
+    def end(self) -> float:
+        """When it was committed, epoch seconds."""
+        return self.start + self.seconds
 
 
 @dataclass(frozen=True)
@@ -157,21 +179,18 @@ class Served:
     batches: int
 
 
-def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Batch]:
+def read_progress(progress: Sequence[Mapping[str, Any]]) -> list[Micro]:
     """The batches of a query, by its progress."""
     found = []
     for each in progress:
         first, last = (_offset(each["sources"][0][key]) for key in ("startOffset", "endOffset"))
         found.append(
-            Batch(
-                query="visitors",
-                id=int(each["batchId"]),
+            Micro(
                 start=datetime.fromisoformat(each["timestamp"]).timestamp(),
                 seconds=each["durationMs"]["triggerExecution"] / 1e3,
-                rows=int(each["numInputRows"]),
-                first=float(first.get("n", 0)),
-                last=float(last.get("n", 0)),
-                load_started=float(last.get("started", 0)),
+                first=int(first.get("n", 0)),
+                last=int(last.get("n", 0)),
+                began=float(last.get("started", 0)),
             )
         )
     return found
@@ -182,17 +201,17 @@ def _offset(value: Any) -> Mapping[str, Any]:
     return found or {}
 
 
-def served(batches: Sequence[Batch], load: ArrivalPattern, target: float) -> Served:
+def served(batches: Sequence[Micro], load: ArrivalPattern, target: float) -> Served:
     """What batches with records that were due by `load` did."""
-    full = [batch for batch in batches if batch.last > batch.first and batch.load_started > 0]
+    full = [batch for batch in batches if batch.last > batch.first and batch.began > 0]
     if not full:
         return Served(0.0, 0.0, 0, 0.0, math.nan, math.nan, 0)
-    began = full[-1].load_started
+    began = full[-1].began
     fine = 0
     latencies: list[float] = []
     weights: list[float] = []
     for batch in full:
-        low, high = int(batch.first), int(batch.last)
+        low, high = batch.first, batch.last
         fine += max(0, high - max(low, load.count(max(0.0, batch.end - target - began))))
         points = np.linspace(low, high - 1, min(high - low, 50)).astype(int)
         latencies += [batch.end - began - load.due(int(number)) for number in points]
@@ -200,9 +219,9 @@ def served(batches: Sequence[Batch], load: ArrivalPattern, target: float) -> Ser
     return Served(
         began,
         max(batch.end for batch in full),
-        max(int(batch.last) for batch in full),
+        max(batch.last for batch in full),
         fine / load.count(load.seconds),
         max(batch.seconds for batch in full),
-        weighted_quantile(np.array(latencies), np.array(weights), 0.99),
+        float(np.quantile(latencies, 0.99, weights=weights, method="inverted_cdf")),
         len(full),
     )

@@ -21,6 +21,7 @@ from _common import Report, main, progress
 from elastream.control.loop import Loop
 from elastream.model.action import LeaseHost
 from elastream.model.decision import Decision
+from elastream.model.migration import Migration
 from elastream.model.observation import Metric, Observation
 from elastream.planning.policies.threshold import Threshold
 from elastream.recording.observer import Ending, Header
@@ -47,6 +48,11 @@ def recovered(kept: Sequence[tuple[float, bool]], step: float) -> float:
         if fine and since > left and until - since >= HELD:
             return since
     return float("nan")
+
+
+def last_landed(moves: Sequence[Migration]) -> float:
+    """When the last of the moves that are done was done; NaN where there is none."""
+    return max((move.history[-1][0] for move in moves), default=math.nan)
 
 
 def one_run(warm: bool) -> dict[str, float]:
@@ -85,7 +91,7 @@ def one_run(warm: bool) -> dict[str, float]:
         milestones = [plant.hosts.milestones(host) for host, _ in leased]
         for name, key in (("lease", "spawned"), ("executor ready", "warm")):
             parts[name] = max((each[key] for each in milestones if key in each), default=float("nan"))
-        parts["state moved"] = max((move.landed_at for move in plant.placing.landed), default=float("nan"))
+        parts["state moved"] = last_landed(plant.placing.landed)
         return {name: round(parts[name] - step, 2) for name in PARTS}
 
 

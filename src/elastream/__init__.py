@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from elastream.clouds.local.local import Local
     from elastream.clouds.local.network import Link
     from elastream.clouds.pool import Pool
-    from elastream.experiments.compare import read_prices
+    from elastream.experiments.prices import read_prices
     from elastream.experiments.simulate import simulate
     from elastream.model.cloud import Billing, HostType
     from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
@@ -39,7 +39,7 @@ _HOMES = {
     "elastream.api.autopilot": ("Autopilot",),
     "elastream.api.result": ("RunResult",),
     "elastream.api.run": ("run",),
-    "elastream.experiments.compare": ("read_prices",),
+    "elastream.experiments.prices": ("read_prices",),
     "elastream.experiments.simulate": ("simulate",),
     "elastream.model.cloud": ("Billing", "HostType"),
     "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),

@@ -361,6 +361,18 @@ def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
     assert "\n  cannot size: processed rate of 'lines' unknown for 15 s\n" in told
 
 
+def test_explain_lists_rounds_that_failed_and_the_newest_metrics() -> None:
+    recorder = Recorder(Path("runs/faults-2"))
+    recorder.started(example_header())
+    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    recorder.decided(Decision(1, 2.0, "mine", faults=(Fault("policy mine", "policy mine failed: KeyError: 'x'", "T"),)))
+    recorder.decided(Decision(2, 4.0, "mine"))
+    told = " ".join(call("explain", "runs/faults-2").stdout.split())
+    assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
+    assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
+    assert re.search(r"newest metrics, at 0:0\d: arrival rate \d+/s", told)
+
+
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
     assert call("explain", recorded, "--round", "1", "--at", "1s").exit_code == 2
 

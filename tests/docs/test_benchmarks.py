@@ -48,3 +48,32 @@ def test_a_missed_bar_ends_in_status_1_and_an_undecided_one_is_printed(monkeypat
 def test_a_benchmark_can_be_imported(file, monkeypatch):
     monkeypatch.syspath_prepend(file.parent)
     importlib.import_module(file.stem)
+
+
+def test_a_reaction_ends_when_latency_stays_within_its_level_and_the_last_move_has_landed(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from reaction import last_landed, recovered
+
+    from elastream.model.action import TaskId
+    from elastream.model.migration import Migration, MigrationState
+
+    kept = [(11.0, True), (12.0, False), (13.0, True), (14.0, False), (20.0, True), (26.0, True)]
+    assert recovered(kept, step=10.0) == 20.0
+    assert recovered(kept[:1], step=10.0) == 10.0
+    moves = [Migration(TaskId("count", n), "h2", 12.0).to(MigrationState.LANDED, at) for n, at in enumerate((15.0, 17.0))]
+    assert last_landed(moves) == 17.0
+
+
+def test_what_was_in_time_counts_by_record(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from _visitors import Micro, served
+
+    from elastream.workload import constant
+
+    # A hundred records a second for ten seconds; a batch a second, the last one of five seconds late.
+    batches = [Micro(start=1000.0 + n, seconds=0.5, first=100 * (n - 1), last=100 * n, began=1000.0) for n in range(1, 6)]
+    batches.append(Micro(start=1010.0, seconds=1.0, first=500, last=1000, began=1000.0))
+    found = served(batches, constant(100, lasts=10), target=3.0)
+    assert (found.taken, found.longest, found.batches) == (1000, 1.0, 6)
+    assert found.in_time == pytest.approx(0.7, abs=0.01)  # of the late batch, those due in its last two seconds
+    assert found.p99 == pytest.approx(6.0, abs=0.2)

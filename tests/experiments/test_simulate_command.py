@@ -69,8 +69,18 @@ def test_missing_the_target_is_exit_status_1(document):
         (("--policy", "btu:colour=3"), "colour"),
         ((), "names no policy"),
         (("--policy", "btu"), "no load"),
-        (("--policy", "btu", "--load", "5/s"), "never ends"),
-        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--host", "huge"), "'huge'"),
+        (("--policy", "btu", "--load", "5/s"), "--load: the load never ends: say how long to simulate with --limit"),
+        (
+            ("--policy", "btu", "--load", "5/s", "--limit", "1min", "--host", "huge"),
+            "--host huge: the dataflow declares no",
+        ),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--region", "x"), "--region is about a price list"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "0s"), "'0s' is no time"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--period", "0s"), "'0s' is no time"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--max-hosts", "-3"), "Invalid value for '--max-hosts'"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1min", "--target", "1.5"), "Invalid value for '--target'"),
+        (("--policy", "btu", "--load", "5/s", "--limit", "1e999s"), "is too large"),
+        (("--policy", "btu", "--load", "0/s", "--limit", "1min"), "the load has no record in 60.0 s"),
     ],
 )
 def test_what_a_user_can_put_right_is_one_sentence_and_exit_status_2(document, words, sentence):
@@ -235,3 +245,71 @@ def test_an_unknown_experiment_is_refused():
     found = invoke("experiment", "nonsense")
     assert found.exit_code == 2
     assert "visp, e2df" in found.output
+
+
+SLOW = """
+dataflow: shop
+operators:
+  requests: {source: simulated}
+  answer: {from: requests, alternates: {full: {cost: 50ms}}, cores: 1, memory: 500 MB}
+  more: {from: answer, alternates: {full: {cost: 1us}}, cores: 1, memory: 500 MB}
+  out: {from: more, sink: simulated}
+target_latency: 5s
+host_types:
+  small: {cores: 2, memory: 4 GB, price: 1, btu: 10min}
+"""
+
+
+def test_records_that_still_wait_are_late(tmp_path):
+    document, figures = tmp_path / "slow.yaml", tmp_path / "figures.json"
+    document.write_text(SLOW, encoding="utf-8")
+    words = ("--load", "200/s", "--limit", "5min", "--max-hosts", 1, "--json", figures)
+    found = invoke("simulate", document, "--policy", "static:hosts=1", *words)
+    assert found.exit_code == 1, found.output
+    told = json.loads(figures.read_text(encoding="utf-8"))["figures"]
+    assert told["policies"]["static:hosts=1"]["compliance"] < 0.25
+    assert "of the records still wait at the end, and are late" in " ".join(found.output.split())
+    assert "static peak (not simulated)" in found.output
+    assert told["static peak"]["hosts"] >= 7
+
+
+def test_where_nothing_reached_a_sink_that_is_said(tmp_path):
+    document = tmp_path / "slow.yaml"
+    document.write_text(SLOW.replace("50ms", "4s"), encoding="utf-8")
+    found = invoke("simulate", document, "--policy", "static:hosts=1", "--load", "1/s", "--limit", "3s", "--period", "1s")
+    assert found.exit_code == 1, found.output
+    assert "no record reached a sink" in " ".join(found.output.split())
+    assert "no target latency" not in found.output
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("50ms", "6s"), "slow.yaml:8: target_latency: a record of 'requests' takes 6.0 s though it waits for nothing"),
+        (
+            ("memory: 500 MB}", "memory: 500 MB, max_duration: 10ms}"),
+            "slow.yaml:5: operators.answer.max_duration: operator 'answer' works 50 ms on a record",
+        ),
+        (
+            ("cores: 1, memory: 500 MB}", "cores: 3, memory: 500 MB}"),
+            "slow.yaml:5: operators.answer.cores: operator 'answer' needs 3 cores for an instance, and no host type has",
+        ),
+        (
+            ("cores: 1, memory: 500 MB}", "cores: 1, memory: 50 GB}"),
+            "slow.yaml:5: operators.answer.memory: operator 'answer' needs 50000 MB for an instance",
+        ),
+        (
+            ("source: simulated}", "source: {records: [{v: 1}], schema: v int}, load: 5/s}"),
+            "slow.yaml:4: operators.requests",
+        ),
+    ],
+)
+def test_what_no_hosts_can_do_is_refused_by_check_and_simulate_with_file_line_and_field(tmp_path, change, sentence):
+    document = tmp_path / "slow.yaml"
+    document.write_text(SLOW.replace(*change), encoding="utf-8")
+    words = [] if "schema" in change[1] else ["--load", "5/s", "--limit", "1min"]
+    found = invoke("simulate", document, "--policy", "static:hosts=1", *words)
+    assert found.exit_code == 2, found.output
+    assert sentence in found.output
+    if words:
+        assert sentence in invoke("check", document).output

@@ -41,6 +41,7 @@ def test_without_batches_the_measured_compliance_weighs_by_records_and_unknown_c
 
 def test_nothing_promised_or_nothing_measured_is_unknown():
     for counted in (InTime(None), InTime(2.0)):
+        counted.batches([batch(10, 1.0, 0.5)] if counted.target is None else [])
         counted.period(1.0, NAN, NAN, 5.0)
         assert math.isnan(counted.records)
         assert math.isnan(counted.time)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from elastream.cli.tables import print_table
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from elastream.experiments.findings import Findings
-    from elastream.experiments.page import Table
 
-__all__ = ["experiment", "print_table", "save"]
+__all__ = ["experiment", "save"]
 
 NOT_HELD = 1
 """Exit status if a check does not hold."""
+EVERY = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, those of the paper, and checks.")]
@@ -109,7 +113,13 @@ PAGES: Mapping[str, Mapping[str, str]] = {
 
 @contextmanager
 def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar; yields its update function (description, runs done, total runs)."""
+    """Show a progress bar; yields its update function (description, runs done, total runs).
+
+    Where there is no terminal, a line at most every ten seconds says the same.
+    """
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -118,17 +128,16 @@ def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
-def print_table(console: "Console", table: "Table") -> None:
-    from rich.table import Table as RichTable
-    from rich.text import Text
+def _lines(console: "Console") -> Callable[[str, int, int], None]:
+    last = time.monotonic()
 
-    shown = RichTable(title=table.caption, title_justify="left", box=None, padding=(0, 1))
-    for number, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
-    for row, good in zip(table.rows, table.good or (None,) * len(table.rows), strict=True):
-        shown.add_row(*map(Text, row), style="red" if good is False else None)
-    console.print(shown)
-    console.print()
+    def say(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if done < total and time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            console.print(f"{done} of {total} done: {what}", highlight=False, soft_wrap=True)
+
+    return say
 
 
 def save(

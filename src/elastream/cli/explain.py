@@ -10,6 +10,7 @@ from elastream.model.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from elastream.model.decision import Decision
     from elastream.recording.recorder import Recording
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["explain"]
 
 
-Round = Annotated[int | None, typer.Option(metavar="N", help="Show this planning round.")]
+Round = Annotated[int | None, typer.Option(metavar="N", min=0, help="Show this planning round.")]
 At = Annotated[
     float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Show the round in force at that time, e.g. 90s.")
 ]
@@ -36,7 +37,13 @@ def explain(run: Recorded, round: Round = None, at: At = None) -> None:
         raise typer.BadParameter("give --round or --at, not both")
     recording, console = Recording.read(run), Console()
     if not recording.decisions:
-        raise InputError(f"{run}: no planning round was recorded")
+        ending = recording.ending
+        why = (
+            f": the run {ending.status} after {ending.time:.0f} s{f', {ending.reason}' if ending.reason else ''}"
+            if ending
+            else ""
+        )
+        raise InputError(f"{run}: no planning round was recorded{why}")
     if round is None and at is None:
         _list(recording, console)
         return
@@ -65,26 +72,59 @@ def _list(recording: "Recording", console: "Console") -> None:
     from rich.text import Text
 
     from elastream.dashboard.live import acted, alike, summary_of, worth_showing
-    from elastream.model.wording import clock
+    from elastream.model.wording import clock, counted
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("time", justify="right")
     table.add_column("round", justify="right")
     table.add_column("action and reason", overflow="fold")
     groups: list[list[Decision]] = []  # rounds in a row that say the same share a line
-    for decision in filter(worth_showing, recording.decisions):
+    for decision in recording.decisions:
+        if not (worth_showing(decision) or decision.faults):
+            continue
         if decision.outcomes or not (groups and alike(groups[-1][-1], decision)):
             groups.append([])
         groups[-1].append(decision)
     for group in groups:
-        table.add_row(clock(group[0].time), str(group[0].round), Text(summary_of(group[-1])))
+        table.add_row(clock(group[0].time), str(group[0].round), _row(group[-1], summary_of(group[-1])))
     console.print(table)
     for alarm, cleared in recording.alarms:
         until = f"cleared at {clock(cleared)}" if cleared is not None else "not cleared"
         line = f"alarm at {clock(alarm.since)}, {until}  {alarm.source}: {alarm.said}"
         console.print(Text(line, style="red"), soft_wrap=True)
-    quiet = sum(not acted(decision) for decision in recording.decisions)
-    console.print(f"{quiet} of {len(recording.decisions)} rounds had nothing to do", style="dim")
+    failed = sum(bool(decision.faults) for decision in recording.decisions)
+    quiet = sum(not acted(decision) and not decision.faults for decision in recording.decisions)
+    rounds = counted(len(recording.decisions), "round")
+    console.print(
+        f"{quiet} of {rounds} had nothing to do" + (f", {failed} failed (--round N shows why)" if failed else ""),
+        style="dim",
+    )
+    _newest(recording, console)
+
+
+def _row(decision: "Decision", summary: str) -> "Text":
+    from rich.text import Text
+
+    from elastream.model.wording import UNKNOWN
+
+    if not decision.faults:
+        return Text(summary)
+    said = "; ".join(fault.said for fault in decision.faults)
+    more = "" if summary == UNKNOWN else f"; {summary}"
+    return Text(summary if said in summary else said + more, style="red")
+
+
+def _newest(recording: "Recording", console: "Console") -> None:
+    """The metrics of the newest observation, as far as they are known."""
+    from elastream.model.metrics import Metric
+    from elastream.model.wording import clock, quantity
+
+    if not len(recording.times):
+        return
+    known = [(metric, float(recording.application(metric)[-1])) for metric in Metric]
+    said = [f"{str(metric).replace('_', ' ')} {quantity(metric, value)}" for metric, value in known if value == value]
+    if said:
+        console.print(f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False)
 
 
 def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:

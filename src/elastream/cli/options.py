@@ -8,7 +8,7 @@ import typer
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.units import duration
 
-__all__ = ["Recorded", "as_seconds", "named_by"]
+__all__ = ["Recorded", "as_seconds", "as_some_seconds", "named_by"]
 
 
 def as_seconds(text: str) -> float:
@@ -17,6 +17,13 @@ def as_seconds(text: str) -> float:
         return duration(text)
     except ElastreamError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def as_some_seconds(text: str) -> float:
+    """Parse a duration above 0, as `as_seconds` does."""
+    if not (seconds := as_seconds(text)) > 0:
+        raise typer.BadParameter(f"{text!r} is no time: it must be above 0")
+    return seconds
 
 
 def named_by(text: str, what: Literal["policy", "cloud"], file: Path | None = None) -> Any:

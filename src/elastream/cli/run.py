@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from elastream.cli.options import as_seconds, named_by
+from elastream.cli.options import as_some_seconds, named_by
 from elastream.model.errors import DataflowError
 
 if TYPE_CHECKING:
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
+LIMITED = "End the run so long after its hosts and queries have started and its load begins, e.g. 3min."
+
 Program = Annotated[Path, typer.Argument(metavar="FILE", help="A Python program that calls run(...), or a YAML document.")]
 Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this file or folder instead of the dataflow's.")]
 ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Plan and record, but apply no action.")]
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a second copy of the recording.")]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is created.")]
-Limit = Annotated[float | None, typer.Option(parser=as_seconds, metavar="TIME", help="End the run after, e.g. 3min.")]
+Limit = Annotated[float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help=LIMITED)]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line every 10 s.")]
 Policy = Annotated[
     str | None, typer.Option(metavar="NAME[:key=value,...]", help="Policy to use instead of the file's, or file.py:Class.")

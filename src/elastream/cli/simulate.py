@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastream.cli.declared import declared
-from elastream.cli.experiment import NOT_HELD, Html, Json, print_table, progress_bar, save
-from elastream.cli.options import as_seconds, named_by
+from elastream.cli.experiment import NOT_HELD, Html, Json, progress_bar, save
+from elastream.cli.options import as_seconds, as_some_seconds, named_by
+from elastream.cli.tables import print_table
 from elastream.model.errors import CloudError, ElastreamError, InputError
 
 if TYPE_CHECKING:
@@ -41,15 +42,17 @@ Prices = Annotated[Path | None, typer.Option(metavar="CSV", help="Price list; de
 Shapes = Annotated[Path | None, typer.Option(metavar="CSV", help="Cores and memory, if the price list lacks them.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", metavar="TYPE", help="Host type to use; repeatable.")]
 PriceRegion = Annotated[str | None, typer.Option(metavar="NAME", help="Region of the price list.")]
-Unit = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Billing time unit.")]
+Unit = Annotated[float, typer.Option(parser=as_some_seconds, metavar="TIME", help="Billing time unit.")]
 Minimum = Annotated[float, typer.Option(parser=as_seconds, metavar="TIME", help="Least billed time.")]
 Limit = Annotated[
-    float | None, typer.Option(parser=as_seconds, metavar="TIME", help="Length of the simulated part of the load.")
+    float | None,
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Length of the simulated part of the load, from its start."),
 ]
 Period = Annotated[
     float | None,
-    typer.Option(parser=as_seconds, metavar="TIME", help="Time between two plans; default: 2s with --fused, else 60s."),
+    typer.Option(parser=as_some_seconds, metavar="TIME", help="Time between two plans; default: 2s --fused, else 60s."),
 ]
+Most = Annotated[int | None, typer.Option(min=1, help="Most hosts at once; default: that of FILE, or 1000.")]
 Fused = Annotated[
     bool | None,
     typer.Option(
@@ -73,10 +76,12 @@ def simulate(
     minimum: Minimum = "60s",  # type: ignore[assignment]
     limit: Limit = None,
     period: Period = None,
-    target: Annotated[float, typer.Option(help="Fraction of records that must be in time.")] = 0.95,
-    max_hosts: Annotated[int | None, typer.Option(help="Most hosts at once; default: that of FILE, or 1000.")] = None,
+    target: Annotated[float, typer.Option(min=0, max=1, help="Fraction of records that must be in time.")] = 0.95,
+    max_hosts: Annotated[
+        int | None, typer.Option(min=1, help="Most hosts at once; default: that of FILE, or 1000.")
+    ] = None,
     fused: Fused = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -107,7 +112,8 @@ def simulate(
         own = measured(calibrate, given.graph)[1]
     if fused is None:
         fused = calibrate is not None or (prices is None and not given.host_types)
-    with progress_bar(console) as progress:
+    replaced = [*(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
+    with given.placing(*replaced), progress_bar(console) as progress:
         comparison = compared(
             given.graph,
             named,
@@ -124,7 +130,7 @@ def simulate(
             progress=progress,
         )
     print_table(console, comparison.table())
-    console.print(comparison.verdict)
+    console.print(comparison.verdict, highlight=False, markup=False)
     _finish(comparison.outcome(), html, json_file, console)
 
 
@@ -174,12 +180,16 @@ def hosts_from(
     declared: "list[HostType]",
 ) -> "tuple[HostType, ...]":
     """Host types of the price list, or those that the document declares with its own billing."""
-    from elastream.experiments.compare import read_prices
+    from elastream.documents.user_code import near
+    from elastream.experiments.prices import read_prices
 
+    if prices is None and (given := [name for name, value in (("--shapes", shapes), ("--region", region)) if value]):
+        raise InputError(f"{given[0]} is about a price list: give one with --prices")
     if prices is not None:
         return read_prices(prices, only=wanted, region=region, billing=billing, shapes=shapes)
-    if unknown := set(wanted) - {type.name for type in declared}:
-        raise CloudError(f"the dataflow declares no host type {min(unknown)!r}")
+    if unknown := sorted(set(wanted) - {type.name for type in declared}):
+        there = near(unknown[0], {type.name for type in declared})
+        raise CloudError(f"--host {unknown[0]}: the dataflow declares no such host type{there}")
     types = tuple(type for type in declared if not wanted or type.name in wanted)
     if not types:
         raise CloudError("no host types: declare them in the dataflow, or give a price list with --prices")

@@ -18,13 +18,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elastream.dashboard.so_far import SoFar
 from elastream.model.action import MoveTask, describe
-from elastream.model.cloud import HostState
 from elastream.model.decision import Decision
 from elastream.model.graph import Operator
 from elastream.model.latency import basis_text
 from elastream.model.observation import Metric, Observation
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, clock, duration_text, hosts_text, money, quantity, rate_text
 from elastream.recording.observer import Ending, Header, Observer
 
 __all__ = ["LiveView", "PlainView", "RunView", "Screen", "sparkline", "view_for"]
@@ -69,6 +69,7 @@ class Screen:
         self._length = length
         self._header = Header("", "")
         self._observation: Observation | None = None
+        self._sofar = SoFar()
         self._load: deque[float] = deque(maxlen=KEPT)
         self._hosts: deque[float] = deque(maxlen=KEPT)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
@@ -78,9 +79,11 @@ class Screen:
 
     def started(self, header: Header) -> None:
         self._header = header
+        self._sofar = SoFar(header.target_latency)
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
+        self._sofar.observed(observation)
         self._load.append(whole(observation, Metric.ARRIVAL_RATE))
         self._hosts.append(float(len(observation.leases)))
         self._paint()
@@ -124,7 +127,6 @@ class Screen:
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:
-        ready = sum(lease.state in (HostState.RUNNING, HostState.DRAINING) for lease in seen.leases.values())
         curve = max(0, min(60, width - 44))
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim", no_wrap=True)
@@ -135,8 +137,11 @@ class Screen:
         table.add_row("backlog", amount(np.round(whole(seen, Metric.BACKLOG))), "")
         hosts = f"{len(seen.leases)} leased, {len(seen.usable)} ready"
         table.add_row("hosts", hosts, Text(sparkline(self._hosts, curve), style="green"))
-        table.add_row("executors", str(ready), "")
-        table.add_row("cost so far", written(seen, Metric.COST), "")
+        static = self._sofar.static
+        beside = "" if static is None else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
+        table.add_row("cost so far", written(seen, Metric.COST), Text(beside, style="dim"))
+        if self._header.target_latency is not None:
+            table.add_row("in time", self._sofar.in_time, "")
         return table
 
     def _latency(self, seen: Observation) -> Text:
@@ -220,15 +225,19 @@ class PlainView:
         self._round = 0
         self._last: Decision | None = None
         self._standing: dict[str, str] = {}
+        self._target: float | None = None
+        self._sofar = SoFar()
 
     def awaited(self, flow: str) -> None:
         self._print(f"{flow}: starting the first host")
 
     def started(self, header: Header) -> None:
+        self._target, self._sofar = header.target_latency, SoFar(header.target_latency)
         plant = " (simulated)" if header.plant == "simulated" else ""
         self._print(f"{header.flow}{plant}: started with policy {header.policy}")
 
     def observed(self, observation: Observation) -> None:
+        self._sofar.observed(observation)
         self._alarms(observation)
         if observation.time < self._next:
             return
@@ -236,12 +245,12 @@ class PlainView:
         figures = (
             f"rate in {rate_text(whole(observation, Metric.ARRIVAL_RATE))}",
             f"backlog {amount(np.round(whole(observation, Metric.BACKLOG)))}",
-            f"p50 {written(observation, Metric.LATENCY_P50)}",
             f"p99 {written(observation, Metric.LATENCY_P99)}",
-            f"hosts {len(observation.leases)} ({len(observation.usable)} ready)",
+            *([f"in time {self._sofar.share}"] if self._target is not None else []),
+            f"hosts {len(observation.usable)} of {len(observation.leases)}",
             f"cost {written(observation, Metric.COST)}",
         )
-        self._print(f"{clock(observation.time):>7}  {'   '.join(figures)}")
+        self._print(f"{clock(observation.time):>7}  {'  '.join(figures)}")
 
     def decided(self, decision: Decision) -> None:
         if decision.round == self._round or not worth_showing(decision):

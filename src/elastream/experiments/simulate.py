@@ -9,7 +9,8 @@ from pathlib import Path
 
 from elastream.clouds.provider import Cloud
 from elastream.experiments.calibrated import calibration_of
-from elastream.experiments.compare import Comparison, compare
+from elastream.experiments.compare import compare
+from elastream.experiments.comparison import Comparison
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, InputError

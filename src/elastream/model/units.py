@@ -3,6 +3,7 @@
 The Python API, the YAML reader and the command line share this parser, so that a unit means the same everywhere.
 """
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -31,9 +32,12 @@ def _split(text: str, what: str) -> tuple[float, str]:
     if not match or not digits:
         raise ElastreamError(f"{text!r} is not {what}")
     try:
-        return float(digits), match.group(2).lower()
+        number = float(digits)
     except ValueError:
         raise ElastreamError(f"{text!r} is not {what}") from None
+    if math.isinf(number):
+        raise ElastreamError(f"{text!r} is not {what}: it is too large")
+    return number, match.group(2).lower()
 
 
 def duration(value: float | str) -> float:
@@ -95,9 +99,15 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(records_per_second: float) -> str:
-    """A rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`."""
+    """A rate as `"550/s"`, `"12.3k/s"`, `"3.30M/s"`; slow ones as `"2.5/s"`, `"18/h"`, `"0.5/d"`."""
     for factor, suffix, digits in ((1e6, "M", 2), (1e4, "k", 1)):
         if records_per_second >= factor:
             scale = 1e6 if suffix == "M" else 1e3
             return f"{records_per_second / scale:.{digits}f}{suffix}/s"
-    return f"{records_per_second:.0f}/s"
+    if records_per_second >= 9.95 or not records_per_second > 0:
+        return f"{records_per_second:.0f}/s"
+    for per, unit, least in ((1.0, "s", 0.1), (3600.0, "h", 1.0), (86400.0, "d", 0.0)):
+        slow = records_per_second * per
+        if slow >= least:
+            return f"{slow:.0f}/{unit}" if slow >= 9.95 else f"{slow:.2g}/{unit}"
+    raise AssertionError("the last unit takes any rate")

@@ -16,7 +16,9 @@ __all__ = [
     "WRITERS",
     "amount",
     "clock",
+    "counted",
     "duration_text",
+    "hosts_text",
     "money",
     "percent",
     "quantities",
@@ -40,6 +42,11 @@ def amount(value: float | None) -> str:
     if value == round(value) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def hosts_text(hosts: float) -> str:
+    """A number of hosts: `"1 host"`, `"3 hosts"`."""
+    return f"{amount(hosts)} host" + ("" if hosts == 1 else "s")
 
 
 def duration_text(seconds: float | None) -> str:
@@ -66,6 +73,11 @@ def money(value: float | None) -> str:
     if not _known(value):
         return UNKNOWN
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"
+
+
+def counted(number: float, one: str, many: str = "") -> str:
+    """A number of things: `"1 observation"`, `"1,200 observations"`; many: the plural where it is not `one` and an s."""
+    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def clock(seconds: float) -> str:

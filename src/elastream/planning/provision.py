@@ -5,7 +5,8 @@ measured (`measured`). A load is summed up by its rates at the peak or on averag
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -15,7 +16,7 @@ from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Graph, Kind, Operator
-from elastream.model.observation import Composition, Floats, Metric
+from elastream.model.observation import Composition, Floats, Metric, Observation
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
@@ -26,6 +27,7 @@ __all__ = [
     "At",
     "Costs",
     "Provision",
+    "Work",
     "declared",
     "declared_cores",
     "filled",
@@ -77,12 +79,12 @@ def declared_cores(
     costs: measured figures in place of declared ones, None in them for what was not measured. Raises DataflowError for an
     operator without a cost. Operators that wait occupy threads, no cores.
     """
-    composition = composition or Composition.default(graph)
+    running = (composition or Composition()).alternates
     per_record: dict[str, float] = {}
     selectivity: dict[str, float] = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            alternate = operator.alternate(composition.alternates[operator.name])
+            alternate = operator.alternate(running.get(operator.name, operator.alternates[0].name))
             cost, emitted = (costs or {}).get(operator.name, (None, None))
             cost = alternate.cost if cost is None else cost
             emitted = alternate.selectivity if emitted is None else emitted
@@ -212,34 +214,75 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     return instances
 
 
+class Work:
+    """What a run's work has come to, observation by observation: core-seconds a record, and the highest rate of records.
+
+    Work is what the hosts' cores did (or the operators', where no host measured it) over the records that were processed,
+    so that what the machinery takes counts too. window: seconds over which the highest rate is a mean.
+    """
+
+    def __init__(self, window: float | None) -> None:
+        self._window = window or 0.0
+        self._time = self._known = self._cores = self._records = self._arrived = self._peak = 0.0
+        self._past = deque([(0.0, 0.0)])
+
+    def add(self, time: float, offered: float, processed: float, busy: float) -> None:
+        """Take an observation: rates in records/s, `busy` cores of speed 1; NaN where unknown."""
+        width, self._time = time - self._time, time
+        if not math.isnan(busy) and not math.isnan(processed):
+            self._cores += busy * width
+            self._records += processed * width
+        if not math.isnan(offered):
+            self._known += width
+            self._arrived += offered * width
+        self._past.append((time, self._arrived))
+        begin = max(time - max(self._window, width), 0.0)
+        while len(self._past) > 2 and self._past[1][0] <= begin:
+            self._past.popleft()
+        (before, had), (after, has) = self._past[0], self._past[1]
+        at = had + (has - had) * min(1.0, (begin - before) / max(after - before, NEARLY))
+        self._peak = max(self._peak, (self._arrived - at) / max(time - begin, NEARLY))
+
+    def observed(self, observation: Observation) -> None:
+        """Take an observation of a run that goes on."""
+        hosts, operators, whole = observation.hosts, observation.operators, observation.application
+        leases = observation.leases
+        of_hosts = [hosts.value(name, Metric.CPU) * leases[name].type.cores * leases[name].type.speed for name in hosts]
+        of_operators = [operators.value(name, Metric.BUSY_CORES) for name in operators]
+        name = whole.ids[0] if whole.ids else ""
+        offered, processed = whole.value(name, Metric.ARRIVAL_RATE), whole.value(name, Metric.THROUGHPUT)
+        self.add(observation.time, offered, processed, _most(_total(of_hosts), _total(of_operators)))
+
+    def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
+        """The hosts of `type` that the load, at its peak or on average, fills; None while it is unknown."""
+        if not self._records > 0 or not self._known > 0:
+            return None
+        rate = self._arrived / self._known if at == "mean" else self._peak
+        cores = rate * self._cores / self._records
+        return Provision(max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - NEARLY)))
+
+
 def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
     """The provision that a recorded run's offered load fills at the work per record that it measured; None if unknown.
 
-    Work is what the hosts' cores did (or the operators', where no host measured it) over the records that were processed,
-    so that what the machinery takes counts too. The peak is the highest mean rate over the target latency.
+    The peak is the highest mean rate over the target latency.
     """
-    types, times = recording.host_types, recording.times
-    if not types or len(times) < 2:
+    if not recording.host_types or len(recording.times) < 2:
         return None
-    widths = np.diff(times, prepend=0.0)
+    work = Work(recording.header.target_latency)
     offered, processed = recording.application(Metric.ARRIVAL_RATE), recording.application(Metric.THROUGHPUT)
-    busy = _busy(recording)
-    known = ~np.isnan(busy) & ~np.isnan(processed)
-    records, seen = float((processed * widths)[known].sum()), ~np.isnan(offered)
-    if not records > 0 or not seen.any():
-        return None
-    work = float((busy * widths)[known].sum()) / records
-    arrived = np.nan_to_num(offered) * widths
-    if at == "mean":
-        rate = float(arrived.sum() / widths[seen].sum())
-    else:
-        window = recording.header.target_latency or 0.0
-        reach, total = np.append(0.0, np.cumsum(widths)), np.append(0.0, np.cumsum(arrived))
-        begins = np.maximum(reach[1:] - max(window, float(np.median(widths))), 0.0)
-        lasts = np.maximum(reach[1:] - begins, NEARLY)
-        rate = float(((total[1:] - np.interp(begins, reach, total)) / lasts).max())
-    kind = types[0]
-    return Provision(max(1, math.ceil(rate * work / (kind.cores * kind.speed * utilisation) - NEARLY)))
+    for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
+        work.add(*each)
+    return work.provision(recording.host_types[0], at, utilisation)
+
+
+def _total(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) if known else math.nan
+
+
+def _most(of_hosts: float, of_operators: float) -> float:
+    return of_operators if math.isnan(of_hosts) else float(np.fmax(of_hosts, of_operators))
 
 
 def _busy(recording: Recording) -> Floats:

@@ -27,6 +27,8 @@ class InTime:
 
     def batches(self, batches: Iterable[MicroBatch]) -> None:
         """Count the records of `batches`, spread evenly between the latencies of the oldest and of the newest one."""
+        if self.target is None:
+            return
         for batch in batches:
             if batch.records > 0 and not math.isnan(batch.oldest):
                 self._judged += batch.records

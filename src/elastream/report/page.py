@@ -21,7 +21,18 @@ from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault
 from elastream.model.latency import basis_text, is_bound
 from elastream.model.observation import Floats, Metric
-from elastream.model.wording import UNKNOWN, amount, clock, duration_text, money, percent, quantities, quantity, rate_text
+from elastream.model.wording import (
+    UNKNOWN,
+    amount,
+    clock,
+    duration_text,
+    hosts_text,
+    money,
+    percent,
+    quantities,
+    quantity,
+    rate_text,
+)
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, mixture_quantile, summarise
@@ -35,6 +46,10 @@ STATUS = {
     "failed": "failed",
     "died": "died: the recording breaks off without an end entry",
 }
+
+SHOWN = 200
+"""Rows of decisions that are shown from the beginning, and from the end; of leases, twice as many from the beginning: with
+all of them a page of weeks opens slowly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,7 @@ def render(recording: Recording) -> str:
     texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
     summary, header = summarise(recording), recording.header
+    decisions = list(_quiet_or_not(recording.decisions))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(
         header=header,
@@ -77,10 +93,13 @@ def render(recording: Recording) -> str:
         cards=cards(summary, recording),
         figure=_inline(timeline(recording)),
         plotly=get_plotlyjs(),
-        decisions=list(_quiet_or_not(recording.decisions)),
+        decisions=decisions[:SHOWN],
+        later=decisions[max(SHOWN, len(decisions) - SHOWN) :],
+        left_out=max(0, len(decisions) - 2 * SHOWN),
         rounds=len(recording.decisions),
         alarms=recording.alarms,
-        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts],
+        leases=[(lease, _bar(lease, recording.end)) for lease in recording.hosts[: 2 * SHOWN]],
+        leases_left_out=max(0, len(recording.hosts) - 2 * SHOWN),
         end=recording.end,
         units=sum(lease.units(recording.end) for lease in recording.hosts),
         cost=summary.cost,
@@ -125,8 +144,7 @@ def static_aside(summary: Summary) -> str:
     """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known."""
     if math.isnan(summary.static_cost):
         return ""
-    hosts = "1 host" if summary.static_hosts == 1 else f"{summary.static_hosts:.0f} hosts"
-    return f"static peak provision: {money(summary.static_cost)} ({hosts})"
+    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)})"
 
 
 def _processed(summary: Summary) -> str:

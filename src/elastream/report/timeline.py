@@ -27,6 +27,7 @@ from elastream.model.decision import Decision
 from elastream.model.observation import Floats, Metric
 from elastream.model.wording import clock, quantities
 from elastream.recording.recorder import Recording
+from elastream.report.thinning import thinned
 
 __all__ = ["ORIGIN", "PALETTE", "timeline"]
 
@@ -42,6 +43,10 @@ PALETTE = ("#3b7dd8", "#d9822b", "#2e9e7b", "#a663cc", "#c94f6d", "#7a8b2f", "#5
 ROW, GAP, STRIP, TOP, BOTTOM = 118, 46, 54, 34, 44
 """Pixels: height of a panel, space between two, height of the strip of decisions, margins."""
 
+POINTS = 3_000
+"""Most points of a curve: twice what a wide screen can show side by side."""
+MARKS = 1_000
+"""Most marks in a lane of the strip of decisions; of more, every n-th is shown."""
 MARKED_LINES = 80
 """Most host decisions that are drawn as lines through all panels; more would hide the curves."""
 
@@ -155,14 +160,13 @@ def _add_panel(
     data: list[Json], layout: Json, panel: Panel, times: Floats, number: int, low: float, high: float, end: float
 ) -> None:
     axis = _axis("y", number)
-    x = [_x(time) for time in times.tolist()]
     data += [
         {
             "type": "scatter",
             "mode": "lines",
             "name": line.name,
-            "x": x,
-            "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in line.values.tolist()],
+            "x": [_x(time) for time in at.tolist()],
+            "y": [None if math.isnan(value) else float(f"{value:.6g}") for value in values.tolist()],
             "xaxis": "x",
             "yaxis": axis,
             "line": {"color": line.colour, "width": 1.6, "shape": line.shape, "dash": "solid"},
@@ -170,6 +174,7 @@ def _add_panel(
             **({"fill": line.fill, "fillcolor": line.colour + "26"} if line.fill else {}),
         }
         for line in panel.lines
+        for at, values in [thinned(times, line.values, POINTS)]
     ]
     layout[f"yaxis{axis[1:]}"] = {
         "domain": [low, high],
@@ -277,8 +282,11 @@ def _outcome_text(outcome: Outcome) -> str:
 def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: int, low: float, high: float) -> None:
     axis = _axis("y", number)
     lanes = [lane for lane in LANES if any(mark.lane == lane for mark in marks)]
+    every = 1
     for lane in lanes:
         here = [mark for mark in marks if mark.lane == lane]
+        every = max(every, each := math.ceil(len(here) / MARKS))
+        here = here[::each]
         data.append(
             {
                 "type": "scatter",
@@ -309,7 +317,7 @@ def _add_strip(data: list[Json], layout: Json, marks: Sequence[Mark], number: in
         "zeroline": False,
         "fixedrange": True,
     }
-    legend = "  ".join(LANES[lane] for lane in lanes)
+    legend = "  ".join(LANES[lane] for lane in lanes) + (f"  (some: one in {every})" if every > 1 else "")
     _add_title(layout, "Decisions", [f"<span style='color:#8a8f98'>{legend}</span>"], high)
     hosts = [mark for mark in marks if mark.lane == "hosts"]
     for mark in hosts if len(hosts) <= MARKED_LINES else ():

@@ -1,0 +1,69 @@
+"""Whether the demo keeps its own service level, and what it costs: `make demo`, several times.
+
+    python benchmarks/demo.py [--quick] [--rounds N] [--json FILE]
+
+Each run takes four minutes on two cores that nothing else uses, five of them 21; `--quick` runs one. Of its recording: the
+part of the time and of the records within the target latency, cost, and the cost of hosts for the peak throughout.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from _common import Report, main, progress
+
+from elastream.recording.recorder import Recording
+from elastream.report.summary import Summary, summarise
+
+DEMO = Path(__file__).parents[1] / "examples" / "word_count.py"
+SOURCE = "the project's bar for the demo"
+LEVEL = 0.95
+
+
+def one_run() -> Summary:
+    """The figures of a run of the demo; raises CalledProcessError where it fails, wrong counts included."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        command = [sys.executable, "-c", "from elastream.cli import main; main()", "run", str(DEMO), "--no-live"]
+        subprocess.run([*command, "--runs", folder], check=True, stdout=subprocess.DEVNULL)
+        (recording,) = Path(folder).glob("*/recording.jsonl")
+        return summarise(Recording.read(recording))
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    rounds = 1 if arguments.quick else arguments.rounds
+    runs: list[Summary] = []
+    for number in range(rounds):
+        runs.append(one_run())
+        progress(f"round {number + 1} of {rounds}: {runs[-1]}")
+    report = Report()
+    for name, values in {
+        "of the time within the target": [run.within_target for run in runs],
+        "of the records within the target": [run.records_within_target for run in runs],
+        "99th percentile of latency, s": [run.latency_p99 for run in runs],
+        "cost": [run.cost for run in runs],
+        "cost of the static peak": [run.static_cost for run in runs],
+        "hosts at most": [float(run.peak_hosts) for run in runs],
+    }.items():
+        report.figures[name] = values[0] if rounds == 1 else {"median": statistics.median(values), "runs": values}
+    report.median_at_least("part of the time within the target", [run.within_target for run in runs], LEVEL, SOURCE)
+    report.median_at_least(
+        "part of the records within the target", [run.records_within_target for run in runs], LEVEL, SOURCE
+    )
+    shares = [run.cost / run.static_cost for run in runs]
+    report.median_at_most("cost over that of hosts for the peak throughout", shares, 1.0, SOURCE)
+    return report
+
+
+def line(report: Report) -> str:
+    return "; ".join(f"{check.name}: {check.value:.3g}" for check in report.checks)
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="runs of the demo (default: 5)")
+
+
+if __name__ == "__main__":
+    main("demo", __doc__.splitlines()[0], measure, line, more)

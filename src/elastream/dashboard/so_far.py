@@ -1,0 +1,48 @@
+"""What a run has come to so far: how much was in time, and what a static provision of its peak would have cost."""
+
+from elastream.model.observation import Metric, Observation
+from elastream.model.wording import UNKNOWN, percent
+from elastream.planning.provision import Work
+from elastream.report.in_time import InTime
+
+__all__ = ["SoFar"]
+
+
+class SoFar:
+    """Counts observations as the summary of the finished run will."""
+
+    def __init__(self, target_latency: float | None = None) -> None:
+        self._in_time = InTime(target_latency)
+        self._work = Work(target_latency)
+        self._time = 0.0
+        self.static: tuple[int, float] | None = None
+
+    def observed(self, observation: Observation) -> None:
+        """Take the next observation. `static` is then (hosts, cost) of the peak so far; None while it is not known."""
+        width, self._time = observation.time - self._time, observation.time
+
+        def whole(metric: Metric) -> float:
+            frame = observation.application
+            return frame.value(frame.ids[0], metric) if frame.ids else float("nan")
+
+        self._in_time.batches(observation.batches)
+        records = whole(Metric.THROUGHPUT) * width
+        self._in_time.period(width, whole(Metric.LATENCY_P99), whole(Metric.COMPLIANCE), records)
+        self._work.observed(observation)
+        types = tuple(observation.context.host_types.values())
+        found = self._work.provision(types[0]) if types else None
+        self.static = None if found is None else (found.hosts, found.cost(types[0], observation.time))
+
+    @property
+    def in_time(self) -> str:
+        """`"99% of the records, 97% of the time"`; the shorter where only one is known."""
+        records, time = percent(self._in_time.records), percent(self._in_time.time)
+        if records == UNKNOWN:
+            return UNKNOWN if time == UNKNOWN else f"{time} of the time"
+        return f"{records} of the records, {time} of the time"
+
+    @property
+    def share(self) -> str:
+        """Part of the records that was in time, else of the time."""
+        records = percent(self._in_time.records)
+        return percent(self._in_time.time) if records == UNKNOWN else records

@@ -1,0 +1,83 @@
+"""Reads price lists, CSV files, to host types; errors name file and line."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from elastream.documents.user_code import near
+from elastream.model.cloud import Billing, HostType
+from elastream.model.errors import CloudError, InputError
+
+__all__ = ["read_prices"]
+
+PER_SECOND = Billing(1.0, 60.0)
+"""Today's cloud billing: by the second, at least a minute."""
+ECU_PER_STANDARD_CORE = 1.0
+"""EC2 compute units of the standard core (m1.small), to which speeds are relative."""
+
+
+def read_prices(
+    path: Path,
+    *,
+    only: Sequence[str] = (),
+    region: str | None = None,
+    billing: Billing = PER_SECOND,
+    shapes: Path | None = None,
+) -> tuple[HostType, ...]:
+    """Host types of a CSV price list, dearest last, priced per unit of `billing`.
+
+    Columns: `instance_type`; a price an hour (`usd_per_hour`, or `usd_per_hour_linux`); `vcpu`, `memory_gib` and, where
+    there, `ecu` (speed of a core relative to the m1.small's), which `shapes`, another such list, may give instead. Of
+    several prices of one type the newest `snapshot_date` counts. only: types wanted, in that order. Raises InputError
+    naming file and line.
+    """
+    known = {row.get("instance_type", ""): row for row in _rows(shapes)} if shapes is not None else {}
+    rows = _rows(path)
+    if region and not any(row.get("region") in (None, region) for row in rows):
+        there = near(region, {row["region"] for row in rows if row.get("region")})
+        raise InputError(f"{path} has no region {region!r} in its column 'region'{there}")
+    found: dict[str, HostType] = {}
+    newest: dict[str, str] = {}
+    for number, row in enumerate(rows, start=2):
+        name = row.get("instance_type", "")
+        if (only and name not in only) or (region and row.get("region") not in (None, region)):
+            continue
+        if row.get("snapshot_date", "") < newest.get(name, ""):
+            continue
+        newest[name] = row.get("snapshot_date", "")
+        found[name] = _host_type(name, {**known.get(name, {}), **row}, billing, f"{path}, line {number}")
+    if missing := [name for name in only if name not in found]:
+        there = near(missing[0], {row.get("instance_type") or "" for row in rows} - {""})
+        raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
+    if not found:
+        raise InputError(f"{path} holds no price")
+    return tuple(found[name] for name in only) if only else tuple(sorted(found.values(), key=lambda t: (t.price, t.name)))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as CSV: {error}") from None
+
+
+def _host_type(name: str, row: Mapping[str, str], billing: Billing, place: str) -> HostType:
+    hourly = row.get("usd_per_hour") or row.get("usd_per_hour_linux")
+    if not name or hourly is None:
+        raise InputError(f"{place}: a price list needs the columns instance_type and usd_per_hour")
+    if not row.get("vcpu") or not row.get("memory_gib"):
+        raise InputError(f"{place}: how many cores and how much memory {name!r} has is not said (columns vcpu, memory_gib)")
+    try:
+        cores, memory, price = float(row["vcpu"]), float(row["memory_gib"]) * 2**30 / 1e6, float(hourly)
+        speed = float(row["ecu"]) / cores / ECU_PER_STANDARD_CORE if row.get("ecu") else 1.0
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{place}: cores, memory, ecu or price of {name!r} is not a number") from None
+    try:
+        return HostType(
+            name, cores=cores, memory=memory, speed=speed, price=price * billing.unit / 3600, billing=billing, slots=10_000
+        )
+    except CloudError as error:
+        raise CloudError(f"{place}: {error}") from None
