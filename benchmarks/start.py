@@ -2,10 +2,10 @@
 
     python benchmarks/start.py [--quick] [--json FILE]        about 20 minutes, --quick about 5
 
-Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in each
-round, every way starts one host, in random order. A start is over when its executor has done a task that crosses into
-Python. `before` is how hosts started until the archives came: JVMs from class files, Python workers from nothing, one host
-at a time. Then a word count runs on one host while three start at once.
+Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
+every round each way starts one host, in random order. A start is over when its executor has done a task that crosses into
+Python. `before` is how hosts started until the archives came: JVMs from class files, Python workers from nothing, and one
+host at a time. Then a word count runs on one host while three start at once.
 """
 
 import argparse
