@@ -108,7 +108,7 @@ def start_beside(
     with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments), target_latency)
+        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
 
 
 def pace_of(target_latency: float | None) -> float:

@@ -230,10 +230,13 @@ class LocalCluster:
         command = [sys.executable, "-m", "elastream.clouds.local.archive", *map(str, paths)]
         self._ask("aside", command=command, log=str(self.folder / "archive.log"))
 
-    def confine(self, host: str, cores: float | None) -> None:
-        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts."""
+    def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
+        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts.
+
+        weight: its part of the CPU time that several want, relative to a host's at work.
+        """
         self._number_of(host)
-        self._ask("confine", name=host, cores=cores)
+        self._ask("confine", name=host, cores=cores, weight=weight)
 
     def measure(self) -> Mapping[str, Measured]:
         """CPU time that all of each host has used so far, ended processes included, and the memory that it holds now."""
