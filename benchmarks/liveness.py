@@ -2,7 +2,7 @@
 
 python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--json FILE]
 
-5,000 cases take about half an hour on two free cores, --quick (200) about a minute and a half. The first cases that fail are
+5,000 cases take about half an hour on two free cores, --quick (200) about a minute and a half. The first that fail are
 printed with their seeds; `elastream.experiments.liveness.tried(Case(SEED, POLICY, FUSED))` replays one.
 """
 
@@ -53,8 +53,9 @@ def line(report: Report) -> str:
     figures, silent, broken = report.figures, report.figures["silent cases"], report.figures["other properties broken"]
     return (
         f"{figures['cases']} random cases, simulated, in {figures['seconds']:.0f} s: "
-        f"{figures['silent rounds']} silent rounds in {len(silent)} cases {figures['silent cases by policy']}, another property broken in {len(broken)} "
-        f"{figures['cases broken by policy']}, {figures['refused in one sentence']} refused"
+        f"{figures['silent rounds']} silent rounds in {len(silent)} cases {figures['silent cases by policy']}, "
+        f"another property broken in {len(broken)} {figures['cases broken by policy']}, "
+        f"{figures['refused in one sentence']} refused"
     )
 
 
