@@ -26,7 +26,7 @@ from _cluster import HOST, word_count
 from _common import Report, Sides, main, progress
 
 from elastream import Local
-from elastream.clouds.local import archive, cluster, hosts, java
+from elastream.clouds.local import archive, hosts, java
 from elastream.clouds.local.local import LocalHosts
 from elastream.clouds.provider import RunState
 from elastream.model.action import LeaseHost, ReleaseHost
@@ -66,7 +66,7 @@ class Starter:
             java.SMALL_JVM = tuple(option for option in java.SMALL_JVM if "Tiered" not in option)
             session.SMALL_JVM = tuple(option for option in session.SMALL_JVM if "Tiered" not in option)
         if "archive" not in has:
-            cluster.archive_for = lambda java: None  # type: ignore[assignment]
+            archive.archive_for = lambda java: None
         self.provider = Local(HOST, max_hosts=8).open(folder)
         assert isinstance(self.provider, LocalHosts)
         reach = self.provider.terms.reach

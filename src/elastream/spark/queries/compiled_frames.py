@@ -100,7 +100,9 @@ class Telemetry:
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:
         """A batch as an observation tells of it, on a clock that began at `epoch`."""
-        waited = [batch.end - moment for moment in self._latencies.ends(batch)]
+        # What only passes a durable edge has reached nobody yet: the batch that brings it to a sink tells its latency.
+        reached = batch.query in self._ends
+        waited = [batch.end - moment if reached else NAN for moment in self._latencies.ends(batch)]
         return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:

@@ -17,7 +17,7 @@ from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
-from elastream.spark.telemetry.batches import weighted_quantile
+from elastream.spark.telemetry.batches import Batch, weighted_quantile
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["WatchedQueries", "application_frame", "layout_of", "operator_frame"]
@@ -68,7 +68,7 @@ class WatchedQueries:
         self._batches += len(fresh)
         self._rows += sum(batch.rows for batch in fresh)
         self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
-        return [MicroBatch(b.query, b.start - wall + now, b.seconds, float(b.rows)) for b in fresh]
+        return [_described(batch, now - wall) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
@@ -118,6 +118,12 @@ class WatchedQueries:
         """A name that no other query has."""
         names = {query.name for query in self.all}
         return next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
+
+
+def _described(batch: Batch, offset: float) -> MicroBatch:
+    """A batch as an observation tells of it: all of its records may have waited since the poll before it."""
+    waited = batch.end - batch.waiting
+    return MicroBatch(batch.query, batch.start + offset, batch.seconds, float(batch.rows), waited, waited)
 
 
 @lru_cache(maxsize=8)
