@@ -34,8 +34,8 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             operators[f"source{number}"]["load"] = {"constant": {"rate": "5/s", "lasts": "10s"}}
     for number in range(draw(st.integers(0, 5))):
         inputs = draw(st.lists(st.sampled_from(sorted(operators)), min_size=1, max_size=2, unique=True))
-        durable = {"durable": "parquet"} if draw(st.integers(0, 2)) == 0 else {}
-        operator: dict[str, Any] = {"from": [{"operator": each, **durable} for each in inputs]}
+        edges = [{"operator": each, **draw(st.sampled_from([{}, {}, {"durable": "parquet"}]))} for each in inputs]
+        operator: dict[str, Any] = {"from": edges}
         kind = draw(st.sampled_from(["map", "filter", "select", "aggregate"] if real else ["alternates"]))
         match kind:
             case "map":
