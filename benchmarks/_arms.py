@@ -10,9 +10,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -44,8 +44,10 @@ TARGET = 5.0
 """Seconds from a record being due to its result being committed."""
 SETTLING = 6.0
 """Seconds that a host keeps its quota away after its start: as many as three batches take, as with Elastream's hosts."""
-AFTER = 45.0
-"""Seconds after the load's end that late records are waited for."""
+BUSIEST = 8.0
+"""Seconds over which the use of hosts is taken."""
+AFTER = 0.4
+"""Of the load's length, how long late records are waited for after its end."""
 
 SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.streaming.minBatchesToRetain": "10"}
 """The same for all sides; the other settings are Elastream's own, for all of them: files, sockets, locality, JVMs."""
@@ -53,21 +55,24 @@ SETTINGS = {"spark.sql.streaming.numRecentProgressUpdates": "400", "spark.sql.st
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "2s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.initialExecutors": "1",
     "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
 }
-"""Dynamic allocation with what was found best for this job and load (`against_spark.py --search`)."""
+"""Dynamic allocation with settings that give hosts back. Every executor has a task in every batch: with an idle timeout
+above the trigger's interval all hosts are requested while the first batch is slow, and held to the end: that is the
+cluster fixed at the peak. `against_spark.py --search` tries others."""
 
 
 @dataclass(frozen=True)
 class Result:
     """What one way gave: `served`, and hosts held from the load's beginning to the last result.
 
-    host_seconds, cost: of these hosts; cost by HOST's billing. most: hosts at once. exact: every result is right.
+    host_seconds, cost: of these hosts; cost by HOST's billing. most: hosts at once. exact: every result is right. busiest:
+    of hosts that are fixed, the part of their cores that was used in the busiest BUSIEST seconds.
     """
 
     way: str
@@ -77,6 +82,7 @@ class Result:
     most: int
     exact: bool
     spans: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+    busiest: float = math.nan
 
 
 Spans = Sequence[tuple[float, float | None]]
@@ -92,8 +98,12 @@ def fixed(hosts: int, load: ArrivalPattern, way: str) -> Result:
         for number in range(1, hosts + 1):
             cluster.confine(f"h{number}", HOST.cores)
         job.begin()
-        finish(job.query, load)
-        return result(way, job.query, job.out, load, [(0.0, None)] * hosts)
+        used: list[tuple[float, float]] = []
+        finish(job.query, load, lambda: used.append((time.monotonic(), cpu_seconds(cluster))))
+        found = result(way, job.query, job.out, load, [(0.0, None)] * hosts)
+        busy = busiest(used) / (hosts * HOST.cores)
+        progress(f"{way}: its hosts were busy to {busy:.0%} in the busiest {BUSIEST:g} s")
+        return replace(found, busiest=busy)
 
 
 def dynamic(
@@ -242,15 +252,33 @@ def started(query: StreamingQuery) -> None:
     wait_until(lambda: query.lastProgress is not None or not query.isActive, 120)
 
 
-def finish(query: StreamingQuery, load: ArrivalPattern) -> None:
-    """Until the query has taken every record of its load, or AFTER seconds after the load's end."""
-    total, until = load.count(load.seconds), time.monotonic() + load.seconds + AFTER
+def cpu_seconds(cluster: LocalCluster) -> float:
+    """What all hosts have used so far."""
+    return math.fsum(used.cpu_seconds or 0.0 for used in cluster.measure().values())
+
+
+def busiest(used: Sequence[tuple[float, float]]) -> float:
+    """Most cores that were used over BUSIEST seconds, by (time, CPU seconds so far); NaN where it was not that long."""
+    spans = [
+        (at - before, cpu - first)
+        for number, (at, cpu) in enumerate(used)
+        for before, first in used[max(0, number - int(BUSIEST)) : number]
+        if at - before >= BUSIEST
+    ]
+    return max((cpu / seconds for seconds, cpu in spans), default=math.nan)
+
+
+def finish(query: StreamingQuery, load: ArrivalPattern, each: Callable[[], object] = lambda: None) -> None:
+    """Until the query has taken every record of its load, or the load and AFTER of it have passed; `each` every second."""
+    total, until = load.count(load.seconds), time.monotonic() + (1 + AFTER) * load.seconds
 
     def taken() -> int:
-        return sum(p["numInputRows"] for p in query.recentProgress)
+        newest = query.lastProgress  # the newest alone: to read them all each second would be work for the driver
+        return 0 if newest is None else read_progress([newest])[0].last
 
     while query.isActive and taken() < total and time.monotonic() < until:
         time.sleep(1.0)
+        each()
     if (error := query.exception()) is not None:
         raise error
 

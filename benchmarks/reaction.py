@@ -92,7 +92,7 @@ def one_run(warm: bool) -> dict[str, float]:
         for name, key in (("lease", "spawned"), ("executor ready", "warm")):
             parts[name] = max((each[key] for each in milestones if key in each), default=float("nan"))
         parts["state moved"] = last_landed(plant.placing.landed)
-        return {name: round(parts[name] - step, 2) for name in PARTS}
+        return {name: round(float(parts[name] - step), 2) for name in PARTS}
 
 
 class _Over:

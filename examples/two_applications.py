@@ -53,6 +53,7 @@ def count(application, url, folder):
         cloud=Pool(url, application, priority=PRIORITIES[application]),
         target_latency="5s",
         state_partitions=4,
+        show=False,  # what this process prints is read by the other
     )
     counted = dict(latest(out).itertuples(index=False))
     expected = Counter(word for line in result.replay("source") for word in line.split())

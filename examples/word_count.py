@@ -26,7 +26,7 @@ counts_folder = tempfile.mkdtemp(prefix="word-counts-")
 
 # 36,000 lines/s are work for four hosts. These have 0.35 cores each, so that two cores leave the driver room beside four.
 RISE, FALL = ramp("1k/s", "36k/s", over="90s"), ramp("36k/s", "1k/s", over="60s")
-LOAD = constant("1k/s", lasts="10s").then(RISE).then(FALL).then(constant("1k/s", lasts="40s"))
+LOAD = constant("1k/s", lasts="15s").then(RISE).then(FALL).then(constant("1k/s", lasts="40s"))
 
 flow = Dataflow("word_count")
 lines = flow.source(text_files(PLAYS / "**/*.md"), load=LOAD)

@@ -185,7 +185,9 @@ def test_an_executor_is_given_back_without_its_partitions_and_requested_again(sp
         plant.close()
 
 
-def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch, caplog):
+def test_it_ends_by_itself_with_its_query_and_says_where_its_recording_lies(
+    spark, queries, tmp_path, monkeypatch, caplog, capsys
+):
     caplog.set_level(logging.INFO, "elastream.autopilot")
     monkeypatch.setattr(watched, "RESTART", 1.0)
     query = start_counts(spark, tmp_path / "short", "short")
@@ -195,7 +197,12 @@ def test_it_ends_by_itself_with_its_query(spark, queries, tmp_path, monkeypatch,
     assert pilot.join(60)
     said = [record.message for record in caplog.records if record.name == "elastream.autopilot"]
     assert said[-1].endswith("all watched queries ended")
-    assert (tmp_path / "run" / "recording.jsonl").read_text().count('"kind":"decision"') >= 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "autopilot" in line]
+    assert told[0] == f"autopilot records to {tmp_path / 'run'}"
+    assert told[-1] == f"autopilot stopped; elastream report {tmp_path / 'run'} shows what it did"
+    assert pilot.result.summary.rounds >= 1
+    assert pilot.result.report.exists()
+    assert len(pilot.result.frames.decisions) == pilot.result.summary.rounds
 
 
 def test_a_session_that_is_stopped_under_it_ends_it_without_a_fault(spark, queries, caplog):

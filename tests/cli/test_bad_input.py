@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
+from elastream.recording.recorder import Recording
 
 SOUND = """
 from elastream import Dataflow, HostType, Local, Pool, Threshold, collect, constant, run, text_files
@@ -160,3 +161,21 @@ def test_an_experiment_that_cannot_be_run_is_named_with_those_that_can(
     assert "Traceback" not in result.output
     for name in named:
         assert name in result.output
+
+
+def test_a_run_that_could_not_be_started_keeps_a_recording_that_says_why() -> None:
+    burning = "def open(self, folder, **more): raise CloudError('the rack is on fire')"
+    cloudy = f"from elastream.model.errors import CloudError\nclass Rack(Local):\n    {burning}\n"
+    text = textwrap.dedent(program(cloud="Rack()"))
+    refused(run(text.replace("\nflow = ", f"\n{cloudy}\nflow = ", 1)), "the rack is on fire")
+    (folder,) = Path("runs").iterdir()
+    recording = Recording.read(folder)
+    assert recording.operators
+    assert recording.ending is not None
+    assert recording.ending.status == "failed"
+    explained = CliRunner().invoke(app, ["explain", str(folder)])
+    assert (explained.exit_code, "no planning round" in explained.stderr) == (2, True)
+    assert "the rack is on fire" in explained.stderr
+    reported = CliRunner().invoke(app, ["report", str(folder)])
+    assert reported.exit_code == 0, reported.output
+    assert "the rack is on fire" in (folder / "report.html").read_text()

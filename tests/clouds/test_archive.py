@@ -5,11 +5,12 @@ import json
 import logging
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from elastream.clouds.local import archive as module
-from elastream.clouds.local.archive import ClassArchive, archive_for, merged, options_for
+from elastream.clouds.local.archive import RECORDED, ClassArchive, Classes, archive_for, merged, options_for
 from elastream.clouds.local.java import class_path, find_java, version_of
 
 
@@ -135,3 +136,26 @@ def test_recorded_lists_are_joined_without_what_was_being_written(tmp_path):
     first.write_text("# NOTE\njava/lang/Object\n@lambda-proxy a b\nunder/wa")
     second.write_text("java/lang/Object id: 0\nown/Loader id: 7 super: 0 source: /some.jar\nother/One\n")
     assert merged([first, second, tmp_path / "gone"]) == ["java/lang/Object", "@lambda-proxy a b", "other/One"]
+
+
+def test_a_folder_that_java_could_not_be_told_of_is_done_without_an_archive(tmp_path):
+    assert Classes(find_java(), tmp_path / "10:30").options(Path(RECORDED)) == ()
+
+
+def test_a_file_system_without_links_is_done_without_an_archive(tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    assert Classes(find_java(), tmp_path).options(Path(RECORDED)) == ()
+
+
+def test_where_there_is_none_jvms_record_what_one_is_made_from_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    classes = Classes(find_java(), tmp_path)
+    options = classes.options(Path(RECORDED))
+    assert options[0] == f"-XX:SharedArchiveFile={tmp_path}/classes.jsa"
+    assert options[-1] == "-XX:DumpLoadedClassList=classes.lst"
+    assert str(tmp_path / "h1.lst") in classes.maker([tmp_path / "h1.lst"])
+    assert classes.maker([tmp_path / "h1.lst"]) == ()
+    assert classes.options(Path(RECORDED)) == options[:-1]

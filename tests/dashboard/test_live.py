@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from elastream.dashboard.live import DECISIONS, LiveView, PlainView, remember, sparkline, summary_of, view_for
+from elastream.dashboard.live import DECISIONS, LiveView, PlainView, Screen, remember, sparkline, summary_of, view_for
 from elastream.model.action import LeaseHost, MoveTask, Outcome, Status, TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Proposal
@@ -30,7 +30,7 @@ def terminal(width: int = 100, height: int = 30) -> Console:
     return Console(record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None)
 
 
-def shown(view: LiveView, width: int = 100, height: int = 30) -> str:
+def shown(view: Screen, width: int = 100, height: int = 30) -> str:
     """The screen as text, as it would be on a terminal of that size."""
     console = terminal(width, height)
     view._console = console
@@ -38,9 +38,9 @@ def shown(view: LiveView, width: int = 100, height: int = 30) -> str:
     return console.export_text()
 
 
-def watched(until: float = 130.0) -> LiveView:
-    view = LiveView(terminal())
-    view._header = example_header()
+def watched(until: float = 130.0) -> Screen:
+    view = Screen(terminal())
+    view.started(example_header())
     for event in example_events():
         if event.time > until:
             break
@@ -52,11 +52,11 @@ def watched(until: float = 130.0) -> LiveView:
 
 
 @pytest.fixture(scope="module")
-def view() -> LiveView:
+def view() -> Screen:
     return watched()
 
 
-def test_the_screen_shows_the_figures_that_people_ask_for(view: LiveView) -> None:
+def test_the_screen_shows_the_figures_that_people_ask_for(view: Screen) -> None:
     screen = shown(view)
     for line in (
         r"word_count simulated   threshold   2:10",
@@ -203,7 +203,7 @@ def test_rounds_that_only_noted_something_take_one_line_and_push_no_decision_out
     assert [decision.round for decision in kept] == [1, 19]
 
 
-def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: LiveView) -> None:
+def test_a_metric_that_a_policy_lacks_is_shown_from_the_third_round_on_and_for_how_long(view: Screen) -> None:
     plain = io.StringIO()
     lines = PlainView(Console(file=plain, width=100))
     for seen in (view, lines):

@@ -15,7 +15,9 @@ from elastream.cli.app import app
 from elastream.documents.dataflow import load_document
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
+from elastream.recording.recorder import Recorder
 from elastream.services.manager_document import load_manager
+from example_run import play
 
 PYTHON = ("python", "py")
 LANGUAGES = {*PYTHON, "yaml", "sh", "text", ""}
@@ -48,10 +50,15 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def started(folder: Path) -> Page:
-    """A page that may use what `elastream` offers without importing it, and a `flow` where it is about other things."""
+    """A page that may use what `elastream` offers without importing it, and where it is about other things a `flow` and a
+    folder of a run, `recorded`."""
     flow = Dataflow("flow")
     flow.source(records([{"value": "to be"}], "value string")).sink(collect("seen"))
-    return page_of(folder, {"flow": flow, **{name: getattr(elastream, name) for name in elastream.__all__}})
+    recorded = folder / "runs" / "words-1"
+    play(Recorder(recorded / "recording.jsonl"))
+    return page_of(
+        folder, {"flow": flow, "recorded": recorded, **{name: getattr(elastream, name) for name in elastream.__all__}}
+    )
 
 
 def needs_spark(page: Path) -> bool:

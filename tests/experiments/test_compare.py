@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from elastream.experiments.prices import read_prices
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
-from elastream.model.observation import Context
+from elastream.model.observation import Context, Metric
+from elastream.model.plant import Unknown
+from elastream.model.promises import Rows
 from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.elastic_allocator import ElasticAllocator
+from elastream.planning.policies.otd import Otd
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.workload import constant, steps, trace
 
@@ -73,9 +78,43 @@ def test_there_is_no_winner_where_none_meets_the_target(comparison):
 
 
 def test_without_a_promise_compliance_is_unknown_and_said_to_be():
-    found = compare(graph(level=None), {"btu": Btu()}, [HOST], load=constant(1, "2min"))
+    found = compare(graph(level=None), {"queue": QueueThreshold()}, [HOST], load=constant(1, "2min"))
     assert found.trials[0].compliance is None
     assert "compliance is unknown" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentence"),
+    [
+        (
+            Btu(),
+            "policy btu: it keeps service levels, and operator 'work' has none: give it a max_duration, or the dataflow a",
+        ),
+        (
+            Otd(),
+            "policy otd: it places tasks on the hosts that are there and leases none: give it some, such as otd:hosts=4",
+        ),
+        (ElasticAllocator(), "such as elastic_allocator:hosts=4"),
+    ],
+)
+def test_a_policy_that_could_do_nothing_is_refused_in_one_sentence(policy, sentence):
+    with pytest.raises(DataflowError, match=sentence):
+        compare(graph(level=None), {"it": policy}, [HOST], load=constant(1, "2min"))
+
+
+def test_a_policy_by_service_levels_takes_them_from_the_target_latency():
+    found = compare(graph(level=None), {"btu": Btu()}, [HOST], load=constant(40, "20min"), target_latency=5.0)
+    assert found.trials[0].result.upscalings > 0
+
+
+def test_what_a_policy_lacked_for_rounds_stands_in_the_table_and_the_figures(comparison):
+    lacked = Unknown(Metric.BACKLOG, Rows.OPERATOR, "work", seconds=45.0, rounds=4)
+    first, *others = comparison.trials
+    found = replace(comparison, trials=(replace(first, lacked=(lacked,)), *others))
+    assert found.table().header[-1] == "remarks"
+    assert [row[-1] for row in found.table().rows] == ["cannot size: backlog of 'work' unknown for 45 s", ""]
+    assert found.outcome().figures["policies"][first.name]["lacked"] == [str(lacked)]
+    assert "remarks" not in comparison.table().header
 
 
 def test_an_endless_load_needs_a_length():

@@ -55,5 +55,5 @@ def test_a_load_as_text_takes_the_place_of_the_declared_one():
 def test_what_cannot_be_simulated_is_one_sentence():
     with pytest.raises(CloudError, match="give a cloud, host types, or a recorded run"):
         simulate(flow(), Threshold())
-    with pytest.raises(InputError, match="the load never ends"):
+    with pytest.raises(InputError, match="never ends"):
         simulate(flow(constant("5/s")), Threshold(), host_types=[SMALL])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.endpoints import collect, kafka, parquet, records
 from elastream.model.errors import DataflowError
 from elastream.model.flow import Dataflow, Stream
@@ -22,10 +22,6 @@ def numbered(flow: Dataflow, name: str = "source", load: bool = False) -> Stream
 
 def plain(rows: Any) -> Any:
     return rows
-
-
-def two_sources(flow: Dataflow) -> None:
-    numbered(flow, load=True).merge(numbered(flow, "other", load=True)).sink(collect("x"))
 
 
 def beside(flow: Dataflow) -> None:
@@ -149,11 +145,6 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "'sink' merges streams with different columns: 'a' has n bigint, 'b' has n int",
         ("operators", "sink", "from"),
     ),
-    "two loads in one query": (
-        two_sources,
-        "the sources 'source' and 'other' have loads and meet in one query",
-        ("operators", "other", "load"),
-    ),
     "an operator for simulation only": (
         simulated,
         "operator 'model' has no function to run on Spark; it can only be simulated",
@@ -192,9 +183,8 @@ def test_what_spark_cannot_run_is_refused_with_the_field_at_fault(case: str) -> 
     write, sentence, at = REFUSED[case]
     flow = Dataflow("wrong")
     write(flow)
-    refuse = refuse_meeting_loads if case == "two loads in one query" else refuse_uncompilable
     with pytest.raises(DataflowError, match=sentence) as caught:
-        refuse(lay_out(flow.graph))
+        refuse_uncompilable(lay_out(flow.graph))
     assert "\n" not in str(caught.value)
     assert caught.value.at == at
 

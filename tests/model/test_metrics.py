@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastream.model.endpoints import collect, kafka, records, text_files
+from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Edge, Form, Graph, Kind, Operator
 from elastream.model.metrics import FIGURES, Metric, quantity_of
 from elastream.model.promises import Given, PlantKind, Quantity, Rows
 from elastream.model.stages import lay_out
 from elastream.model.wording import UNKNOWN, WRITERS, quantity
+from elastream.workload import constant
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +90,7 @@ def graph() -> Graph:
         (Given.DURABLE, ("count",)),
         (Given.FIRST, ("lines", "count")),
         (Given.LEADS, ("lines", "count")),
-        (Given.WIDTH, ("lines",)),
+        (Given.WIDTH, ()),
     ],
 )
 def test_a_condition_is_decided_by_what_the_dataflow_declares(given: Given, operators: tuple[str, ...]) -> None:
@@ -104,3 +107,21 @@ def test_a_target_latency_decides_what_needs_one() -> None:
     layout = lay_out(graph())
     assert (Given.TARGET.holds(layout, 2.0), Given.LEVELS.holds(layout, 2.0)) == (True, False)
     assert (Given.TARGET.holds(layout, None), Given.LEVELS.holds(layout, None)) == (False, True)
+
+
+def test_what_comes_to_an_operator_is_known_behind_sources_functions_and_columns_that_give_one_record_for_each() -> None:
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant("1/s"), name="lines")
+    lines.select({"w": "explode(split(value, ' '))"}, name="words").key_by("w").count(name="many").sink(collect("a"))
+    lines.durable().select({"v": "upper(value)"}, name="upper").key_by("v").count(name="one").sink(collect("b"))
+    layout = lay_out(flow.graph)
+    told = {o.name for o in flow.graph.operators if o.kind is not Kind.SINK and Given.TOLD.holds(layout, None, o)}
+    assert told == {"lines", "words", "upper", "one"}
+    assert [o.name for o in flow.graph.operators if Given.WIDTH.holds(layout, None, o)] == ["lines", "upper"]
+
+
+def test_the_backlog_of_an_application_is_promised_where_every_source_can_tell_its_own() -> None:
+    for reads, known in ((text_files("in/"), True), (text_files("s3a://in/"), None), (kafka("t"), None)):
+        flow = Dataflow("f")
+        flow.source(reads, name="in").sink(collect("out"))
+        assert Given.COUNTED.holds(lay_out(flow.graph), None) is known

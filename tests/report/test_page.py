@@ -18,7 +18,7 @@ from elastream.model.wording import amount, duration_text
 from elastream.recording.observer import Ending, Header
 from elastream.recording.recorder import Collector, Recorder, Recording
 from elastream.report import write_report
-from elastream.report.page import cards, render
+from elastream.report.page import SHOWN, cards, render
 from elastream.report.summary import summarise
 from elastream.report.timeline import timeline
 from example_run import example_events, example_header, example_recording, lacking_decisions, play
@@ -202,3 +202,32 @@ def test_a_round_in_which_something_raised_shows_its_traceback() -> None:
     shown = [row for row in Text(render(recorder.recording)).rows if "fault: policy mine Traceback" in row]
     assert [row.split()[:2] for row in shown] == [["0:02", "1"], ["0:04", "2"]]
     assert all("<KeyError>" in row for row in shown)
+
+
+def many_rounds(count: int) -> Recording:
+    recorder = Collector()
+    recorder.started(example_header())
+    seen = next(event for event in example_events() if isinstance(event, Observation))
+    for number in range(count):
+        recorder.observed(replace(seen, time=float(number)))
+        lease = Proposal(LeaseHost(f"h{number}", "small"), "mine", "no")
+        recorder.decided(Decision(number + 1, float(number), "mine", proposals=(lease,)))
+    return recorder.recording
+
+
+def test_a_report_of_very_many_rounds_shows_the_first_and_the_last_and_how_many_it_leaves_out() -> None:
+    rows = [row.split() for row in Text(render(many_rounds(1000))).rows]
+    rounds = [int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit() and "by" in row]
+    assert rounds == [*range(1, SHOWN + 1), *range(1000 - SHOWN + 1, 1001)]
+    assert any(f"{1000 - 2 * SHOWN} rows left out" in " ".join(row) for row in rows)
+
+
+def test_what_a_policy_could_not_size_stands_at_the_head() -> None:
+    recorder = Collector()
+    recorder.started(example_header())
+    for decision in lacking_decisions():
+        recorder.decided(decision)
+    lacked = summarise(recorder.recording).lacked
+    assert lacked
+    page = html.unescape(render(recorder.recording))
+    assert all(f"The policy {each}." in page for each in lacked)

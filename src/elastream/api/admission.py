@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from elastream.model.action import KINDS
 from elastream.model.cloud import HostType
-from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.errors import about
 from elastream.model.fitting import refuse_misfit, refuse_unreachable
 from elastream.model.graph import Graph
@@ -36,7 +36,6 @@ def admit(
     types: host types, the first that of the first hosts; empty where they are not known yet.
     """
     layout = lay_out(graph)
-    refuse_meeting_loads(layout)
     plans = refuse_uncompilable(layout)
     CompositionCodec(graph).encode(Composition.default(graph))
     for operator in graph.operators:

@@ -1,10 +1,12 @@
 """`Autopilot`: manages existing streaming queries of a session, without changes to them.
 
 It runs a plant on the session, a policy and the control loop on a daemon thread. Its errors are logged and never reach the
-user's job; what is unknown or impossible is left unchanged. Output goes to `logging` only.
+user's job; what is unknown or impossible is left unchanged. Output goes to `logging`;
+the place of a recording also to stderr.
 """
 
 import logging
+import sys
 import tempfile
 import threading
 from collections.abc import Hashable, Sequence
@@ -12,13 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from elastream.api.result import RunResult
 from elastream.clouds.provider import Cloud, Provider
 from elastream.control.journal import Journal
 from elastream.control.loop import Loop
 from elastream.model.action import Action, Outcome, Status, describe
 from elastream.model.cloud import Billing, HostState, HostType
 from elastream.model.decision import Decision
-from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.graph import Kind
 from elastream.model.observation import Metric, Observation
 from elastream.model.plant import Policy
@@ -57,8 +60,8 @@ class Autopilot:
 
     target_latency: seconds, or text such as `"2s"`; it determines how fast backlog must be processed. period: seconds
     between observations. observe_only: log actions without applying them. policy: default `ByLoad`. metrics_port, registry:
-    where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `elastream
-    explain` and `elastream report`.
+    where Prometheus metrics are served or registered. folder: where a recording and a journal are written, for `result`,
+    `elastream explain` and `elastream report`; a line on stderr says so at the start and at the end.
 
     Queries and settings are not changed. It ends when all watched queries have ended, when the session is stopped, with
     `stop`, or with its `with` block. Raises ElastreamError for invalid arguments; later errors are only logged.
@@ -125,6 +128,16 @@ class Autopilot:
     def plant(self) -> AttachedPlant | None:
         """The attached plant, for tests and benchmarks; None before it is attached, or if that is not possible."""
         return self._plant
+
+    @property
+    def result(self) -> RunResult:
+        """What the recording in `folder` says so far: summary, report, frames; in a notebook its figures.
+
+        Raises InputError without a folder, and before anything was recorded.
+        """
+        if self._folder is None:
+            raise InputError("Autopilot keeps no recording: give it a folder, Autopilot(..., folder='runs/mine')")
+        return RunResult.read(self._folder)
 
     def stop(self) -> None:
         """Stop Autopilot; the queries continue. May be called twice, and from any thread."""
@@ -231,7 +244,14 @@ class Autopilot:
             self._plant, self._loop = plant, loop
             if self._stopped:
                 loop.stop()
+        self._say("autopilot records to %s")
         loop.run()
+        self._say("autopilot stopped; elastream report %s shows what it did")
+
+    def _say(self, what: str) -> None:
+        """Print where the recording lies, if there is one."""
+        if self._folder is not None:
+            print(what % self._folder, file=sys.stderr, flush=True)
 
     def _observers(self, plant: AttachedPlant) -> Sequence[Observer]:
         found: list[Observer] = [_Logger(plant, self._period, self._observe_only)]

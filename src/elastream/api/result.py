@@ -38,14 +38,16 @@ class RunResult:
 
     @classmethod
     def read(cls, folder: Path | str) -> "RunResult":
-        """The result of an earlier run from its folder, the report written if there is none; collected rows are gone.
+        """The result of an earlier run, or of one that goes on, from its folder; collected rows are gone.
 
-        Raises InputError if there is no recording.
+        The report is written where there is none yet, or an older one than the recording. Raises InputError if there is no
+        recording.
         """
         directory = RunDirectory(Path(folder))
         result = cls(directory.root, directory.report)
-        if not directory.report.exists():
-            write_report(result.recording, directory.report)
+        recording, report = result.recording, directory.report
+        if not report.exists() or report.stat().st_mtime < directory.recording.stat().st_mtime:
+            write_report(recording, report)
         return result
 
     @cached_property

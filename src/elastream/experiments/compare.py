@@ -3,21 +3,19 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from elastream.experiments.comparison import Comparison, Peak, Trial
-from elastream.experiments.simulated import simulated
+from elastream.experiments.cases import cores, run_beside
+from elastream.experiments.comparison import Comparison, Peak
+from elastream.experiments.trials import Scene, tried
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.fitting import refuse_unreachable
 from elastream.model.graph import Graph
-from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.plant import Policy
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
-from elastream.planning.policies.static import sized
 from elastream.planning.provision import Costs, declared
-from elastream.simulation import Result, Settings, Travel, make_plant
+from elastream.simulation import Settings, Travel
 
 __all__ = ["compare"]
 
@@ -65,30 +63,30 @@ def compare(
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    costs = {operator: (each.cost, each.selectivity) for operator, each in base.services.items()}
-    trials = []
-    for number, (name, policy) in enumerate(policies.items()):
-        progress(name, number, len(policies))
-        policy = sized(policy, layout, host_types, loads, seconds=length, window=target_latency, costs=costs)
-        plant = make_plant(
-            layout,
-            host_types=host_types,
-            loads=loads,
-            seed=seed,
-            settings=base,
-            max_hosts=max_hosts,
-            target_latency=target_latency,
-            seconds=length,
-        )
-        refuse_unfit(policy, plant.context)
-        run = simulated(plant, policy, period=period, until=length)
-        waiting = sum(operator.queued for operator in run.result.operators.values())
-        late = _overdue(layout, run.result, loads, length, records, target_latency)
-        kept = _compliance(run.result, target_latency, late)
-        trials.append(Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late))
-        progress(name, number + 1, len(policies))
-    peak = _static_peak(layout, host_types, loads, length, target_latency, costs)
+    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed)
+    trials = run_beside(
+        lambda named, tell: tried(scene, *named, tell),
+        _checked(scene, policies),
+        cores(),
+        lambda told, done: progress(_how_far(tuple(policies), told, done, length), sum(done), len(done)),
+    )
+    peak = _static_peak(layout, host_types, loads, length, target_latency, scene.costs)
     return Comparison(graph, length, records, target, tuple(trials), peak, target_latency)
+
+
+def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
+    """The policies by name, each of which the plant takes: what is refused is refused before anything is simulated."""
+    for number, policy in enumerate(policies.values()):
+        plant, _ = scene.set_up(policy)
+        if number == 0:
+            plant.advance(scene.settings.monitor)  # loads the compiled loops, which workers inherit
+    return list(policies.items())
+
+
+def _how_far(names: Sequence[str], told: Sequence[float], done: Sequence[bool], length: float) -> str:
+    """A text such as "threshold 1 h, btu 30 min of 3 h"; policies that are done are left out."""
+    going = [f"{name} {format_duration(far)}" for name, far, over in zip(names, told, done, strict=True) if not over]
+    return f"{', '.join(going)} of {format_duration(length)}" if going else "done"
 
 
 def _no_length(
@@ -127,43 +125,3 @@ def _static_peak(
         else:
             found.append(Peak(provision.hosts, type.name, provision.cost(type, length)))
     return min(found, key=lambda peak: peak.cost) if found else why
-
-
-def _overdue(
-    layout: Layout,
-    result: Result,
-    loads: Mapping[str, ArrivalPattern],
-    length: float,
-    records: int,
-    target_latency: float | None,
-) -> float:
-    """Fraction of the records that have not reached a sink at the end, and were due so early that they are late."""
-    graph = layout.graph
-    done: dict[str, float] = {}
-    for name in graph.order:
-        part = min((done[edge.source] for edge in graph.inputs[name]), default=1.0)
-        if (operator := result.operators.get(name)) is not None:
-            arrived = max(operator.arrived, operator.done + operator.queued + operator.in_service)
-            part *= 1 - (operator.queued + operator.in_service) / arrived if arrived > 0 else 1.0
-        done[name] = part
-    if target_latency is None and not any(operator.max_duration is not None for operator in graph.operators):
-        return 0.0
-    levels = sum(operator.max_duration or 0.0 for operator in graph.operators)
-    grace = levels if target_latency is None else target_latency
-    young = sum(load.count(length) - load.count(max(0.0, length - grace)) for load in loads.values())
-    return max(0.0, 1 - min(done[sink.name] for sink in graph.sinks) - young / records)
-
-
-def _compliance(result: Result, target_latency: float | None, overdue: float) -> float | None:
-    """Fraction of records in time: end to end where a target latency is given, else of operators' service levels.
-
-    overdue: fraction that still waits and is late by now; those are not in time. None where nothing is promised.
-    """
-    if target_latency is None:
-        if not any(operator.within for operator in result.operators.values()):
-            return None
-        found = result.compliance(1.0)
-        return 0.0 if math.isnan(found) else found * (1 - overdue)
-    kept, offered = result.series[:, 5], result.series[:, 1]
-    seen = ~np.isnan(kept) & (offered > 0)
-    return float(np.average(kept[seen], weights=offered[seen])) * (1 - overdue) if seen.any() else 0.0

@@ -60,7 +60,7 @@ class Trial:
         """What happened, as pandas: a row per observation (index `time`, seconds)."""
         import pandas as pd
 
-        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time"]
+        columns = ["time", "arrival_rate", "hosts", "instances", "backlog", "in_time", "finished"]
         return pd.DataFrame(self.result.series, columns=columns).set_index("time")
 
 
@@ -259,7 +259,7 @@ def _figures(trial: Trial) -> dict[str, Any]:
 
 def _plots(trial: Trial) -> tuple[Plot, Plot]:
     series = trial.result.series[:: max(1, len(trial.result.series) // PLOTTED)]
-    seconds, offered, hosts, instances, waiting, kept = series.T.tolist()
+    seconds, offered, hosts, instances, waiting, kept, _ = series.T.tolist()
     minutes = [time / 60 for time in seconds]
     load = load_line("offered load", minutes, offered, steps=True)
     return (

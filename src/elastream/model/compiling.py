@@ -15,7 +15,7 @@ from elastream.model.schema import columns_of, in_words
 from elastream.model.sql import check_expressions
 from elastream.model.stages import Layout
 
-__all__ = ["Columns", "edge_topic", "merge_refused", "refuse_meeting_loads", "refuse_uncompilable", "simulated_only"]
+__all__ = ["Columns", "edge_topic", "merge_refused", "refuse_uncompilable", "simulated_only"]
 
 Columns = Mapping[str, str | None]
 """Types by column, in Spark's words; None for the type of a SQL expression."""
@@ -58,18 +58,6 @@ def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
     for plan in plans.values():
         _follow(graph, plan, edges)
     return plans
-
-
-def refuse_meeting_loads(layout: Layout) -> None:
-    """Raise DataflowError where two sources with loads meet in one query: a run could not tell their latencies apart."""
-    for segment in layout.segments:
-        shaped = [name for name in segment.operators if name in layout.graph.loads]
-        if len(shaped) > 1:
-            raise DataflowError(
-                f"dataflow {layout.graph.name!r}: the sources {' and '.join(map(repr, shaped))} have loads and meet in one "
-                "query, whose latencies could not be told apart: put a durable edge behind all but one of them",
-                ("operators", shaped[1], "load"),
-            )
 
 
 def edge_topic(graph: Graph, edge: Edge) -> KafkaTopic:

@@ -122,7 +122,8 @@ class Collected:
 class StreamReader(Protocol):
     """A source of the user's own: anything that Spark can read as a stream. On Spark only; simulated, it needs a load.
 
-    schema: columns of what it reads, as Spark DDL (`"word string, n long"`).
+    schema: columns of what it reads, as Spark DDL (`"word string, n long"`). If it has an attribute `timestamp`, that names
+    the column of what it reads with the time at which each record came to be: latency counts from there.
     """
 
     schema: str

@@ -4,6 +4,7 @@ Plants and policies share this structure. User functions are opaque values that 
 `elastream.model.flow` is the API to define a graph; `elastream.model.stages` determines which operators run together.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typing import Any
 from elastream.model.endpoints import ArrivalPattern, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
 
-__all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator"]
+__all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator", "emits_as_many"]
 
 
 class Kind(StrEnum):
@@ -302,3 +303,15 @@ class Graph:
             self._fail(f"operator {name!r} emits records of a negative size")
         if operator.max_duration is not None and operator.max_duration <= 0:
             self._fail(f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0")
+
+
+_SEVERAL = re.compile(
+    r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|json_tuple|variant_explode)\s*\(", re.I
+)
+"""Spark's functions that give several records for one."""
+
+
+def emits_as_many(operator: Operator) -> bool:
+    """Whether an operator of column expressions emits one record for each: none of them gives several."""
+    columns = [alternate.function for alternate in operator.alternates if isinstance(alternate.function, Mapping)]
+    return bool(columns) and not any(_SEVERAL.search(text) for each in columns for text in each.values())

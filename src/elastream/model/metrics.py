@@ -20,23 +20,30 @@ _TAKEN = f"records taken by {_BATCHES}"
 _LAST_20 = "records of the last 20 batches over the time between them"
 _WINDOW = "mean over the last seven batches"
 _DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
+_FROM = (
+    "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
+    f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
+)
+_POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
 
 _TABLE = read_table(f"""
 arrival_rate rate | Records that became due at an operator, queued or not; of a source and of the application, the \
 offered load.
-  operator S source | the declared load now; without one, what batches took
+  operator S source | the declared load now; without one, what came in the last 10 s, as far as the source shows it
   operator S transform python | {_METER}
-  operator S keyed metered | what the operators before it emitted
+  operator S transform native told | what the operators before it emitted
+  operator S keyed told | what the operators before it emitted
   operator S fed durable | records written to its durable edges
   operator W source | {_LAST_20}
   operator A reading | counted in the monitoring period
   operator F source | counted in the monitoring period
   operator F working first | what its query's batches took
-  application SAF | sum over the sources
+  application SWAF | sum over the sources
 processed_rate rate | Records that an operator or a task finished.
   operator S source | {_TAKEN}
   operator S transform python | {_METER}
-  operator S keyed metered | what the operators before it emitted
+  operator S transform native told | what the operators before it emitted
+  operator S keyed told | what the operators before it emitted
   operator W source | {_LAST_20}
   operator A reading | counted in the monitoring period; of a source, records passed on to the operators it feeds
   operator F reading first | {_TAKEN}
@@ -44,19 +51,22 @@ processed_rate rate | Records that an operator or a task finished.
 emitted_rate rate | Records that an operator emitted.
   operator S source | {_TAKEN}
   operator S working python | {_METER}
+  operator S transform native told | as many as it takes, unless a record is exploded into several
   operator A reading | counted in the monitoring period
   operator F reading first | {_TAKEN}
 backlog records | Records queued at an operator (VISP's o_queue). A fused operator has no queue of its own; its query's \
 source has.
   operator S source load | due by the load and taken by no batch
+  operator S source files | files that no batch has taken, by their sizes and the records per byte of those taken
   operator SW source behind | as the source reports with its last batch
   operator S fed durable | written to its durable edges and taken by no batch
   operator A working | records in the queue now
   operator F reading leads | records that wait for the next batch
-  application S loads | sum over sources and durable edges
+  application S counted | sum over sources and durable edges
+  application W behind | sum over the queries
   task A queues | records in its queue now
 duration seconds | Time from a record being queued at the operator to having passed it, mean (VISP's o_d).
-  operator S source load | from being due to the start of the batch
+  operator S source | from the moment from which the record's latency counts to the start of the batch
   operator S transform python | busy time of a task in the batch
   operator S keyed metered | from the end of the Python stage to the commit
   operator S fed durable | from being written to the durable edge to the commit
@@ -97,7 +107,7 @@ busy_cores_error cores | Standard error of `busy_cores` where it is an estimate 
 should rest on.
   task SW | spread of the last seven batches
 parallelism count | Instances of an operator, or tasks of its stage.
-  operator S | tasks of its stage: by the composition, of a keyed stage its state partitions
+  operator S set | tasks of its stage: by the composition, of a keyed stage its state partitions, else in the last batch
   operator W keyed | state partitions
   operator A working | instances now
   operator F reading first | tasks now
@@ -131,15 +141,20 @@ traffic byte_rate | Bytes exchanged over a link, or read by a task from shuffles
   task SW | shuffle bytes read, {_WINDOW}
   link SW shuffles | shuffle bytes between two hosts, {_WINDOW}
 latency_p50 seconds | Of the application: time from a record being due to its result being committed, median.
-  application S load | {_DUE}
+  application S | {_FROM}
+  application W | {_POLL}, median of the slowest query
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
 latency_p99 seconds | 99th percentile of the same.
-  as latency_p50
-  application W | upper bound, slowest query: time between batches and the longest of the last seven
+  application S | {_FROM}
+  application W | {_POLL}, longest of the slowest query
+  application A | records that reached a sink in the monitoring period
+  application F | {_DUE}
 latency seconds | Mean of the same (E2DF's response time).
-  as latency_p50
-  application W | upper bound, slowest query: time between batches and their mean duration
+  application S | {_FROM}
+  application W | {_POLL}, mean of the slowest query
+  application A | records that reached a sink in the monitoring period
+  application F | {_DUE}
 throughput rate | Of the application: records taken from its sources and committed.
   application S | {_TAKEN}
   application W | {_LAST_20}, sum over the queries
@@ -148,7 +163,8 @@ throughput rate | Of the application: records taken from its sources and committ
 compliance fraction | Part of the records that passed within the service level.
   operator A working level | counted in the monitoring period
   operator F reading leads level | counted in the monitoring period
-  application S target load | latencies up to the target, {_BATCHES}
+  application S target | latencies up to the target, {_BATCHES}
+  application W target | latencies up to the target, of the last seven batches; a lower bound, as latencies are upper ones
   application A target | latencies up to the target
   application A levels | sum over the operators
   application F target | latencies up to the target, {_BATCHES}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
-from elastream.model.graph import Form, Kind, Operator
+from elastream.model.endpoints import Files, Records, TextFiles
+from elastream.model.graph import Form, Graph, Kind, Operator, emits_as_many
 from elastream.model.stages import Layout
 
 __all__ = ["PLANTS", "Given", "PlantKind", "Promise", "Promises", "Quantity", "Rows", "read_table"]
@@ -61,7 +62,11 @@ class Given(StrEnum):
     """Conditions of a promise, as the reference writes them."""
 
     LOAD = "a source with a declared load"
-    LOADS = "every source declares a load"
+    FILES = "the source reads local files"
+    COUNTED = "each source has a declared load, reads local files, or reports how far it is behind"
+    NATIVE = "the operator is column expressions"
+    TOLD = "the operators before it say what they emit"
+    SET = "its number is set: of a source with a load, a durable edge or a keyed operator; or a Python function runs in it"
     TARGET = "a target latency is set"
     LEVELS = "no target latency is set and operators have a `max_duration`"
     LEVEL = "the operator has a `max_duration`"
@@ -89,8 +94,9 @@ class Given(StrEnum):
                 return target_latency is not None
             case Given.LEVELS:
                 return target_latency is None and any(each.max_duration is not None for each in graph.operators)
-            case Given.LOADS:
-                return len(graph.loads) == len(graph.sources)
+            case Given.COUNTED:
+                known = [each.load is not None or _reads_local_files(each) for each in graph.sources]
+                return all(known) or None
             case Given.LOAD:
                 return bool(graph.loads) if operator is None else operator.load is not None
         if operator is None:
@@ -99,20 +105,58 @@ class Given(StrEnum):
             case Given.LEVEL:
                 return operator.max_duration is not None
             case Given.PYTHON:
-                native = (Form.COLUMNS, Form.AGGREGATE, Form.NONE)
-                return all(each.form not in native for each in operator.alternates)
+                return all(each.form not in NATIVE for each in operator.alternates)
+            case Given.FILES:
+                return operator.load is None and _reads_local_files(operator)
+            case Given.NATIVE:
+                return any(each.form is Form.COLUMNS for each in operator.alternates)
+            case Given.SET:
+                stage = layout.stage_of[operator.name]
+                lead = graph.operator(stage.operators[0])
+                files = any(edge.durable == "parquet" for edge in graph.inputs[lead.name])
+                walked = (graph.operator(name) for name in stage.operators)
+                return stage.keyed or lead.load is not None or files or any(map(_is_python, walked))
+            case Given.TOLD:
+                return _told(layout.graph, operator)
             case Given.DURABLE:
                 return any(edge.durable for edge in graph.inputs[operator.name])
             case Given.FIRST:
                 return layout.stage_of[operator.name].name == operator.name
             case Given.WIDTH:
                 stage = layout.stage_of[operator.name]
-                return operator.waits or (not stage.keyed and stage.name == operator.name)
+                followed = operator.kind is Kind.SOURCE and operator.load is None  # Spark's own readers set their width
+                return operator.waits or (not stage.keyed and stage.name == operator.name and not followed)
             case Given.LEADS:
                 return layout.stage_of[operator.name].segment == operator.name
         return None
 
 
+def _is_python(operator: Operator) -> bool:
+    return bool(operator.alternates) and all(each.form not in NATIVE for each in operator.alternates)
+
+
+def _told(graph: Graph, operator: Operator) -> bool:
+    """Whether it is known what comes to `operator`: from durable edges, or from operators that say what they emit."""
+
+    def emits(before: Operator) -> bool:
+        forms = {alternate.form for alternate in before.alternates}
+        if Form.COLUMNS in forms:
+            return emits_as_many(before) and _told(graph, before)
+        return before.kind is Kind.SOURCE or not forms & {Form.AGGREGATE, Form.NONE}
+
+    return all(edge.durable or emits(graph.operator(edge.source)) for edge in graph.inputs[operator.name])
+
+
+def _reads_local_files(operator: Operator) -> bool:
+    """Whether Spark's file source reads for it, from this machine's file system."""
+    match operator.reads:
+        case TextFiles(path) | Files(path):
+            return "://" not in path
+    return isinstance(operator.reads, Records)
+
+
+NATIVE = (Form.COLUMNS, Form.AGGREGATE, Form.NONE)
+"""Forms of alternates that run in the JVM, or not at all."""
 KINDS: Mapping[str, frozenset[Kind]] = {
     **{kind.value: frozenset({kind}) for kind in Kind},
     "working": frozenset({Kind.TRANSFORM, Kind.KEYED}),

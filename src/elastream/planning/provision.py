@@ -79,12 +79,12 @@ def declared_cores(
     costs: measured figures in place of declared ones, None in them for what was not measured. Raises DataflowError for an
     operator without a cost. Operators that wait occupy threads, no cores.
     """
-    composition = composition or Composition.default(graph)
+    running = (composition or Composition()).alternates
     per_record: dict[str, float] = {}
     selectivity: dict[str, float] = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            alternate = operator.alternate(composition.alternates[operator.name])
+            alternate = operator.alternate(running.get(operator.name, operator.alternates[0].name))
             cost, emitted = (costs or {}).get(operator.name, (None, None))
             cost = alternate.cost if cost is None else cost
             emitted = alternate.selectivity if emitted is None else emitted

@@ -26,7 +26,7 @@ GOOD, BAD = "#1f7f5f", "#b23a52"
 GREY = "#8a8f98"
 
 STYLE = "font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums;max-width:56rem"
-CARD = "min-width:7.2rem;padding:.35rem .9rem .35rem 0"
+CARD = "padding:.35rem .9rem .35rem 0"
 
 
 def sentence(recording: Recording, summary: Summary) -> str:
@@ -43,7 +43,7 @@ def fragment(recording: Recording, summary: Summary, report: Path) -> str:
     return (
         f'<div style="{STYLE}"><div style="font-size:15px"><b>{html.escape(sentence(recording, summary))}</b>, '
         f"policy {html.escape(recording.header.policy)}</div>"
-        f'<div style="display:flex;flex-wrap:wrap">{shown}</div>'
+        f'<div style="display:grid;grid-template-columns:repeat(4,auto)">{shown}</div>'
         f'<div style="display:flex;flex-wrap:wrap;gap:1rem;margin:.4rem 0">{"".join(_curves(recording))}</div>'
         f'<div style="color:{GREY}">report <a href="{html.escape(report.absolute().as_uri())}">{place}</a></div></div>'
     )
@@ -93,7 +93,7 @@ def _picture(
         drawn += f'<path d="M0 {y}H{WIDTH}" stroke="{GREY}" stroke-dasharray="4 3" fill="none"/>'
     names = " ".join(f'<span style="color:{colour}">{html.escape(name)}</span>' for name, _, colour in lines)
     said = f" <span style='color:{GREY}'>target {duration_text(level)}</span>" if level is not None else ""
-    said += f' <span style="color:{GREY}">to {write(top)}</span>'
+    said += f' <span style="color:{GREY}">highest {write(top)}</span>'
     return (
         f'<div><div style="font-size:11px"><b>{title}</b> {names}{said}</div>'
         f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'

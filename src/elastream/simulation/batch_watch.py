@@ -84,7 +84,8 @@ class BatchWatch(Watch):
         kept = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
         instances = float(sum(len(station.crew) for station in self.fused.stations))
-        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept])
+        finished = sum(table[:, DONE] * self.fused.result_share[name] for name, table in closed.tables.items())
+        whole = np.column_stack([closed.ends, offered, active, np.full(count, instances), waiting, kept, finished])
         self.series += [tuple(row) for row in whole.tolist()]
 
     def _enter(self, table: Floats, closed: Periods, usable: Floats) -> Floats:

@@ -19,7 +19,7 @@ from elastream.model.qos import erlang_c, waiting_time
 from elastream.simulation.draws import EMPIRICAL, EXPONENTIAL, LOGNORMAL, below
 from elastream.simulation.serving import sort_rows
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Items, Shape, Station
+from elastream.simulation.stations import NOTHING, Items, Shape, Station, neighbours
 
 POINTS = 20
 """Equally likely quantiles that approximate a service-time distribution."""
@@ -36,6 +36,9 @@ MOST_SERVERS, FULL, NEGLIGIBLE = 64, 0.97, 0.002
 service time."""
 CHANCES = 4
 """Equally likely quantiles that approximate random waiting."""
+MOST_ROWS = 2048
+"""Cohorts in which a queue is kept, at most 4 / 2048 of its length each: a record's wait is kept to a thousandth, and an
+operator that is overloaded for a day costs no more than any other."""
 DUST = 1e-9
 """Smaller amounts of items are rounding error, treated as 0."""
 
@@ -316,6 +319,8 @@ class CohortStation(Station):
             self.held, self.head, self.slot * self.width, slots, self.width, typical, crew.free, crew.busy,
             self.weights, self.first, typical >= 2 * self.width, self.selectivity * len(self.waiting),
         )  # fmt: skip
+        if self.queue.shape[0] > MOST_ROWS + 1:
+            self.queue = paired(self.queue)
         if slots <= 0:
             return NOTHING
         self.slot += slots
@@ -407,6 +412,20 @@ class CohortStation(Station):
         born = np.min([flow.born[row] for flow, row in zip(self.waiting, rows, strict=True)], axis=0)
         self.waiting = [_without(flow, whole) for flow in self.waiting]
         return Items(times, born, counts)
+
+
+def paired(queue: Floats) -> Floats:
+    """`queue` (rows of `_serve`) with neighbours as one (`neighbours`), except the first row, which may be partly taken."""
+    rest = queue[1:]
+    ends = rest[:, 0] + rest[:, 5]
+    firsts = neighbours(rest[:, 0], ends, MOST_ROWS)
+    lasts = np.append(firsts[1:], rest.shape[0]) - 1
+    count = np.add.reduceat(rest[:, 4], firsts)
+    both = rest[firsts]
+    both[:, 2] = np.add.reduceat(rest[:, 2] * rest[:, 4], firsts) / count
+    both[:, 3] = both[:, 4] = count
+    both[:, 5] = np.maximum(rest[firsts, 5], ends[lasts] - both[:, 0])
+    return np.concatenate([queue[:1], both])
 
 
 def _without(flow: Items, count: float) -> Items:

@@ -23,7 +23,7 @@ from elastream.simulation import batching
 from elastream.simulation.draws import uniform
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.stations import NOTHING, Items, Station
+from elastream.simulation.stations import NOTHING, Items, Station, neighbours
 
 DUST = 1e-9
 """Smaller amounts of records, and of seconds, are rounding error, treated as 0."""
@@ -32,8 +32,7 @@ BATCH_STREAM = 2_000_000
 BATCHES_A_CALL = 1024
 """Most batches of one compiled call."""
 MOST_ROWS = 1 << 16
-"""Rows in which a queue is kept. As many pieces of the load span a quarter of an hour or more, so two neighbours that
-become one differ by less than a thousandth of what their records wait."""
+"""Rows in which a queue is kept, those of a longer one at most 4 / 65,536 of its length each."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
 """States of a host that is requested but not yet running."""
 
@@ -319,13 +318,13 @@ class FusedSegment:
 
 
 def paired(flow: Items) -> Items:
-    """`flow` with every two neighbouring rows as one, at their mean times."""
-    even = flow.times.size // 2 * 2
-    counts = flow.counts[:even].reshape(-1, 2)
-    total = counts.sum(axis=1)
-    weights = np.divide(counts, total[:, None], out=np.full(counts.shape, 0.5), where=total[:, None] > 0)
-    times, born = ((column[:even].reshape(-1, 2) * weights).sum(axis=1) for column in (flow.times, flow.born))
-    return Items(*(np.append(a, b[even:]) for a, b in zip((times, born, total), flow, strict=True)))
+    """`flow` with neighbouring rows as one at their mean times (`neighbours`)."""
+    times, born, counts = flow
+    firsts = neighbours(times, np.append(times[1:], times[-1]), MOST_ROWS)
+    total = np.add.reduceat(counts, firsts)
+    weights = np.maximum(counts, DUST)
+    whole = np.add.reduceat(weights, firsts)
+    return Items(np.add.reduceat(times * weights, firsts) / whole, np.add.reduceat(born * weights, firsts) / whole, total)
 
 
 def landed(where: Mapping[int, Any], wanted: Mapping[int, Any]) -> dict[int, Any]:

@@ -34,7 +34,7 @@ class Result:
     beyond each lease's first. early_releases: hosts given back too early (`released_early`). upscalings, downscalings:
     instances added and removed on request. time_to_adapt: mean seconds from an operator's mean duration passing its
     service level to its return, NaN where that never happened. series: rows of (time, offered records/s, hosts,
-    instances, backlog, compliance), one a monitoring period.
+    instances, backlog, compliance, records that reached a sink), one a monitoring period.
     """
 
     seconds: float
@@ -104,7 +104,7 @@ def result_of(now: float, staffing: Staffing, watch: Watch) -> Result:
         ),
         committed=staffing.network.committed,
         ledger=tuple(pool.leases),
-        series=np.array(watch.series).reshape(-1, 6),
+        series=np.array(watch.series).reshape(-1, 7),
     )
 
 

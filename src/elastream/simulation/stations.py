@@ -78,6 +78,18 @@ def joined(flows: Sequence[Items]) -> Items:
     return Items(*(column[order] for column in together))
 
 
+def neighbours(begins: Floats, ends: Floats, most: int) -> NDArray[np.int64]:
+    """First rows of the groups into which rows of a queue are put together to make it shorter: two neighbours each.
+
+    begins, ends: seconds, of each row. Two that would span more than 4 / `most` of the queue stay apart, so that old rows
+    do not grow beyond that each time the queue is made shorter.
+    """
+    even = begins.size // 2 * 2
+    first = np.ones(begins.size, dtype=np.bool_)
+    first[1:even:2] = ends[1:even:2] - begins[:even:2] > 4 / most * (ends[-1] - begins[0])
+    return np.flatnonzero(first)
+
+
 class Shape(NamedTuple):
     """A service-time distribution in the form that the compiled loops take (see `draws.factor`)."""
 

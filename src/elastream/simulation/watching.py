@@ -177,7 +177,7 @@ class Watch:
             Metric.ARRIVAL_RATE: offered,
             Metric.THROUGHPUT: (network.committed - self.committed) / period,
         }
-        self.committed = network.committed
+        finished, self.committed = network.committed - self.committed, network.committed
         if network.latencies:
             middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)
@@ -200,6 +200,7 @@ class Watch:
                 float(sum(len(station.crew) for station in network.stations)),
                 sum(station.queued for station in network.stations),
                 self.application.get(Metric.COMPLIANCE, np.nan),
+                finished,
             )
         )
 

@@ -107,7 +107,8 @@ def attach(
             session.close()
         hosts.close()
 
-    return SparkPlant(instruments, WatchedQueries(instruments, chosen), hosts, scope, clock, alarms, end=leave)
+    queries = WatchedQueries(instruments, chosen, target_latency)
+    return SparkPlant(instruments, queries, hosts, scope, clock, alarms, end=leave)
 
 
 def _give_back(plant: AttachedPlant, seconds: float) -> Sequence[str]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from elastream.clouds.provider import Cloud, Provider
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostState
-from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.graph import Graph
@@ -77,7 +77,6 @@ def start_plant(
     Raises ElastreamError, with nothing left running, where any of it fails.
     """
     layout = lay_out(graph)
-    refuse_meeting_loads(layout)
     refuse_uncompilable(layout)
     wanted = {**_kafka(graph), **(settings or {})}
     with _on_hosts(graph.name, cloud, directory, ports, warm, state_partitions, state_store, wanted) as on:
@@ -108,7 +107,7 @@ def start_beside(
     with _on_hosts("queries", cloud, directory, None, True, state_partitions, "memory", {}) as on:
         on.spark.conf.set("spark.sql.shuffle.partitions", str(on.partitions))
         start(on.spark)
-        return on.plant(WatchedQueries(on.instruments), target_latency)
+        return on.plant(WatchedQueries(on.instruments, target_latency=target_latency), target_latency)
 
 
 def pace_of(target_latency: float | None) -> float:

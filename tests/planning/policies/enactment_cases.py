@@ -8,7 +8,7 @@ from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
 
-BTU10 = HostType("docker", cores=4, memory=7000, price=1, billing=Billing(600), start=45, stop=10)
+BTU10 = HostType("docker", cores=4, memory=7000, slots=8, price=1, billing=Billing(600), start=45, stop=10)
 
 
 def operator(name: str, cores: float = 1.0, memory: float = 1000.0, level: float | None = 1.0) -> Operator:

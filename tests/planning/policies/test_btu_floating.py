@@ -1,11 +1,15 @@
 """Both policies where the plant places no instance of an operator: its tasks run wherever a slot is free, as on Spark."""
 
+from dataclasses import replace
+
 from enactment_cases import lease, observe, operator
 
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, RenewHost, SetParallelism
 from elastream.model.observation import Metric
+from elastream.model.plant import Unknown
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.btu import Btu, service_levels
 from elastream.planning.policies.queue_threshold import QueueThreshold
 
 ENDING = (lease("h1"), lease("h2", since=300.0))
@@ -60,6 +64,32 @@ def test_a_host_is_leased_when_what_floats_has_filled_those_there_are():
     assert plan(Btu(), late, leases=[lease("h1")], time=60.0) == [
         LeaseHost("h2", "docker"),
         SetParallelism("in", 9, on=("h2",)),
+    ]
+
+
+def test_a_host_is_full_of_what_floats_when_its_slots_are_however_little_is_declared():
+    late = afloat(8, duration=2.0, queue=80.0)
+    assert plan(Btu(), late, cores=0.1, leases=[lease("h1")], time=60.0)[0] == LeaseHost("h2", "docker")
+
+
+def test_a_stage_has_the_sum_of_its_levels_and_without_any_its_part_of_the_target_latency():
+    observation = observe([operator("a", level=2.0), operator("b", level=3.0)], {"h1": []}, fused=True, scalable=["in"])
+    assert service_levels(observation.context) == {"a": 2.0, "b": 3.0, "in": 5.0}
+    bare = observe([operator("a", level=None), operator("b", level=4.0), operator("c", level=None)], {"h1": []})
+    assert service_levels(replace(bare.context, target_latency=6.0)) == {"a": 2.0, "b": 4.0, "c": 2.0}
+    assert Btu().unfit(bare.context).startswith("it keeps service levels, and operator 'a' has none")
+    assert Btu().unfit(replace(bare.context, target_latency=6.0)) == ""
+
+
+def test_what_is_lacking_to_find_out_whether_records_are_late_is_named():
+    unknown = [
+        Btu().plan(observe([operator("a", level=1.0)], {"h1": ["a"]}, metrics=metrics)).unknown
+        for metrics in ({}, {"a": {Metric.BACKLOG: 10.0}}, {"a": {Metric.BACKLOG: 60.0}})
+    ]
+    assert unknown == [
+        (Unknown(Metric.BACKLOG, Rows.OPERATOR, "a"),),
+        (),
+        (Unknown(Metric.DURATION, Rows.OPERATOR, "a"),),
     ]
 
 

@@ -20,6 +20,8 @@ from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
 from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
+from elastream.model.plant import Unknown
+from elastream.model.promises import Rows
 from elastream.model.stages import lay_out
 from elastream.planning.managers.seen import snapshot_of
 from elastream.planning.policies.e2df import E2df
@@ -335,6 +337,27 @@ def test_instances_that_are_placed_nowhere_are_as_used_as_their_stage() -> None:
 def test_instances_that_are_placed_nowhere_are_never_more_than_slots(now: int, plan: tuple[SetParallelism, ...]) -> None:
     seen = observed({"h1": 1.0, "h2": 1.0}, [], scalable=FIXED, busy={"lines": 2.0}, parallelism={"lines": now})
     assert E2df(infrastructure=False).plan(seen).actions == plan
+
+
+def test_a_host_without_a_declared_number_of_slots_holds_what_fits_into_its_cores() -> None:
+    # As a price list gives them: without this no slot was ever lacking, and no host was ever leased.
+    wide = replace(SMALL, cores=2.0, slots=10_000)
+    seen = observed({"h1": 0.9}, [("split", "h1", 0.9)], kind=wide)
+    assert snapshot_of(seen).hosts.slots.tolist() == [2]
+
+
+def test_instances_that_are_placed_nowhere_leave_no_slot_spare_and_keep_no_task_with_state_away() -> None:
+    found = snapshot_of(spark_like({"h1": 8, "h2": 0}, 0.9))
+    assert found.spare.tolist() == [0, 0]
+    assert found.free.tolist() == [0, 1]
+
+
+def test_what_an_operator_lacks_to_be_sized_is_named() -> None:
+    seen = observed({"h1": 0.9}, [("split", "h1", math.nan)], scalable=FIXED | {"split"})
+    assert E2df().plan(seen).unknown == (
+        Unknown(Metric.PARALLELISM, Rows.OPERATOR, "lines"),
+        Unknown(Metric.UTILISATION, Rows.TASK, "split#0"),
+    )
 
 
 def test_stages_that_take_turns_on_the_same_slots_are_as_used_as_all_turns_together() -> None:

@@ -1,15 +1,24 @@
 """VISP's baseline: observations in, actions out."""
 
+from dataclasses import replace
+
 from enactment_cases import lease, observe, operator
 
-from elastream.model.action import LeaseHost, ReleaseHost, SetParallelism, TaskId
+from elastream.model.action import DrainHost, LeaseHost, MoveTask, ReleaseHost, SetParallelism, TaskId
 from elastream.model.cloud import HostState
+from elastream.model.graph import Kind
 from elastream.model.observation import Metric
+from elastream.model.plant import Plan, Unknown
+from elastream.model.promises import Rows
 from elastream.planning.policies.queue_threshold import QueueThreshold
 
 
 def plan(*args, **kwargs):
     return list(QueueThreshold().plan(observe(*args, **kwargs)).actions)
+
+
+def keyed(name):
+    return replace(operator(name, level=None), kind=Kind.KEYED, key=("k",))
 
 
 def waiting(items):
@@ -56,8 +65,20 @@ def test_a_host_on_its_way_is_not_released():
     assert plan([operator("a")], {"h1": ["a"], "h2": []}, metrics=waiting(10.0), leases=leases) == []
 
 
-def test_an_unknown_queue_changes_nothing():
-    assert plan([operator("a")], {"h1": ["a", "a"]}) == []
+def test_an_unknown_queue_changes_nothing_and_is_named():
+    found = QueueThreshold().plan(observe([operator("a")], {"h1": ["a", "a"]}))
+    assert found == Plan(unknown=(Unknown(Metric.BACKLOG, Rows.OPERATOR, "a"),))
+
+
+def test_tasks_with_state_are_spread_over_the_hosts_and_keep_none():
+    fused = {"fused": True, "scalable": ["in"], "leases": [lease("h1"), lease("h2")]}
+    metrics = {"in": {Metric.PARALLELISM: 12.0, Metric.BACKLOG: 100.0}, "a": {Metric.BUSY_CORES: 0.5}}
+    stateful = keyed("a")
+    busy = plan([stateful], {"h1": ["a"] * 4, "h2": []}, metrics=metrics, **fused)
+    assert [action.host for action in busy if isinstance(action, MoveTask)] == ["h2", "h2"]
+    metrics["in"] = {Metric.PARALLELISM: 2.0, Metric.BACKLOG: 10.0}
+    idle = plan([stateful], {"h1": ["a"] * 2, "h2": ["a"] * 2}, metrics=metrics, **fused)
+    assert idle == [DrainHost("h2"), ReleaseHost("h2")]
 
 
 def test_an_operator_that_the_plant_does_not_place_is_still_scaled():

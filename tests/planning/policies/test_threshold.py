@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,8 @@ WORK = 0.01
 """Core-seconds a record in every observation made here."""
 
 
-def host(name, state=HostState.RUNNING, since=-1000.0, changed=None):
+def host(name, state=HostState.RUNNING, since=-996.5, changed=None):
+    """A lease whose billing time unit of 10 s ends in 3.5 s, unless `since` says otherwise."""
     path = {
         HostState.REQUESTED: [],
         HostState.STARTING: [HostState.STARTING],
@@ -90,12 +92,14 @@ def kinds(plan):
 
 def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
     plan = Threshold().plan(observe([host("h1")], 280.0, before=50.0, processed=90.0)).actions
-    # 280/s x 0.01 core-seconds at 70 % of a core a host: four hosts, one is there.
-    assert plan == (LeaseHost("h2", "small"), LeaseHost("h3", "small"), LeaseHost("h4", "small"))
+    # 280/s x 0.01 core-seconds at 77 % of a core a host: four hosts. Until they come, in 4 s, (280/s - 100/s) x 4 s wait,
+    # 440 of them more than 1 s of records: 1.1 cores more, so that these are in time. One host is there.
+    assert plan == tuple(LeaseHost(f"h{n}", "small") for n in (2, 3, 4, 5, 6))
+    assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 70%")
 
 
 def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
-    coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4)]
+    coming = [host(f"h{n}", HostState.STARTING, 998.0) for n in (2, 3, 4, 5, 6)]
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
@@ -135,7 +139,7 @@ def test_spare_hosts_are_kept_above_need():
     assert Threshold(spare=1).plan(observe([host("h1"), host("h2")], 10.0)).actions == ()
 
 
-def test_one_host_at_a_time_is_drained_that_with_fewest_tasks():
+def test_at_most_half_of_the_hosts_are_drained_those_with_fewest_tasks_first():
     plan = Threshold().plan(observe([host("h1"), host("h2"), host("h3")], 20.0, tasks=(0, 0, 1, 2, 2))).actions
     assert plan == (DrainHost("h2"),)
 
@@ -178,7 +182,11 @@ def test_a_drained_host_is_released_once_it_holds_no_task():
 
 def test_a_drain_is_cancelled_before_a_host_is_leased_when_the_load_returns():
     leases = [host("h1"), host("h2", HostState.DRAINING, changed=990.0)]
-    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))).actions == (CancelDrain("h2"), LeaseHost("h3", "small"))
+    assert Threshold().plan(observe(leases, 200.0, tasks=(0, 1))).actions == (
+        CancelDrain("h2"),
+        LeaseHost("h3", "small"),
+        LeaseHost("h4", "small"),
+    )
 
 
 def test_with_nothing_arriving_hosts_go_although_the_last_latency_was_bad():
@@ -220,15 +228,9 @@ def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_lo
     columns[Metric.ARRIVAL_RATE] = [200.0 if n == "source" else 19.0 for n in seen(19.0).ids]
     now = Frame(seen(19.0).ids, columns)
     plan = Threshold().plan(replace(observe([host("h1")], 200.0), operators=now, history=history)).actions
-    # 0.5 + 200 x 0.01 cores at 70 %: four hosts, one is there. In proportion it would have been twelve.
-    assert kinds(plan) == [LeaseHost] * 3
-
-
-def test_a_stage_whose_instances_have_places_gets_those_that_its_utilisation_calls_for():
-    names = tuple(GRAPH.by_name)
-    placed = TaskFrame([names.index("source")], [0], [0], names)
-    observation = replace(observe([host("h1")], 280.0, parallelism=1), tasks=placed)
-    assert SetParallelism("source", 4) in Threshold().plan(observation).actions
+    # 0.5 + 200 x 0.01 cores at 77 %: four hosts, and two for the records that wait until they come; one is there. In
+    # proportion it would have been twelve.
+    assert kinds(plan) == [LeaseHost] * 5
 
 
 def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():
@@ -244,40 +246,71 @@ def test_nothing_known_nothing_done():
     assert Threshold().plan(observation).actions == ()
 
 
-def test_thresholds_that_would_swing_are_refused():
-    with pytest.raises(ElastreamError, match="scale_in"):
-        Threshold(scale_out=0.5, scale_in=0.6)
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ElastreamError, match=r"scale_out is 1.5; it must be above 0 and at most 1"):
+        Threshold(scale_out=1.5)
+    with pytest.raises(ElastreamError, match=r"tolerance is -0.1"):
+        Threshold(tolerance=-0.1)
 
 
-def test_scale_in_follows_scale_out():
-    assert Threshold(scale_out=0.5).scale_in == pytest.approx(0.375)
+@pytest.mark.parametrize(
+    ("since", "goes"),
+    [(-1000.0, False), (-999.0, False), (-996.5, True), (-994.0, False)],
+    ids=["just begun", "ending", "3.5 s left", "6 s left"],
+)
+def test_a_host_goes_back_only_when_what_is_paid_of_it_ends(since, goes):
+    leases = [host("h1", since=since), host("h2", since=since)]
+    assert (DrainHost in kinds(Threshold().plan(observe(leases, 20.0)).actions)) is goes
 
 
-def drive(plant, policy, seconds):
-    """Hosts running at each second under `policy`, planning every 2 s."""
+def test_a_trend_is_followed_one_host_start_ahead():
+    # One host is filled to 70 % now; in 6 s, when a host asked for now works, it would be to 88 %.
+    steady = observe([host("h1")], 70.0)
+    faster = replace(steady, history=tuple(Sample(1000.0 - ago, frame(70.0 - 3 * ago)) for ago in range(20, 0, -1)))
+    assert Threshold().plan(steady).actions == ()
+    assert kinds(Threshold().plan(faster).actions) == [LeaseHost]
+    assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
+
+
+def test_noise_leases_no_host():
+    draw = random.Random(7)
+    plant, policy, memory = FakePlant(hosts=2), Threshold(host_type="small"), None
+    for _ in range(300):
+        plant.arrival_rate = 120.0 * draw.uniform(0.85, 1.15)
+        plant.clock.sleep_until(plant.clock.now() + 1)
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        assert not any(isinstance(action, LeaseHost | DrainHost) for action in plan.actions)
+
+
+def drive(plant, policy, seconds, memory=None):
+    """(hosts running at each second under `policy`, planning every 2 s; its memory)."""
     counts = []
     for second in range(seconds):
         plant.clock.sleep_until(plant.clock.now() + 1)
         observation = plant.observe()
         counts.append(len(observation.usable))
         if second % 2 == 0:
-            for action in policy.plan(observation).actions:
+            plan = policy.plan(observation, memory)
+            memory = plan.memory
+            for action in plan.actions:
                 plant.apply(action)
-    return counts
+    return counts, memory
 
 
 def test_hosts_rise_and_fall_with_the_load_and_then_stand_still():
     plant, policy = FakePlant(arrival_rate=30.0), Threshold(host_type="small")
-    assert set(drive(plant, policy, 20)) == {1}
+    counts, memory = drive(plant, policy, 20)
+    assert set(counts) == {1}
     plant.arrival_rate = 300.0
-    high = drive(plant, policy, 30)
-    assert max(high) >= 5
-    settled = drive(plant, policy, 60)[-20:]
-    assert set(settled) == {5}, "300/s x 0.01 at 70 % of a core: five hosts"
+    high, memory = drive(plant, policy, 30, memory)
+    assert max(high) >= 4
+    settled, memory = drive(plant, policy, 60, memory)
+    assert set(settled[-20:]) == {4}, "300/s x 0.01 at 77 % of a core: four hosts"
     plant.arrival_rate = 30.0
-    low = drive(plant, policy, 120)
+    low, _ = drive(plant, policy, 120, memory)
     assert set(low[-20:]) == {1}
-    assert all(after >= before - 1 for before, after in itertools.pairwise(low))
+    assert all(after >= before / 2 for before, after in itertools.pairwise(low))
 
 
 @given(
@@ -296,6 +329,6 @@ def test_a_plan_stays_within_bounds_and_never_grows_and_shrinks_at_once(rate, be
     assert len(leases) + kinds(plan).count(LeaseHost) <= 8
     grows = any(kind in (LeaseHost, CancelDrain) for kind in kinds(plan))
     assert not (grows and DrainHost in kinds(plan))
-    assert kinds(plan).count(DrainHost) <= 1
+    assert kinds(plan).count(DrainHost) <= len(observation.usable) // 2
     assert len(set(plan)) == len(plan)
     assert len(observation.usable) - kinds(plan).count(DrainHost) >= min(1, len(observation.usable))

@@ -5,6 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, TextFiles
@@ -24,6 +26,7 @@ from elastream.model.graph import Kind, Operator
 from elastream.spark.dataflow.corpus import freeze
 from elastream.spark.dataflow.pacing import committed
 from elastream.spark.dataflow.sources import HOLD, LOAD, ShapedReader, check_source, open_source
+from elastream.spark.dataflow.stamps import QUANTILES, observation_name
 from elastream.spark.worker.composition import COLUMN, code_in_offsets, latest_batch, write_wanted
 from elastream.workload import constant, ramp
 from waiting import wait_until
@@ -318,3 +321,41 @@ def test_records_of_every_type_arrive_as_they_are_stored(spark: SparkSession, tm
         query.stop()
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("n").collect()
     assert found == spark.read.parquet(str(tmp_path / "in")).orderBy("n").collect()
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """Numbers with a timestamp each, which is the second of their number."""
+
+    timestamp: str = "timestamp"
+    schema: str = "value long"
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
+        return numbers.select("value", F.col("value").cast("timestamp").alias("timestamp"))
+
+
+@pytest.mark.spark
+def test_a_batch_reports_the_quantiles_of_its_records_time_stamps(spark: SparkSession, tmp_path: Path) -> None:
+    frame = open_source(spark, Operator("a b", Kind.SOURCE, reads=Ticks()), control=tmp_path, partitions=1, batch_seconds=1)
+    writer = frame.writeStream.foreachBatch(lambda rows, _: rows.collect())
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        wait_for(query, lambda: any(each.numInputRows for each in query.recentProgress))
+        first = next(each for each in query.recentProgress if each.numInputRows)
+    finally:
+        query.stop()
+    ((name, row),) = first.observedMetrics.items()
+    assert name == observation_name("a b") == "elastream a%20b"
+    # Number 0 has the epoch's first second as its timestamp, which is none.
+    assert (row.records, row.stamped) == (100, 99)
+    assert len(row["at"]) == len(QUANTILES)
+    assert (row["at"][0], row["at"][-1]) == (1.0, 99.0)
+    assert row["at"] == sorted(row["at"])
+
+
+@pytest.mark.spark
+def test_a_source_whose_timestamp_is_no_column_of_it_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    operator = Operator("s", Kind.SOURCE, reads=Ticks("when"))
+    with pytest.raises(InputError, match="returned no column 'when', which its `timestamp` names"):
+        open_source(spark, operator, control=tmp_path, partitions=1, batch_seconds=1)

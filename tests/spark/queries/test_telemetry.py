@@ -1,6 +1,5 @@
 """Telemetry is arithmetic on what Spark reports; here the reports are written by hand."""
 
-import json
 import math
 import os
 from dataclasses import replace
@@ -10,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
+from elastream.model.latency import Basis
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.edges import Channel
-from elastream.spark.queries.compiled_frames import Telemetry, weighted_quantile
+from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
+from spark_progress import line, source
 
 STARTED = 1_700_000_000.0
 
@@ -29,9 +28,8 @@ STARTED = 1_700_000_000.0
 def a_batch(number, start, seconds, first, last, before=None, edge=None):
     """A batch as the driver tells of it: of a source of ours, or of the durable edge `edge`."""
     kind = {"started": STARTED} if edge is None else {"edge": edge}
-    ends = [json.dumps({**kind, "n": n}) for n in (first, last)]
-    fields = [str(number), str(round(1e3 * (STARTED + start))), str(last - first), str(round(1e3 * seconds)), *ends, ""]
-    return read_batch("source" if edge is None else "read", fields, before)
+    taken = source({**kind, "n": first}, {**kind, "n": last}, last - first)
+    return read_batch("source" if edge is None else "read", line(number, start, seconds, taken), before)
 
 
 def batches_of(*told):
@@ -48,14 +46,22 @@ def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
-    running = SimpleNamespace(segment=layout.segments[0], checkpoint=tmp_path, own_source=True, keyed=("count",), edges={})
-    return Telemetry(layout, [running], {"source": batches}, target)
+    running = a_running(layout.segments[0], tmp_path, keyed=("count",), reads=("source",))
+    made = Telemetry(layout, [running], {"source": batches}, target)
+    made.took(batches, STARTED)
+    return made
+
+
+def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None):
+    """A segment and its query, as far as telemetry asks."""
+    return SimpleNamespace(
+        segment=segment, checkpoint=checkpoint, keyed=keyed, edges=edges or {}, reads=reads, places=places or {}
+    )
 
 
 def test_batches_are_counted_with_the_records_that_sources_gave(tmp_path):
     batches = batches_of((0, 0.0, 0.5, 0, 10), (1, 0.5, 0.75, 10, 60))
     made = telemetry(tmp_path, batches)
-    made.took(batches)
     assert (made.batches, made.rows, made.longest) == (2, 60, 0.75)
 
 
@@ -104,6 +110,7 @@ def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
     made = telemetry(tmp_path, batches)
     assert not made.exhausted("source", STARTED + 11.0)
     batches.append(a_batch(1, 10.2, 0.5, 900, 1000))
+    made.took(batches[1:], STARTED)
     assert not made.exhausted("source", STARTED + 9.9)
     assert made.exhausted("source", STARTED + 11.0)
 
@@ -133,19 +140,6 @@ def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
     seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=1.1)
     assert np.nansum(seen.column(Metric.BUSY_CORES)) == pytest.approx(1.1)
     assert seen.value("count", Metric.SERVICE_TIME) == pytest.approx(0.7 / 1400)
-
-
-@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
-def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
-    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
-    found = weighted_quantile(values, weights, q)
-    assert found in values
-    assert weights[values <= found].sum() >= q * weights.sum() * (1 - 1e-9)
-    assert weights[values < found].sum() <= q * weights.sum() * (1 + 1e-9)
-
-
-def test_a_quantile_of_nothing_is_unknown():
-    assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
 
 
 def test_a_rate_counts_the_wait_between_two_batches(tmp_path):
@@ -191,13 +185,13 @@ def behind_an_edge(tmp_path, *batches, written=()):
     (checkpoint / "offsets").mkdir(parents=True)
     first, second = layout.segments
     running = [
-        SimpleNamespace(segment=first, checkpoint=tmp_path / "none", keyed=(), edges={}),
-        SimpleNamespace(segment=second, checkpoint=checkpoint, keyed=(), edges={edge: channel}),
+        a_running(first, tmp_path / "none", reads=("lines",)),
+        a_running(second, checkpoint, reads=(edge,), edges={edge: channel}),
     ]
     taken = [a_batch(number, *each, edge="lines-read") for number, each in enumerate(batches)]
     seen = {first.name: [replace(a_batch(0, 0.0, 0.5, 0, 10), query=first.name)], second.name: taken}
     made = Telemetry(layout, running, seen, 1.0)
-    made.took([batch for each in seen.values() for batch in each])
+    made.took([batch for each in seen.values() for batch in each], STARTED)
     return made, checkpoint
 
 
@@ -224,3 +218,63 @@ def test_an_edge_that_nothing_was_written_to_is_drained(tmp_path):
     assert made.drained()
     again, _ = behind_an_edge(tmp_path / "again", (2.0, 1.0, 0, 4), written=[(1.0, 4)])
     assert again.drained()
+
+
+def test_latency_over_a_durable_edge_counts_from_when_the_first_query_s_records_were_due(tmp_path):
+    # Its first batch took the records that were due in the first second; the second query committed them at 3 s.
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), written=[(1.0, 4)])
+    seen = made.application(STARTED + 3.5, cost=0.0)
+    assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
+    assert seen.value("f", Metric.LATENCY_P50) == pytest.approx(2.5, abs=0.2)
+
+
+def test_a_batch_behind_a_durable_edge_waits_for_what_the_query_before_reports(tmp_path):
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), (3.0, 1.0, 4, 9), written=[(1.0, 4), (2.5, 5)])
+    (first,) = made._running[0].reads
+    assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(3.0, abs=0.2)
+    late = replace(a_batch(1, 1.5, 1.0, 10, 15), query=first)
+    made.took([late], STARTED)
+    assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY) > 2.0
+
+
+def test_sources_of_one_query_are_told_apart(tmp_path):
+    flow = Dataflow("f")
+    first = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="first")
+    second = flow.source(records([{"value": "b"}], "value string"), load=constant(30, lasts="10s"), name="second")
+    first.merge(second).map(str.upper, returns="value string", name="up").sink(collect("out"))
+    layout = lay_out(flow.graph)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 10}\n{"n": 30}')
+    taken = [source({"n": 0}, {"n": n, "started": STARTED}, n) for n in (10, 30)]
+    (segment,) = layout.segments
+    batch = read_batch(segment.name, line(0, 1.0, 1.0, *taken), None)
+    made = Telemetry(layout, [a_running(segment, tmp_path, reads=("first", "second"))], {segment.name: [batch]}, 5.0)
+    made.took([batch], STARTED + 2.0)
+    made.metered([MeterRow(segment.name, 0, "first", 0, 40, 40, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    for metric, both in {
+        Metric.ARRIVAL_RATE: (10, 30),
+        Metric.PROCESSED_RATE: (10, 30),
+        Metric.BACKLOG: (10, 30),
+        Metric.EMITTED_RATE: (10, 30),
+    }.items():
+        assert [seen.value(name, metric) for name in ("first", "second")] == [pytest.approx(each) for each in both], metric
+    assert made.application(STARTED + 2.0, 0.0).value("f", Metric.THROUGHPUT) == pytest.approx(40)
+    assert [made.committed(name) for name in ("first", "second")] == [10, 30]
+    assert made.rows == 40
+    assert made.latency_basis == {"first": Basis.DUE, "second": Basis.DUE}
+
+
+def test_column_expressions_pass_on_what_comes_unless_they_explode_it(tmp_path):
+    flow = Dataflow("f")
+    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(10, lasts="10s"), name="lines")
+    shouted = lines.select({"value": "upper(value)"}, name="shout")
+    shouted.select({"w": "explode(split(value, ''))"}, name="letters").key_by("w").count().sink(collect("out"))
+    layout = lay_out(flow.graph)
+    batch = read_batch("lines", line(0, 1.0, 1.0, source({"n": 0}, {"n": 10, "started": STARTED}, 10)), None)
+    running = a_running(layout.segments[0], tmp_path, reads=("lines",), keyed=("count",))
+    made = Telemetry(layout, [running], {"lines": [batch]}, 5.0)
+    seen = made.operators(STARTED + 2.0, {}, cores=1.0)
+    assert seen.value("shout", Metric.EMITTED_RATE) == seen.value("letters", Metric.ARRIVAL_RATE) == pytest.approx(10)
+    assert not seen.reading("letters", Metric.EMITTED_RATE).known
+    assert not seen.reading("count", Metric.ARRIVAL_RATE).known

@@ -1,43 +1,117 @@
-"""What is read of a batch: the fields of `batches` in DriverSide.java are written by hand here."""
+"""What is read of a batch: lines of `batches` in DriverSide.java are written by hand here."""
 
 import json
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from elastream.spark.telemetry.batches import read_batch
-
-START = 1_700_000_000
-
-
-def fields(number, at, seconds, rows, *sources):
-    """A line of the driver's; sources: (offset at the start, offset at the end, behind)."""
-    ends = [json.dumps(each) if isinstance(each, dict) else each for source in sources for each in source]
-    return [str(number), str(round(1e3 * (START + at))), str(rows), str(round(1e3 * seconds)), *ends]
+from elastream.spark.telemetry.batches import Doing, planned_offsets, read_batch, read_doing, weighted_quantile
+from spark_progress import START, batches, line, source
 
 
 def test_what_a_query_over_kafka_is_behind_counts_all_partitions_of_which_kafka_tells_the_mean():
-    offset = {"lines": {"0": 11, "1": 12, "2": 13}}
-    other = {"words": {"0": 1}}
-    assert read_batch("q", fields(4, 0, 0.5, 30, (offset, offset, "10.5")), None).behind == 31.5
-    assert read_batch("q", fields(4, 0, 0.5, 30, (offset, offset, "10.5"), (other, other, "2.0")), None).behind == 33.5
+    lines = source(end={"lines": {"0": 11, "1": 12, "2": 13}}, behind=10.5)
+    words = source(end={"words": {"0": 1}}, behind=2.0)
+    assert read_batch("q", line(4, 0, 0.5, lines), None).behind == 31.5
+    assert read_batch("q", line(4, 0, 0.5, lines, words), None).behind == 33.5
 
 
 def test_a_source_that_does_not_say_how_far_it_is_behind_leaves_that_unknown():
-    assert math.isnan(read_batch("q", fields(4, 0, 0.5, 30, ("7", "8", "")), None).behind)
+    assert math.isnan(read_batch("q", line(4, 0, 0.5, source("7", "8")), None).behind)
 
 
 def test_offsets_of_ours_number_the_records_taken_and_others_say_nothing():
-    own = {"n": 10, "started": START}, {"n": 25, "started": START}, ""
-    edge = {"edge": "a-b", "n": 3}, {"edge": "a-b", "n": 9}, ""
-    batch = read_batch("q", fields(4, 2.0, 0.5, 15, edge, own), None)
-    assert (batch.first, batch.last, batch.load_started) == (10.0, 25.0, START)
-    assert batch.taken == {"a-b": (3, 9)}
-    assert math.isnan(read_batch("q", fields(4, 2.0, 0.5, 15, ("not json", "5", "")), None).last)
-    assert read_batch("q", fields(0, 2.0, 0.5, 15, ("", own[1], "")), None).first == 0.0
+    edge = source({"edge": "a-b", "n": 3}, {"edge": "a-b", "n": 9}, 6)
+    own = source({"n": 10, "started": START}, {"n": 25, "started": START}, 15)
+    batch = read_batch("q", line(4, 2.0, 0.5, edge, own), None)
+    assert [each.numbers for each in batch.sources] == [(3, 9), (10, 25)]
+    assert [each.rows for each in batch.sources] == [6, 15]
+    assert read_batch("q", line(4, 2.0, 0.5, source("not json", 5)), None).source(0).end == {}
+    assert read_batch("q", line(0, 2.0, 0.5, source(None, {"n": 25}, 25)), None).source(0).numbers == (0, 25)
 
 
 @pytest.mark.parametrize(("start", "since"), [(1.0, 0.5), (60.0, 57.0)], ids=["soon after", "after a long silence"])
 def test_a_rate_is_over_the_wait_for_the_batch_but_for_a_long_silence(start, since):
-    before = read_batch("q", fields(0, 0.0, 0.5, 10), None)
-    assert read_batch("q", fields(1, start, 0.5, 10), before).since == pytest.approx(START + since)
+    _, batch = batches("q", line(0, 0.0, 0.5, rows=10), line(1, start, 0.5, rows=10))
+    assert batch.since == pytest.approx(START + since)
+
+
+# -- when records can have come at the earliest ------------------------------------------------------------------------
+
+
+def waiting(*lines, poll=0.1):
+    return [round(batch.waiting - START, 3) for batch in batches("q", *lines, poll=poll)]
+
+
+def test_records_of_a_batch_that_follows_at_once_came_after_the_start_of_the_one_before():
+    taken = source(1, 2, rows=10)
+    assert waiting(line(0, 0.0, 2.0, taken), line(1, 2.0, 3.0, taken), line(2, 5.05, 1.0, taken))[1:] == [0.0, 2.0]
+
+
+def test_records_of_a_batch_after_idle_polls_came_after_the_last_poll():
+    taken = source(1, 2, rows=10)
+    assert waiting(line(0, 0.0, 0.5, taken), line(1, 60.0, 0.5, taken))[1:] == [59.9]
+    assert waiting(line(0, 0.0, 0.5, taken), line(1, 60.0, 0.5, taken, polled=2.0))[1:] == [57.9], "polls that take long"
+    assert waiting(line(0, 0.0, 0.5, taken), line(1, 60.0, 0.5, taken), poll=math.nan)[1:] == [0.0], "no interval known"
+
+
+def test_where_a_source_holds_records_back_they_may_have_come_since_the_last_batch_that_took_all():
+    held = source(1, 2, rows=10, latest=9)
+    kafka = source({"t": {"0": 1}}, {"t": {"0": 2}}, rows=10, behind=5.0)
+    for more in (held, kafka):
+        lines = line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, more), line(2, 2.0, 1.0, more)
+        assert waiting(*lines, line(3, 3.0, 1.0, source(2, 3, 10, latest=3)))[1:] == [0.0, 0.0, 0.0]
+
+
+def test_what_was_there_before_the_query_was_first_seen_counts_from_then_on():
+    held = source(0, 1, 10, latest=9)
+    assert waiting(line(7, 3.0, 1.0, held), line(8, 4.0, 1.0, held), line(9, 5.0, 1.0, held)) == [3.0, 3.0, 3.0]
+
+
+def test_what_a_query_does_is_read_with_its_trigger():
+    assert read_doing(["ProcessingTimeTrigger(500)", "Processing new data"]) == Doing(0.5, True)
+    assert read_doing(["ProcessingTimeTrigger(0)", "Waiting for data to arrive"]) == Doing(0.01, False)
+    assert math.isnan(read_doing(["AvailableNowTrigger", "Processing new data"]).poll)
+
+
+def test_the_progress_that_the_kafka_connector_documents_is_read():
+    progress = json.loads((Path(__file__).parent / "kafka_progress.json").read_text())
+    fields = [
+        str(progress["batchId"]),
+        "1700000000000",
+        str(progress["numInputRows"]),
+        str(progress["durationMs"]["triggerExecution"]),
+        str(progress["durationMs"]["latestOffset"]),
+        json.dumps(progress["observedMetrics"]),
+        *map(json.dumps, progress["sources"]),
+    ]
+    batch = read_batch("q", fields, None)
+    (taken,) = batch.sources
+    assert (batch.rows, taken.rows, batch.behind, taken.everything) == (300, 300, 1200.0, False)
+    assert batch.observed["lines"]["stamped"] == 300
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.01, 100)), min_size=1, max_size=30), st.floats(0.01, 1.0))
+def test_a_weighted_quantile_leaves_at_least_its_share_at_or_below(pairs, q):
+    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
+    found = weighted_quantile(values, weights, q)
+    assert found in values
+    assert weights[values <= found].sum() >= q * weights.sum() * (1 - 1e-9)
+    assert weights[values < found].sum() <= q * weights.sum() * (1 + 1e-9)
+
+
+def test_a_quantile_of_nothing_is_unknown():
+    assert np.isnan(weighted_quantile(np.empty(0), np.empty(0), 0.5))
+
+
+def test_planned_offsets_of_other_shapes_say_nothing(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v1\n{}\n{"n": 5}\n7\nnot json')
+    assert list(planned_offsets(tmp_path, 2)) == [{"n": 5}, {}, {}]

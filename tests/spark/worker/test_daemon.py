@@ -16,7 +16,7 @@ for number in range(8):
     reads, writes = os.pipe()
     if os.fork() == 0:
         table = pa.table({"a": pa.array(range(200_000))}).group_by("a").aggregate([("a", "sum")])
-        os.write(writes, json.dumps([table.num_rows, sys.path[-1]]).encode())
+        os.write(writes, json.dumps([table.num_rows, sys.path.index("/somewhere/pyspark.zip") > 1]).encode())
         os._exit(0)
     os.close(writes)
     answers.append(json.loads(os.read(reads, 4096)))
@@ -26,7 +26,7 @@ print(json.dumps(answers))
 
 def test_workers_forked_from_a_daemon_that_has_arrow_loaded_compute_with_its_threads():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, env=dict(os.environ))
-    assert json.loads(done.stdout) == [[200_000, "/somewhere/pyspark.zip"]] * 8, done.stderr
+    assert json.loads(done.stdout) == [[200_000, True]] * 8, done.stderr
 
 
 def test_what_a_worker_walks_with_is_loaded_before_it_is_forked():

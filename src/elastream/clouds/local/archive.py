@@ -26,7 +26,7 @@ from platformdirs import user_cache_path
 from elastream.clouds.local.java import SMALL_JVM, class_path, spark_home, version_of
 from elastream.clouds.local.processes import end_with_parent
 
-__all__ = ["RECORDED", "ClassArchive", "archive_for", "cache_folder", "main", "options_for"]
+__all__ = ["RECORDED", "ClassArchive", "Classes", "archive_for", "cache_folder", "main", "options_for"]
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +156,37 @@ def default_archive(java: Path) -> Path | None:
     """The archive of its own classes that comes with most builds of Java."""
     library = java.resolve().parent.parent / "lib"
     return next((found for found in sorted(library.glob(f"**/{ARCHIVE}"))), None)
+
+
+class Classes:
+    """What the JVMs of one cluster load their classes from: a link in `folder`, which may come to refer to another archive.
+
+    Where there is no archive they record what they load.
+    """
+
+    def __init__(self, java: Path, folder: Path) -> None:
+        self._link, self._recording = folder / ARCHIVE, False
+        # Java takes a colon for the end of a first archive's name.
+        self._archive = None if ":" in str(self._link) else archive_for(java)
+        try:
+            self._recording = self._archive is not None and not self._archive.link(self._link)
+        except OSError as error:  # a file system without symbolic links
+            log.info("hosts start without an archive of Java classes: %s", error)
+            self._archive = None
+
+    def options(self, recorded: Path) -> tuple[str, ...]:
+        """Options of a JVM, which writes what it loads into `recorded` where there is no archive yet."""
+        if self._archive is None:
+            return ()
+        return (*options_for(self._link), *((f"-XX:DumpLoadedClassList={recorded}",) if self._recording else ()))
+
+    def maker(self, lists: Iterable[Path]) -> Sequence[str]:
+        """The command that makes the archive from recorded lists; empty where there is one, or it was asked for before."""
+        if not self._recording or self._archive is None:
+            return ()
+        self._recording = False
+        paths = (self._archive.java, self._archive.folder, self._link, *lists)
+        return [sys.executable, "-m", "elastream.clouds.local.archive", *map(str, paths)]
 
 
 def merged(lists: Iterable[Path]) -> Sequence[str]:

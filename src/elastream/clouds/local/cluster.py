@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 import socket
-import sys
 import time
 import zlib
 from collections.abc import Mapping, Set
@@ -21,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from elastream.clouds.local.archive import RECORDED, archive_for, options_for
+from elastream.clouds.local.archive import RECORDED, Classes
 from elastream.clouds.local.java import daemon_command, daemon_environment, find_java
 from elastream.clouds.local.network import Link
 from elastream.clouds.local.supervision import Connection
@@ -108,8 +107,7 @@ class LocalCluster:
             raise CloudError(f"hosts of this machine join a Standalone master (spark://...), which {master!r} is not")
         self._java = find_java()
         self._check_folder()
-        self._archive = archive_for(self._java)
-        self._recording = self._archive is not None and not self._archive.link(self._classes)
+        self._classes = Classes(self._java, self.folder)
         self._claim_addresses()
         try:
             self._open_supervisor()
@@ -218,22 +216,22 @@ class LocalCluster:
     @property
     def java_options(self) -> tuple[str, ...]:
         """Options of the JVMs of executors, which start faster with them; all but the path hold in any working folder."""
-        return self._options(Path(RECORDED))
+        return self._classes.options(Path(RECORDED))
 
     def archive_classes(self) -> None:
         """Begin to make the archive of Java classes, where there is none, from those loaded so far; in idle time."""
-        if not self._recording or self._archive is None:
-            return
-        self._recording = False
-        lists = [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
-        paths = (self._archive.java, self._archive.folder, self._classes, *lists)
-        command = [sys.executable, "-m", "elastream.clouds.local.archive", *map(str, paths)]
-        self._ask("aside", command=command, log=str(self.folder / "archive.log"))
+        if command := self._classes.maker(
+            [*self.folder.glob(f"*.{RECORDED}"), *self.folder.glob(f"work/*/*/*/{RECORDED}")]
+        ):
+            self._ask("aside", command=command, log=str(self.folder / "archive.log"))
 
-    def confine(self, host: str, cores: float | None) -> None:
-        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts."""
+    def confine(self, host: str, cores: float | None, weight: float = 1.0) -> None:
+        """Hold the host to `cores` cores of CPU time from now on; None lifts the quota. No effect on unconfined hosts.
+
+        weight: its part of the CPU time that several want, relative to a host's at work.
+        """
         self._number_of(host)
-        self._ask("confine", name=host, cores=cores)
+        self._ask("confine", name=host, cores=cores, weight=weight)
 
     def measure(self) -> Mapping[str, Measured]:
         """CPU time that all of each host has used so far, ended processes included, and the memory that it holds now."""
@@ -332,18 +330,8 @@ class LocalCluster:
                 raise EnvironmentProblem(failure)
             time.sleep(0.05)
 
-    @property
-    def _classes(self) -> Path:
-        """The archive of Java classes that JVMs of this cluster start with: a link, which may come to refer to another."""
-        return self.folder / "classes.jsa"
-
-    def _options(self, recorded: Path) -> tuple[str, ...]:
-        if self._archive is None:
-            return ()
-        return (*options_for(self._classes), *((f"-XX:DumpLoadedClassList={recorded}",) if self._recording else ()))
-
     def _command(self, main: str, name: str, *arguments: str) -> list[str]:
-        options = self._options(self.folder / f"{name}.{RECORDED}")
+        options = self._classes.options(self.folder / f"{name}.{RECORDED}")
         return daemon_command(self._java, main, *arguments, options=options)
 
     def _master_status(self) -> str:

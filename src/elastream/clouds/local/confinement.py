@@ -30,9 +30,6 @@ __all__ = [
 PERIOD = 100_000
 """Microseconds of a quota's accounting period: the kernel's default, also used for containers."""
 
-STARTING_WEIGHT = 0.1
-"""CPU weight of a host without a quota relative to one with: a starting host may use idle CPU without slowing others."""
-
 
 def quota(cores: float) -> int:
     """Microseconds of CPU of `cores` cores per `PERIOD`; at least 1,000, the kernel's minimum."""
@@ -58,10 +55,10 @@ class CgroupV1:
         for tree in (self.cpu, self.cpuacct):
             (tree / name / "cgroup.procs").write_text("0")
 
-    def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.cfs_quota_us`; without a quota -1 and a low weight."""
+    def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
+        """Set `cpu.cfs_quota_us`, -1 without a quota, and the weight, relative to that of other groups."""
         (self.cpu / name / "cpu.cfs_quota_us").write_text("-1" if cores is None else f"{quota(cores)}")
-        (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * (STARTING_WEIGHT if cores is None else 1.0))}")
+        (self.cpu / name / "cpu.shares").write_text(f"{round(1024 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
         """`cpuacct.usage`, which is in nanoseconds."""
@@ -92,10 +89,10 @@ class CgroupV2:
         """Move the calling process, and all processes that it starts from now on, into the group."""
         (self.root / name / "cgroup.procs").write_text("0")
 
-    def limit(self, name: str, cores: float | None) -> None:
-        """Set `cpu.max`, the quota and its period; without a quota a low weight."""
+    def limit(self, name: str, cores: float | None, weight: float = 1.0) -> None:
+        """Set `cpu.max`, the quota and its period, and the weight, relative to that of other groups."""
         (self.root / name / "cpu.max").write_text(f"{'max' if cores is None else quota(cores)} {PERIOD}")
-        (self.root / name / "cpu.weight").write_text(f"{round(100 * (STARTING_WEIGHT if cores is None else 1.0))}")
+        (self.root / name / "cpu.weight").write_text(f"{round(100 * weight)}")
 
     def cpu_seconds(self, name: str) -> float:
         """`usage_usec` of `cpu.stat`."""

@@ -1,13 +1,14 @@
 """The provider over the processes of one machine: decides which host may start now, and reports all.
 
-A host starts at once where there is room: below `max_hosts`, hosts that end included, and so few at a time that those at
-work keep their share of the machine. The others wait in the order of their requests; each `hosts()` starts what may start.
+A host starts at once where there is room: below `max_hosts`, hosts that end included, and no more at a time than the cores
+of the machine allow. The others wait in the order of their requests; each `hosts()` starts what may start. Hosts that start
+weigh less than those at work, and of several the one that was asked for first weighs most, so that it is ready first.
 """
 
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,12 @@ from elastream.model.errors import CloudError, ElastreamError
 
 __all__ = ["LocalHosts"]
 
-CORES_TO_START = 2
-"""Of this machine's, to each host that starts. A start takes 15 to 25 CPU seconds: on two cores three at once would all be
-ready after 30 s, with the hosts that work starved meanwhile; one by one, the first helps after 10 s."""
+STARTS_PER_CORE = 2
+"""Hosts that start at a time for each core of this machine: a start waits now and then, and the next one then goes on."""
+FIRST_WEIGHT, NEXT_WEIGHT = 0.5, 0.1
+"""CPU weights of the first host that starts and of each further one, to 1 of a host at work (benchmarks/start.py). If all
+weighed the same, three started at once would be ready at once, after the time of all three; and at full weight two of them
+would take half of two cores from those at work."""
 STARTING_FOR = 90.0
 """Seconds after which a host no longer counts as one that starts, even without a report that it takes tasks."""
 
@@ -33,6 +37,7 @@ class _Host:
     started: float | None = None
     ready: bool = False
     confined: bool = False
+    weight: float = 1.0
     released: bool = False
     reason: str = ""
 
@@ -80,6 +85,7 @@ class LocalHosts:
             for name, kind in hosts.items():
                 self._hosts.setdefault(name, _Host(kind))
             self._start_where_there_is_room(self.cluster.status())
+            self._weigh()
 
     def release(self, hosts: Collection[str]) -> None:
         """SIGTERM to the workers of `hosts`, after 3 s SIGKILL to all that is left of them."""
@@ -99,6 +105,7 @@ class LocalHosts:
             states = self.cluster.status()
             self._forget(states)
             self._start_where_there_is_room(states)
+            self._weigh()
             return {name: self._status(name, host, states) for name, host in self._hosts.items()}
 
     def measure(self) -> Mapping[str, Measured]:
@@ -115,6 +122,7 @@ class LocalHosts:
                     self.cluster.confine(name, host.type.cores)
                     host.confined = True
                     self.cluster.archive_classes()  # it has loaded what work needs
+            self._weigh()
 
     def occupied(self) -> Collection[str]:
         """Hosts that wait for room, run, or of which processes are left."""
@@ -137,13 +145,8 @@ class LocalHosts:
         if not waiting:
             return
         running = sum(not state["gone"] for state in states.values())
-        starting = sum(
-            not host.ready and self._clock() - host.started < STARTING_FOR
-            for name, host in self._hosts.items()
-            if host.started is not None and not host.released and name in states and states[name]["alive"]
-        )
-        at_once = max(1, len(os.sched_getaffinity(0)) // CORES_TO_START) - starting
-        free = max(0, min(at_once, self.terms.max_hosts - running))
+        most = max(1, int(STARTS_PER_CORE * len(os.sched_getaffinity(0))))
+        free = max(0, min(most - len(self._starting(states)), self.terms.max_hosts - running))
         for name in waiting[:free]:
             host = self._hosts[name]
             try:
@@ -151,6 +154,25 @@ class LocalHosts:
             except (ElastreamError, OSError) as error:
                 host.reason = f"it could not be started: {error}"
             host.started = self._clock()
+
+    def _starting(self, states: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
+        """Hosts that have been started and have not taken tasks yet, in the order of their requests."""
+        return [
+            name
+            for name, host in self._hosts.items()
+            if host.started is not None and not host.released and name in states and states[name]["alive"]
+            if not host.ready and self._clock() - host.started < STARTING_FOR
+        ]
+
+    def _weigh(self) -> None:
+        """Set the CPU weight of every host that is not held to its cores yet, where it changed."""
+        states = self.cluster.status()
+        starting = self._starting(states)
+        for name, host in self._hosts.items():
+            weight = 1.0 if name not in starting else FIRST_WEIGHT if name == starting[0] else NEXT_WEIGHT
+            if weight != host.weight and not host.confined and name in states and states[name]["alive"]:
+                host.weight = weight
+                self.cluster.confine(name, None, weight)
 
     def _status(self, name: str, host: _Host, states: Mapping[str, Mapping[str, Any]]) -> HostStatus:
         kind = host.type.name

@@ -200,11 +200,11 @@ class Supervisor:
         if self.children[name].gone:
             del self.children[name]
 
-    def confine(self, name: str, cores: float | None) -> None:
-        """Set or lift the CPU quota of a host; nothing where there are no control groups or it has ended."""
+    def confine(self, name: str, cores: float | None, weight: float = 1.0) -> None:
+        """Set or lift the CPU quota of a host, and set its weight; nothing without control groups or once it has ended."""
         child = self.children[name]
         if self.cgroups and child.group and child.exit is None:
-            self.cgroups.limit(child.group, cores)
+            self.cgroups.limit(child.group, cores, weight)
 
     def measure(self) -> dict[str, tuple[float | None, float | None]]:
         """By name: CPU seconds used so far (of one that has ended, those last read), and the megabytes that its processes

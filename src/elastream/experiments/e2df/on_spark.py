@@ -139,6 +139,7 @@ def run_scenario(name: str, rise: float = RISE) -> SparkScenario:
                 target_latency=TARGET_LATENCY,
                 state_partitions=PARTITIONS,
                 period=APPLICATION_PERIOD / 2,
+                show=False,
             )
         ending = result.ending
         if ending.status != "finished":

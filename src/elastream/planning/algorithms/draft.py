@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Context, Floats, Metric, Observation
+from elastream.planning.algorithms.placement import balance
 
 __all__ = ["Draft", "Unit", "cheapest_type", "scaling_units"]
 
@@ -86,9 +87,10 @@ class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
     Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
-    place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Their needs count in
-    equal parts on all open hosts. A task of a unit that is not scalable (a state partition) counts with the measured use of
-    its operator, if known: the number of partitions does not reflect the load.
+    place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
+    of a host's cores at least, and their needs count in equal parts on all open hosts. A task of a unit that is not
+    scalable (a state partition) counts with the measured use of its operator, if known: the number of partitions does not
+    reflect the load.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -269,6 +271,22 @@ class Draft:
             if self._unit_of[task.operator] is unit
         )
 
+    def spread_state(self) -> None:
+        """Move tasks with state evenly over the running hosts, unless one is being emptied; nothing else moves them there.
+
+        A stage with state has a fixed number of tasks, which stay where they are when hosts come.
+        """
+        leaving = any(lease.state is HostState.DRAINING for lease in self.observation.leases.values())
+        if leaving or self.closed.any():
+            return
+        for move in balance(self.observation):
+            if not self.unit_of(move.task).scalable:
+                self.do(move)
+
+    def holds_state_only(self, host: str) -> bool:
+        """Whether `host` holds nothing that was placed there as an instance more: tasks with state can go anywhere."""
+        return not any(self.unit_of(task).scalable for task in self.tasks_on(host))
+
     def value(self, unit: Unit, metric: Metric) -> float:
         """Sum of the known values of `metric` over a unit's operators; NaN if none is known."""
         values = [self.observation.operators.value(name, metric) for name in unit.operators]
@@ -313,14 +331,17 @@ class Draft:
         self.free_cores -= np.bincount(on[here], by_row[tasks.operator[here], 0], len(self.hosts))
         self.free_memory -= np.bincount(on[here], by_row[tasks.operator[here], 1], len(self.hosts))
         known = dict(zip(operators, np.bincount(tasks.operator, minlength=len(operators)).tolist(), strict=True))
+        slot = float(self.cores.sum()) / sum(lease.type.slots for lease in self.leases.values())
         for unit in self.scalable:
-            elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
-            self.free_cores -= elsewhere * unit.cores / len(self.hosts)
-            self.free_memory -= elsewhere * unit.memory / len(self.hosts)
             # A task without a host waits for one; floating instances have no task at all.
             self.floating[unit.name] = max(
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
+            if self.floating[unit.name]:
+                self.needs[unit.name] = (max(unit.cores, slot), unit.memory)
+            elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
+            self.free_cores -= elsewhere * self.needs[unit.name][0] / len(self.hosts)
+            self.free_memory -= elsewhere * self.needs[unit.name][1] / len(self.hosts)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
         """(cores, megabytes) per task: as declared, or the measured use for units that are not scalable."""

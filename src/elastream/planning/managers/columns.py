@@ -26,7 +26,8 @@ Identities: TypeAlias = NDArray[np.uint64]
 class LeasedHosts:
     """Leased hosts. region: row of its region. slots: replicas it may hold (C_n). cpu: its utilisation, 0 to 1 (U_n).
 
-    up: takes replicas; where False it is still coming.
+    up: takes replicas; where False it is still coming. afloat: slots that instances take which are placed nowhere; None
+    where there are none.
     """
 
     names: tuple[str, ...]
@@ -34,6 +35,7 @@ class LeasedHosts:
     slots: Integers
     cpu: Floats
     up: Booleans
+    afloat: Integers | None = None
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
@@ -94,6 +96,14 @@ class Snapshot:
         """Free slots of each host (C_n - A_n), never below 0; shape (hosts,)."""
         room: Integers = np.maximum(self.hosts.slots - self.placed, 0)
         return room
+
+    @cached_property
+    def spare(self) -> Integers:
+        """Of these, slots that no instance takes either which is placed nowhere; shape (hosts,).
+
+        It takes turns with what is placed there, and keeps none of it away.
+        """
+        return self.free if self.hosts.afloat is None else np.minimum(self.free, self.hosts.slots - self.hosts.afloat)
 
     @cached_property
     def by_host(self) -> tuple[Integers, Integers]:

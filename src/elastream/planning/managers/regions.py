@@ -72,7 +72,7 @@ def survey(rules: RegionRules, snapshot: Snapshot, withheld: Booleans) -> Survey
     """
     hosts, regions = snapshot.hosts, len(snapshot.regions)
     stays = ~withheld
-    free = np.bincount(hosts.region, snapshot.free * stays, minlength=regions).astype(np.int64)
+    free = np.bincount(hosts.region, snapshot.spare * stays, minlength=regions).astype(np.int64)
     excess = free - rules.spare
     empty = stays & hosts.up & (snapshot.placed == 0)
     release, left = _fitting(np.flatnonzero(empty)[::-1], hosts.region, hosts.slots, excess, len(hosts.names))

@@ -245,7 +245,7 @@ def _spare(snapshot: Snapshot, owner: Integers, withheld: Booleans) -> dict[str,
     """By application: its free slots in each region where it has a host."""
     mine = np.flatnonzero((owner >= 0) & ~withheld)
     group, at = np.unique(owner[mine] * len(snapshot.regions) + snapshot.hosts.region[mine], return_inverse=True)
-    slots = np.bincount(at, snapshot.free[mine], minlength=len(group)).astype(np.int64)
+    slots = np.bincount(at, snapshot.spare[mine], minlength=len(group)).astype(np.int64)
     application, region = np.divmod(group, len(snapshot.regions))
     pairs = list(zip([snapshot.regions[r] for r in region.tolist()], slots.tolist(), strict=True))
     bounds = np.searchsorted(application, np.arange(len(snapshot.applications.names) + 1)).tolist()

@@ -1,16 +1,22 @@
 """Converts an observation of one application for the managers: its replicas, hosts and response time, in columns."""
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats, Integers, Metric, Observation
+from elastream.model.plant import Unknown
+from elastream.model.promises import Rows
 from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum
 from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
-__all__ = ["floating", "snapshot_of", "width"]
+__all__ = ["floating", "holds", "lacking", "snapshot_of", "width"]
+
+NEARLY = 1e-9
+"""Needs are sums of decimal fractions: rounding must not cost a slot."""
 
 
 def snapshot_of(observation: Observation) -> Snapshot:
@@ -31,9 +37,10 @@ def snapshot_of(observation: Observation) -> Snapshot:
     hosts = LeasedHosts(
         tuple(leases),
         np.array([at[lease.type.region] for lease in leases.values()], dtype=np.int64),
-        np.array([lease.type.slots for lease in leases.values()], dtype=np.int64),
+        _slots(observation, leases),
         np.array([observation.hosts.value(host, Metric.CPU) for host in leases], dtype=np.float64),
         np.array([x.state in (HostState.RUNNING, HostState.DRAINING) for x in leases.values()], dtype=np.bool_),
+        _afloat(observation, leases),
     )
     names = observation.operators.ids
     response = observation.latency(Metric.LATENCY).value
@@ -50,6 +57,75 @@ def snapshot_of(observation: Observation) -> Snapshot:
             np.array([math.nan if target is None else target]),
         ),
     )
+
+
+def holds(observation: Observation, kind: HostType) -> int:
+    """Slots of an empty host of that type: as declared, and no more than instances that fit into its cores and memory."""
+    cores, memory = _most(observation)
+    return int(min(kind.slots, max(1.0, _fitting(kind, cores, memory))))
+
+
+def lacking(observation: Observation, snapshot: Snapshot) -> Iterator[Unknown]:
+    """Metrics without which the use of none of an operator's replicas is known, so that its manager proposes nothing."""
+    replicas, names, tasks = snapshot.replicas, snapshot.operators.names, observation.tasks
+    known = set(replicas.operator[~np.isnan(replicas.utilisation)].tolist())
+    for row, name in enumerate(names):
+        scalable = name in observation.context.scalable
+        mine = np.flatnonzero(tasks.operator == row)
+        if row in known or not (scalable or len(mine)):
+            continue
+        if scalable and len(mine):
+            task = str(tasks.tasks[int(mine[0])])
+            if math.isnan(float(tasks.column(Metric.UTILISATION)[mine[0]])):
+                yield Unknown(Metric.UTILISATION, Rows.TASK, task)
+        elif scalable and not width(observation, row):
+            yield Unknown(Metric.PARALLELISM, Rows.OPERATOR, name)
+        else:
+            metric = Metric.UTILISATION if _waits(observation, row) else Metric.BUSY_CORES
+            if math.isnan(observation.operators.value(name, metric)):
+                yield Unknown(metric, Rows.OPERATOR, name)
+
+
+def _most(observation: Observation) -> tuple[float, float]:
+    """Cores and megabytes of the most demanding of the operators whose instances reserve them where they are placed."""
+    context = observation.context
+    placed = {observation.operators.ids[row] for row in np.unique(observation.tasks.operator).tolist()}
+    reserving = [context.graph.by_name[name] for name in placed & context.scalable]
+    return max((o.cores for o in reserving), default=0.0), max((o.memory for o in reserving), default=0.0)
+
+
+def _fitting(kind: HostType, cores: float, memory: float, used: tuple[float, float] = (0.0, 0.0)) -> float:
+    """Instances of that size that fit beside what is used; inf where they need nothing."""
+    room = [(kind.cores - used[0]) / cores] if cores > 0 else []
+    room += [(kind.memory - used[1]) / memory] if memory > 0 else []
+    return math.floor(min(room) + NEARLY) if room else math.inf
+
+
+def _slots(observation: Observation, leases: Mapping[str, Lease]) -> Integers:
+    """Slots of each host: as declared, and no more than the replicas there and those that fit beside them."""
+    cores, memory = _most(observation)
+    tasks, graph, names = observation.tasks, observation.context.graph, observation.operators.ids
+    needs = np.array([(graph.by_name[name].cores, graph.by_name[name].memory) for name in names]).reshape(-1, 2)
+    own = np.array([name in observation.context.scalable for name in names], dtype=np.bool_)
+    found = []
+    for host, lease in leases.items():
+        here = tasks.operator[tasks.host == observation.hosts.rows.get(host, -2)]
+        here = here[own[here]]
+        used = needs[here].sum(axis=0)
+        room = _fitting(lease.type, cores, memory, (float(used[0]), float(used[1])))
+        found.append(int(min(lease.type.slots, len(here) + max(0.0, room))))
+    return np.array(found, dtype=np.int64)
+
+
+def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers | None:
+    """Slots of each host that instances take which are placed nowhere, dealt evenly; None where there are none."""
+    wide = int(max((width(observation, row) for row in floating(observation)), default=0.0))
+    if not wide:
+        return None
+    slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
+    share = wide / max(1, int(slots.sum()))
+    taken: Integers = np.minimum(slots, np.ceil(slots * share - NEARLY)).astype(np.int64)
+    return taken
 
 
 _Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]

@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from elastream.model.action import Action, MoveTask
-from elastream.model.observation import Integers, Observation
+from elastream.model.observation import Context, Integers, Observation
 from elastream.model.plant import Plan
 from elastream.planning.policies.elastic_allocator import movable
-from elastream.planning.policies.static import missing_hosts
+from elastream.planning.policies.static import missing_hosts, places_only
 
 __all__ = ["Even", "Random", "Untouched"]
 
@@ -32,6 +32,10 @@ class Even:
         turns = np.arange(rows.size) % max(1, len(observation.usable))
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, turns, "round-robin placement")))
 
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
+
 
 @dataclass(frozen=True)
 class Random:
@@ -50,6 +54,10 @@ class Random:
         rows = movable(observation, self.operators)
         drawn = np.random.default_rng(self.seed).integers(0, max(1, len(observation.usable)), rows.size)
         return Plan((*missing_hosts(observation, self.hosts), *_moves(observation, rows, drawn, "random placement")))
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ and 5 how the three form a plan. `elastream.planning.algorithms.draft` keeps the
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,11 +14,12 @@ import numpy as np
 
 from elastream.model.action import CancelDrain, DrainHost, ReleaseHost, RenewHost, TaskId
 from elastream.model.cloud import HostState, Lease
+from elastream.model.graph import Kind
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Floats, Observation
-from elastream.model.plant import Plan
+from elastream.model.observation import Context, Floats, Observation
+from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type, scaling_units
 
 __all__ = [
     "Btu",
@@ -28,6 +29,7 @@ __all__ = [
     "host_suitability",
     "needs_upscaling",
     "predicted_duration",
+    "service_levels",
 ]
 
 
@@ -173,7 +175,8 @@ class Btu:
         in this round, new or migrated, is not released: it is renewed if its paid time ends.
         """
         draft = Draft(observation)
-        late = [unit for unit in draft.scalable if self.is_late(observation, draft, unit)]
+        levels = service_levels(observation.context)
+        late = [unit for unit in draft.scalable if self.is_late(observation, draft, unit, levels)]
         for unit in late:
             self._upscale(draft, unit, late)
         self._finish_draining(draft)
@@ -181,13 +184,37 @@ class Btu:
         for lease in sorted(ending, key=lambda lease: (lease.remaining(observation.time), lease.since)):
             if not self._release(draft, lease.host, late):
                 draft.do(RenewHost(lease.host, why="still needed at the end of its paid time"))
-        return Plan(tuple(draft.plan))
+        draft.spread_state()
+        return Plan(tuple(draft.plan), unknown=tuple(self._lacking(observation, draft, levels)))
 
-    def is_late(self, observation: Observation, draft: Draft, unit: Unit) -> bool:
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        if not context.scalable:
+            return "no operator of the dataflow can have more instances, and it adds nothing else"
+        levels = service_levels(context)
+        for unit in scaling_units(context):
+            if unit.scalable and not any(name in levels for name in unit.operators):
+                return (
+                    f"it keeps service levels, and operator {unit.operators[0]!r} has none: give it a max_duration, or the "
+                    "dataflow a target_latency"
+                )
+        return ""
+
+    def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
+        """What Algorithm 1 needed and did not have: the queue, or how long records take where many wait."""
+        for unit in draft.scalable:
+            queue, names = draft.value(unit, Metric.BACKLOG), [name for name in unit.operators if name in levels]
+            durations = [observation.operators.value(name, Metric.DURATION) for name in names]
+            if math.isnan(queue):
+                yield Unknown(Metric.BACKLOG, Rows.OPERATOR, unit.operators[0])
+            elif queue > self.scaling_threshold and names and np.isnan(durations).all():
+                yield Unknown(Metric.DURATION, Rows.OPERATOR, names[0])
+
+    def is_late(self, observation: Observation, draft: Draft, unit: Unit, levels: Mapping[str, float]) -> bool:
         """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""
         queue = draft.value(unit, Metric.BACKLOG)
         for name in unit.operators:
-            level = observation.context.graph.by_name[name].max_duration
+            level = levels.get(name)
             if level is None:
                 continue
             _, durations = observation.series(name, Metric.DURATION, self.observations)
@@ -213,9 +240,10 @@ class Btu:
 
     def utility(self, draft: Draft, unit: Unit) -> float:
         """Algorithm 3 for a unit; with several operators, the delay is that of the most delayed."""
-        observation = draft.observation
-        levels = {name: observation.context.graph.by_name[name].max_duration for name in unit.operators}
-        delays = [last_duration(observation, name) / level for name, level in levels.items() if level is not None]
+        observation, levels = draft.observation, service_levels(draft.observation.context)
+        delays = [last_duration(observation, name) / levels[name] for name in unit.operators if name in levels]
+        # Fused operators are judged by those durations that were ever measured: of each, or of their stage's first.
+        delays = [delay for delay in delays if not math.isnan(delay)] or delays
         scalable = draft.scalable
         return downscaling_utility(
             draft.instances[unit.name],
@@ -323,6 +351,32 @@ class Btu:
             else:
                 draft.do(CancelDrain(lease.host, why="its instances could not be moved"))
                 draft.do(RenewHost(lease.host, why="its instances could not be moved"))
+
+
+def service_levels(context: Context) -> dict[str, float]:
+    """Seconds allowed to each operator, by name; operators that nothing is promised of are left out.
+
+    An operator has the level that it declares. The first of a stage, which has the queue, has the sum of those that its
+    stage declares; where it declares none, an equal part of the target latency: the longest way through the dataflow leads
+    through so many queues.
+    """
+    layout, graph = context.layout, context.graph
+    found = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
+    queues: dict[str, int] = {}
+    for name in graph.order:
+        working = graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
+        leads = layout.stage_of[name].name == name and (working or len(layout.stage_of[name].operators) > 1)
+        queues[name] = leads + max((queues[edge.source] for edge in graph.inputs[name]), default=0)
+    longest = max(queues.values(), default=0)
+    for stage in layout.stages:
+        if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in stage.operators):
+            continue
+        declared = [found[name] for name in stage.operators if name in found]
+        if stage.name not in found and declared:
+            found[stage.name] = math.fsum(declared)
+        elif stage.name not in found and context.target_latency is not None and longest:
+            found[stage.name] = context.target_latency / longest
+    return found
 
 
 def last_duration(observation: Observation, operator: str) -> float:

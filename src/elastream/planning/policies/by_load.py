@@ -34,10 +34,11 @@ class ByLoad:
         """Host actions, then moves; no moves in a round that drains a host, because the drain moves tasks itself."""
         if not observation.context.host_types:
             return Plan(tuple(self._moves(observation)))
-        hosts, _ = self.hosts.scale(observation)
-        drains = any(isinstance(action, DrainHost) for action in hosts)
-        actions: list[Action] = hosts if drains else [*hosts, *self._moves(observation)]
-        return Plan(tuple(actions), predicted=self.hosts.predict(observation, actions))
+        scaled = self.hosts.scale(observation, memory)
+        actions: list[Action] = list(scaled.hosts)
+        if not any(isinstance(action, DrainHost) for action in actions):
+            actions += self._moves(observation)
+        return Plan(tuple(actions), scaled.seen, scaled.predicted, unknown=scaled.unknown)
 
     def _moves(self, observation: Observation) -> list[MoveTask]:
         return balance_by_load(observation, gain=self.gain, worth=self.worth)

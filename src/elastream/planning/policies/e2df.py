@@ -26,7 +26,7 @@ from elastream.planning.managers.operators import OperatorRules
 from elastream.planning.managers.regions import RegionRules, smallest
 from elastream.planning.managers.replica_actions import ReplicaActions
 from elastream.planning.managers.rounds import Hierarchy, HierarchyRules, RoundPlan, begin, planning_round
-from elastream.planning.managers.seen import snapshot_of
+from elastream.planning.managers.seen import holds, lacking, snapshot_of
 from elastream.planning.managers.shared import heard, requests, surplus
 from elastream.planning.managers.telling import told
 from elastream.planning.sharing.rules import ArbiterRules, RegionFacts
@@ -152,6 +152,7 @@ class E2df:
         context = observation.context
         most = max(operator.cores for operator in context.graph.operators)
         types = {name: kind for name, kind in context.host_types.items() if kind.cores >= most} or context.host_types
+        types = {name: replace(kind, slots=holds(observation, kind)) for name, kind in types.items()}
         state, plan = planning_round(rules, state, snapshot, types, hosts_too=hosts_too and own)
         actions = self._scalings(observation, snapshot, plan)
         if own:
@@ -165,7 +166,8 @@ class E2df:
         if not own:
             refused, recalled = heard(observation)
             said = replace(said, refused=(*said.refused, *refused), remarks=(*said.remarks, *recalled))
-        return replace(said, actions=tuple(actions), memory=replace(memory, state=state))
+        unknown = tuple(lacking(observation, snapshot))
+        return replace(said, actions=tuple(actions), memory=replace(memory, state=state), unknown=unknown)
 
     def _may_place(self, observation: Observation) -> bool:
         """Whether the first R_init hosts run, or hosts do not follow."""

@@ -14,13 +14,13 @@ from elastream.model.action import MoveTask
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Exchange, Floats, Integers, Observation
-from elastream.model.plant import Plan
+from elastream.model.observation import Context, Exchange, Floats, Integers, Observation
+from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.exact import deviation
 from elastream.planning.algorithms.matching import ALIKE, Objective, allocate, utilisation
 from elastream.planning.algorithms.measures import TICK, host_capacity
-from elastream.planning.policies.static import missing_hosts
+from elastream.planning.policies.static import missing_hosts, places_only
 
 __all__ = ["ElasticAllocator", "capacities_of", "movable", "needs_of"]
 
@@ -62,7 +62,18 @@ class ElasticAllocator:
         if memory is not None and observation.time < memory - TICK:
             return Plan(memory=memory)
         actions = (*missing_hosts(observation, self.hosts), *self._allocate(observation))
-        return Plan(actions, observation.time + self.period)
+        return Plan(actions, observation.time + self.period, unknown=self._lacking(observation))
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
+
+    def _lacking(self, observation: Observation) -> tuple[Unknown, ...]:
+        """The task whose need is unknown, for which all are left where they are."""
+        tasks, unknown = observation.tasks, np.isnan(needs_of(observation)[:, 0])
+        rows = np.flatnonzero((tasks.host >= 0) & unknown & np.isnan(tasks.column(Metric.BUSY_CORES)))
+        named = (str(tasks.tasks[int(rows[0])]),) if rows.size else ()
+        return tuple(Unknown(Metric.BUSY_CORES, Rows.TASK, task, "cannot place") for task in named)
 
     def _allocate(self, observation: Observation) -> list[MoveTask]:
         tasks = observation.tasks

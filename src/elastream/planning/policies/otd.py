@@ -6,7 +6,7 @@ host or, if hosts of a region share a machine or rack, a region.
 """
 
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar, Literal
@@ -18,12 +18,12 @@ from elastream.model.action import MoveTask, TaskId
 from elastream.model.cloud import HostState
 from elastream.model.errors import InputError
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Exchange, Floats, Integers, Observation
-from elastream.model.plant import Plan
+from elastream.model.observation import Context, Exchange, Floats, Integers, Observation
+from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.attraction import attraction, score_changes, touching
 from elastream.planning.algorithms.measures import TICK
-from elastream.planning.policies.static import missing_hosts
+from elastream.planning.policies.static import missing_hosts, places_only
 
 __all__ = ["Case", "LoadClass", "Otd", "OtdMemory", "OtdRules", "Pair", "Workers", "classes", "otd_round"]
 
@@ -302,7 +302,12 @@ class Otd(OtdRules):
             (*missing_hosts(observation, self.hosts), *((move,) if move else ())),
             OtdMemory(observation.time + self.period, move, failed),
             remarks=(shortage(observation, self),) if pair.case is Case.SHORTAGE else (),
+            unknown=tuple(_lacking(observation, pair)),
         )
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return places_only(self.name, self.hosts, context)
 
     def decide(self, observation: Observation, failed: Set[tuple[TaskId, str]] = frozenset()) -> Pair:
         """Case and best pair for this observation, as rows of its tasks and hosts. failed: excluded pairs."""
@@ -320,6 +325,16 @@ class Otd(OtdRules):
         else:
             why = f"{pair.change:,.0f} bytes/s less between {self.node}s"
         return MoveTask(observation.tasks.tasks[pair.task], observation.hosts.ids[pair.worker], why=why)
+
+
+def _lacking(observation: Observation, pair: Pair) -> Iterator[Unknown]:
+    """The use of a host that takes tasks, or, where tasks would be brought together, what they exchange."""
+    workers = workers_of(observation)
+    for row in np.flatnonzero(workers.takes & np.isnan(workers.utilisation)).tolist():
+        yield Unknown(Metric.CPU, Rows.HOST, observation.hosts.ids[row], "cannot place on it")
+    traffic = observation.tasks.column(Metric.TRAFFIC)
+    if pair.case is Case.COMMUNICATION and not observation.exchange.known and np.isnan(traffic).all():
+        yield Unknown(Metric.TRAFFIC, Rows.TASK, consequence="cannot bring tasks together")
 
 
 def workers_of(observation: Observation, node: str = "host") -> Workers:

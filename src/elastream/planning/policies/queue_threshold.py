@@ -5,14 +5,15 @@ paper does not define where instances are placed and which one is removed; the c
 baseline.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from elastream.model.action import ReleaseHost
+from elastream.model.action import DrainHost, ReleaseHost
 from elastream.model.cloud import HostState
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Observation
-from elastream.model.plant import Plan
+from elastream.model.observation import Context, Observation
+from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 
@@ -38,7 +39,7 @@ class QueueThreshold:
     name: ClassVar = "queue_threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """The plan of this round. An unknown queue triggers no action."""
+        """The plan of this round. An unknown queue triggers no action, and is named."""
         draft = Draft(observation)
         queues = {unit.name: draft.value(unit, Metric.BACKLOG) for unit in draft.scalable}
         for unit in draft.scalable:
@@ -49,7 +50,19 @@ class QueueThreshold:
             for _ in range((queue > self.upper) + (queue > self.second_upper)):
                 self._scale_up(draft, unit, f"{queue:.0f} waiting")
         self._release_empty(draft)
-        return Plan(tuple(draft.plan))
+        draft.spread_state()
+        return Plan(
+            tuple(draft.plan),
+            unknown=tuple(
+                Unknown(Metric.BACKLOG, Rows.OPERATOR, unit.operators[0])
+                for unit in draft.scalable
+                if math.isnan(queues[unit.name])
+            ),
+        )
+
+    def unfit(self, context: Context) -> str:
+        """Why it can do nothing; empty where it can."""
+        return "" if context.scalable else "no operator of the dataflow can have more instances, and it adds nothing else"
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)
@@ -68,14 +81,19 @@ class QueueThreshold:
                 draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _release_empty(self, draft: Draft) -> None:
-        """Release empty running hosts, down to `min_hosts`."""
+        """Release empty running hosts, down to `min_hosts`, and drained ones; tasks with state go elsewhere first."""
+        for host, lease in draft.observation.leases.items():
+            if lease.state is HostState.DRAINING and not draft.tasks_on(host):
+                draft.do(ReleaseHost(host, why="empty"))
         least = max(1, draft.observation.context.min_hosts)
         for host, lease in reversed(tuple(draft.leases.items())):
-            empty = host not in draft.received and not draft.tasks_on(host)
+            empty = host not in draft.received and draft.holds_state_only(host)
             if lease.state is HostState.RUNNING and empty and draft.open_hosts > least:
                 mark = draft.mark()
                 draft.close(host)
                 if not draft.floats:
                     draft.rollback(mark)
                     continue
+                if draft.tasks_on(host):
+                    draft.do(DrainHost(host, why="its last instance is gone"))
                 draft.do(ReleaseHost(host, why="its last instance is gone"))

@@ -8,14 +8,14 @@ from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError, InputError
-from elastream.model.observation import Metric, Observation
+from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.stages import Layout
 from elastream.planning.algorithms.draft import Draft, Unit
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import At, Costs, declared, declared_cores, runs_apart, width
 
-__all__ = ["Static", "missing_hosts", "sized"]
+__all__ = ["Static", "missing_hosts", "places_only", "sized"]
 
 
 @dataclass(frozen=True)
@@ -136,3 +136,10 @@ def _work(observation: Observation) -> Mapping[str, float]:
         busy = {name: observation.operators.value(name, Metric.BUSY_CORES) for name in observation.context.scalable}
         least = min((cores for cores in busy.values() if cores > 0), default=1.0)
         return {name: cores if cores > 0 else least for name, cores in busy.items()}
+
+
+def places_only(policy: str, hosts: int, context: Context) -> str:
+    """Why a policy that places tasks and sizes nothing can do nothing: it has no second host. Empty where it can."""
+    if max(hosts, context.min_hosts) > 1:
+        return ""
+    return f"it places tasks on the hosts that are there and leases none: give it some, such as {policy}:hosts=4"

@@ -1,8 +1,8 @@
-"""The default, reactive policy: leases hosts by needed capacity and scales operators by utilisation.
+"""The default policy: leases hosts for the rate expected when they will work, and gives them back when what is paid of
+them ends.
 
-The same rules apply on Spark and in simulation, without learning or tuning per dataflow. The target utilisation and the gap
-between growing and shrinking follow E2DF's local policies (section 4); hosts are requested all at once, by work, because a
-leased host takes long to start.
+The same rules apply on Spark and in simulation, without learning or tuning per dataflow. Its defaults are those of Flink's
+autoscaler and of Kubernetes' horizontal pod autoscaler (HPA), as far as hosts that take a minute to start allow.
 """
 
 import math
@@ -12,86 +12,102 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
+from elastream.model.decision import Unknown
 from elastream.model.errors import ElastreamError
 from elastream.model.metrics import Metric, Needs
-from elastream.model.observation import Frame, Observation
+from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
-from elastream.model.units import format_duration
-from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum, tasks_on
+from elastream.model.units import format_duration, format_rate
+from elastream.planning.algorithms.apart import Need, enlarge, needs_of, reduce
+from elastream.planning.algorithms.billing import due_back
+from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.load import LoadFigures, Seen, sum_of
+from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.algorithms.placement import balance
+from elastream.planning.provision import TARGET_UTILISATION, runs_apart, width
 
-__all__ = ["LoadFigures", "Threshold"]
+__all__ = ["Threshold"]
 
-LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
-"""Observations used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest
-rate: with less, noise dominates the slope."""
-IN_TO_OUT = 0.75
-"""Default of scale_in as a fraction of scale_out (E2DF, section 4: 0.7, and 0.75 of it)."""
-FARTHEST = 4.0
-"""Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
+TOLERANCE = 0.1
+"""Part of the target utilisation by which it may be missed without an action (HPA's default tolerance)."""
+SETTLE = 1.0
+"""Starts of a host for which the need must have been low before hosts go: keeping an idle host for so long costs as much as
+starting it anew, the break-even of what may be needed again at any time. HPA's window of 300 s has the same purpose."""
+LEAST_SETTLE = 10.0
+"""Seconds that it is at least: several batches, of which single ones are slow or quick by chance."""
+CERTAIN = 1.645
+"""Standard errors above the expected rate that the hosts can still process when full: one case in twenty is higher."""
+THREADS = 64
+"""Most threads of an operator that waits."""
+PACE = 2.0
+"""Seconds from one round to the next, until two rounds were seen."""
+REMEMBERED = 120.0
+"""Seconds of samples that are kept at least."""
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Keep the busy cores at `scale_out` of the usable ones.
+    """Fill the hosts that work to `scale_out`, within `tolerance`, one host start-up ahead.
 
-    **Need.** The cores needed are those at the current arrival rate on the line through recent rates and busy cores;
-    without a line (too few samples, or too similar rates), the work per record over the last `window` seconds times the
-    rate, up to FARTHEST times the rates seen. Late backlog adds to the need: the part above arrival rate x target latency
-    (Little's law: with less waiting, no record is late). It is to be processed within the target latency, or within the
-    start time of a host if that is longer, because no host leased now helps earlier. If latency is above target although
-    no host came in the last `cool_down` seconds, and records arrive faster than they are processed, the hosts are
-    insufficient whatever their metered work: the need is their cores times arrival over processed rate, at least one host
-    more. If instances are placed (the simulator), hosts must also have the cores that those reserve.
+    **Rate.** The need is that of the rate expected when a host asked for now would work: the level of the arrival rate, and
+    its trend where that is certain (`forecasting.trend`; samples after the last jump only, so that a step is no trend and a
+    burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
+    bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
+    hosts, it needs more.
 
-    **Growing.** All missing hosts are requested at once: drains are cancelled first, then hosts are leased until usable and
-    starting cores reach need / `scale_out`, plus `spare` hosts. Starting hosts count, so that the same need is not answered
-    twice. Below `min_hosts`, hosts are leased in any case.
+    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores; without a line, work
+    per record times the rate; before anything was measured, the declared costs. Apart, each operator's are its own work per
+    record times the rate that reaches it if no queue holds records back: from the sources' rates and measured (else
+    declared) selectivities. Late backlog adds: the part of the queues, when a host asked for now would work, above half of
+    arrival rate x target latency (Little's law; the other half is for their processing) is to be processed within the
+    target latency, or within the start of a host if that is longer. If latency is above target although no host came in
+    the last `cool_down` seconds, and records arrive faster than they are processed, the hosts are insufficient whatever
+    the metered work: the need is their cores times arrival over processed rate, at least one host more.
 
-    **Shrinking.** One host at a time is drained, the one with the fewest tasks and least paid time left, and released when
-    empty; only if the highest arrival rate of the last `settle` seconds, and the hosts' current CPU use, would use the
-    remaining hosts at `scale_in` at most, nothing is late, no host is starting or draining, and `cool_down` seconds have
-    passed since a host came or a drain was begun or cancelled.
+    **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
+    drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
+    holds in any case. Apart, instances are placed on hosts with room, then on the new hosts, with which they start.
 
-    **Operators.** A stage with settable parallelism gets as many instances as keep each at `scale_out` of its cores at the
-    current rate, and loses some only if the highest rate of the last `settle` seconds fits fewer at `scale_in`. If its
-    instances are not placed (a Spark source stage: tasks run on any free slot), it gets as many as slots that the load
-    fills to `scale_out`, at most all slots: a task without a slot waits for another, and every task has a fixed cost. The
-    pool of a `waits` operator has no slots and follows its occupied threads. Tasks with state are spread onto new hosts
-    (`planning.algorithms.placement`).
+    **Shrinking.** Hosts go if the highest need of the last `settle` seconds (HPA's stabilisation window) fills those left
+    to no more than that bound, nothing is late, no host is starting or draining, and `cool_down` seconds have passed
+    since one came; at most half of them a round. And only when what is paid of a host ends, or costs nothing: its minimum
+    is over, and its billing time unit ends before the next round could give it back. Fused, it is drained first. A
+    constant load reaches a fixed point, after which nothing happens.
 
-    A rule that needs an unknown value does nothing.
+    **Operators.** Fused, a stage without state gets as many tasks as slots that the need fills to the target, all while
+    anything is late; the pool of a `waits` operator follows its occupied threads. Tasks with state are spread onto new
+    hosts (`planning.algorithms.placement`). Apart, instances that are not needed any more stay until they free a host or
+    room.
 
-    scale_out, scale_in: fractions of cores, scale_in below scale_out (E2DF: 0.7, and 0.75 of it). spare: hosts. settle,
-    cool_down, window: seconds. host_type: type to lease; None: that with the lowest price per core and second, the smaller
-    one if equal (E2DF: finest control). max_parallelism: most instances of one operator.
+    What is unknown is never taken as 0: the newest known value of the window counts, and where nothing is known, nothing is
+    sized, which the plan says (`Plan.unknown`) - except that while records are late and nothing can be sized, one host
+    more is leased at a time.
+
+    scale_out: part of the usable cores to fill (Flink's autoscaler: 0.7). tolerance: fraction of it (HPA: 0.1). spare:
+    hosts. settle: seconds; None: the start of a host, at least 10 s. cool_down, window: seconds; window: over which work
+    per record is measured. host_type: type to lease; None: that with the lowest price per core and second, the smaller
+    one if equal (E2DF: finest control). max_parallelism: most instances of one operator; None: 64 threads where it waits,
+    else without bound.
     """
 
-    scale_out: float = 0.7
-    scale_in: float | None = None
+    scale_out: float = TARGET_UTILISATION
+    tolerance: float = TOLERANCE
     spare: int = 0
-    settle: float = 10.0
+    settle: float | None = None
     cool_down: float = 10.0
     window: float = 10.0
     host_type: str | None = None
-    max_parallelism: int = 64
+    max_parallelism: int | None = None
 
     def __post_init__(self) -> None:
-        if self.scale_in is None:
-            object.__setattr__(self, "scale_in", IN_TO_OUT * self.scale_out)
-        if not 0 < self._scale_in < self.scale_out <= 1:
-            raise ElastreamError(
-                f"scale_in is {self.scale_in:g} and scale_out {self.scale_out:g}; must hold: 0 < scale_in < scale_out <= 1"
-            )
-
-    @property
-    def _scale_in(self) -> float:
-        return IN_TO_OUT * self.scale_out if self.scale_in is None else self.scale_in
+        if not 0 < self.scale_out <= 1:
+            raise ElastreamError(f"scale_out is {self.scale_out:g}; it must be above 0 and at most 1")
+        if not 0 <= self.tolerance < 1:
+            raise ElastreamError(f"tolerance is {self.tolerance:g}; it must be 0 or more and below 1")
 
     needs: ClassVar[Needs] = frozenset(
         {(Rows.OPERATOR, Metric.ARRIVAL_RATE), (Rows.OPERATOR, Metric.PROCESSED_RATE), (Rows.OPERATOR, Metric.BUSY_CORES)}
@@ -99,53 +115,127 @@ class Threshold:
     name: ClassVar = "threshold"
 
     def plan(self, observation: Observation, memory: object = None) -> Plan:
-        """Host actions, then parallelism, then moves."""
-        hosts, parallelism = self.scale(observation)
-        moves = [] if any(isinstance(action, DrainHost) for action in hosts) else balance(observation)
-        actions = (*hosts, *parallelism, *moves)
-        return Plan(actions, predicted=self.predict(observation, actions))
+        """Host actions, then parallelism, then moves. memory: a `Seen`."""
+        scaled = self.scale(observation, memory)
+        hosts = list(scaled.hosts)
+        leaving = any(isinstance(action, DrainHost) for action in hosts)
+        moves = [] if leaving or runs_apart(observation.context.layout) else balance(observation)
+        actions = (*hosts, *scaled.parallelism, *moves)
+        return Plan(actions, scaled.seen, scaled.predicted, unknown=scaled.unknown)
 
-    def scale(self, observation: Observation) -> tuple[list[Action], list[Action]]:
-        """Host actions and parallelism actions of the plan, without moves."""
-        load = LoadFigures(observation, self.window, self.settle)
-        wanted = {operator: self._instances(load, operator) for operator in sorted(observation.context.scalable)}
-        hosts = self._hosts(load, load.reserved({operator: new for operator, (_, new, _) in wanted.items()}))
-        parallelism: list[Action] = [
-            SetParallelism(operator, int(new), why=why)
-            for operator, (now, new, why) in wanted.items()
-            if not math.isnan(now) and new != now
-        ]
-        return hosts, parallelism
+    def scale(self, observation: Observation, memory: object = None) -> "Scaled":
+        """Host actions and parallelism actions of the plan, without moves of fused tasks."""
+        before = memory if isinstance(memory, Seen) else None
+        return _Round(self, observation, before).scaled()
 
-    def predict(self, observation: Observation, actions: Sequence[Action]) -> Mapping[str, float]:
-        """Usable hosts after `actions`, and busy cores if the load stays the same."""
-        drained = sum(isinstance(action, DrainHost) for action in actions)
-        kept = sum(isinstance(action, CancelDrain) for action in actions)
-        return {
-            "hosts_usable": float(len(observation.usable) - drained + kept),
-            "busy_cores": LoadFigures(observation, self.window, self.settle).demand,
-        }
 
-    def _hosts(self, load: "LoadFigures", reserved: float) -> list[Action]:
-        observation = load.observation
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What `Threshold.scale` answers; apart, all actions are in `hosts`, in the order in which they must be done."""
+
+    hosts: Sequence[Action]
+    parallelism: Sequence[Action]
+    seen: Seen
+    predicted: Mapping[str, float]
+    unknown: tuple[Unknown, ...]
+
+
+class _Round:
+    """One planning round."""
+
+    def __init__(self, policy: Threshold, observation: Observation, before: Seen | None) -> None:
+        self.policy, self.observation, self.before = policy, observation, before
+        self.kind = self._kind()
+        last = before.needs[-1][0] if before is not None and before.needs else None
+        self.pace = PACE if last is None else max(observation.time - last, 0.0)
+        self.horizon = self.kind.start + self.pace
+        self.settle = max(LEAST_SETTLE, SETTLE * self.kind.start) if policy.settle is None else policy.settle
+        keep = max(3 * self.horizon, 2 * (observation.context.target_latency or 0.0), self.settle, REMEMBERED)
+        self.seen = Seen.after(before, observation, keep)
+        self.load = LoadFigures(observation, self.seen, policy.window)
+        self.forecast = self.load.expected(self.horizon)
+        self.most = policy.scale_out * (1 + policy.tolerance)
+
+    def scaled(self) -> Scaled:
+        return self._apart() if runs_apart(self.observation.context.layout) else self._fused()
+
+    @cached_property
+    def rate(self) -> float:
+        """Records/s that the hosts are sized for."""
+        return max(self.forecast.level, self.forecast.expected)
+
+    @cached_property
+    def upper(self) -> float:
+        """Records/s that the hosts must still be able to process when full."""
+        return self.rate + CERTAIN * self.forecast.error
+
+    @property
+    def _said(self) -> str:
+        """The rate, for people."""
+        grows = self.rate > self.forecast.level
+        return f"{format_rate(self.rate)}{f' expected in {format_duration(round(self.horizon))}' if grows else ''}"
+
+    # Fused: tasks share the cores of their hosts.
+
+    def _fused(self) -> Scaled:
+        load, observation = self.load, self.observation
+        base = load.cores(self.rate)
+        unknown = self._unknown() if math.isnan(base) else ()
+        seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
+        need, why = self._need(base)
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = self._grow(load, reserved, draining)
-        plan: list[Action] = [
+        more = self._grow(need, why, draining)
+        hosts: list[Action] = [
             ReleaseHost(host, why="it holds no more tasks")
             for host in draining
             if not tasks_on(observation, host) and CancelDrain(host) not in more
         ]
-        return [*plan, *more] if more or draining else self._shrink(load, reserved)
+        hosts += more if more or draining else self._shrink(seen)
+        parallelism = [
+            action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)
+        ]
+        return Scaled(hosts, parallelism, seen, self._predicted(hosts, base), unknown)
 
-    def _grow(self, load: "LoadFigures", reserved: float, draining: list[str]) -> list[Action]:
-        observation, context = load.observation, load.observation.context
-        kind = self._kind(observation)
-        need, why = load.need(kind.start, self._since_change(observation) >= self.cool_down)
+    def _need(self, base: float) -> tuple[float, str]:
+        """(cores of speed 1 that hosts must have, reason); NaN if unknown. base: cores that the rate works."""
+        load, observation, policy = self.load, self.observation, self.policy
+        need, why = base / self.most, f"{self._said} needs {base:.3g} cores, to be filled to {policy.scale_out:.0%}"
+        if (full := load.cores(self.upper)) > need:
+            need, why = full, f"{why}; at most {format_rate(self.upper)} needs {full:.3g}"
+        late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
+        each = base / self.rate if self.rate > 0 and base > 0 else load.work
+        target = observation.context.target_latency
+        if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
+            need += drained / self.most
+            why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
+        settled = self._since_change() >= policy.cool_down
+        if load.late and settled and not observation.coming and observation.usable:
+            there = capacity(observation, observation.usable)
+            if load.arriving > load.processed:
+                behind = there * load.arriving / load.processed if load.processed > 0 else there
+                least = max(behind, there + 1e-6)
+                if not least <= need:
+                    rates = f"{format_rate(load.arriving)} arrive and {format_rate(load.processed)} are processed"
+                    need, why = least, f"late, and falling behind: {rates}"
+            elif math.isnan(need):
+                need, why = there + 1e-6, "late, and the need is unknown: one host more"
+        return need, why
+
+    def _grow(self, need: float, why: str, draining: list[str]) -> list[Action]:
+        observation, context, kind = self.observation, self.observation.context, self.kind
         there = (*observation.usable, *observation.coming)
         has, each = capacity(observation, there), kind.cores * kind.speed
-        lacking = max(context.min_hosts - len(there), math.ceil((reserved - has) / each - 1e-9))
+        lacking = context.min_hosts - len(there)
+        if lacking > 0:
+            why = f"at least {context.min_hosts} hosts"
         if not math.isnan(need):
-            lacking = max(lacking, math.ceil((need / self.scale_out - has) / each - 1e-9) + self.spare)
+            by_need = math.ceil((need - has) / each - 1e-9) + self.policy.spare
+            if by_need > max(0, lacking):
+                lacking, why = (
+                    by_need,
+                    f"{why}; {len(there)} hosts have {has:.3g}"
+                    + (f", and {self.policy.spare} hosts are spare" if self.policy.spare else ""),
+                )
         kept = draining[: max(0, lacking)]
         leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
         return [
@@ -153,256 +243,170 @@ class Threshold:
             *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
         ]
 
-    def _shrink(self, load: "LoadFigures", reserved: float) -> list[Action]:
-        observation = load.observation
+    def _shrink(self, seen: Seen) -> list[Action]:
+        observation, policy = self.observation, self.policy
         usable = observation.usable
-        if (
-            observation.coming
-            or len(usable) <= observation.context.min_hosts
-            or self._since_change(observation) < self.cool_down
-            or load.late
-        ):
+        known = observation.time - seen.since >= self.settle
+        if not known or observation.coming or self.load.late or self._since_change() < policy.cool_down:
             return []
-        victim = min(
-            usable,
+        highest = float(max(self._highest(seen), self.load.used if self.load.used > 0 else 0.0))
+        candidates = sorted(
+            (host for host in usable if due_back(observation.leases[host], observation.time, self.pace)),
             key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
         )
-        rest = [host for host in usable if host != victim]
-        # Spare hosts are kept in addition to the need: the smallest of the rest count as spare.
-        working = sorted(rest, key=lambda host: host_capacity(observation, host))[self.spare :]
-        left = capacity(observation, working)
-        if not (load.peak <= self._scale_in * left and reserved <= left):
+        going: list[str] = []
+        for host in candidates[: len(usable) // 2]:
+            rest = [each for each in usable if each not in (*going, host)]
+            # Spare hosts are kept in addition to the need: the smallest of the rest count as spare.
+            working = sorted(rest, key=lambda each: host_capacity(observation, each))[policy.spare :]
+            left = capacity(observation, working)
+            if len(rest) < observation.context.min_hosts or not highest <= self.most * left:
+                break
+            going.append(host)
+        if not going:
             return []
-        use = f"{load.peak / left:.0%}" if left else "0%"
-        why = f"{len(working)} hosts are used at {use} at most, as seen for {format_duration(self.settle)}"
-        return [DrainHost(victim, why=why)]
+        left = capacity(observation, [host for host in usable if host not in going])
+        why = f"{len(usable) - len(going)} hosts are filled to {highest / left:.0%} at most, as needed for "
+        return [DrainHost(host, why=why + format_duration(self.settle)) for host in going]
 
-    def _instances(self, load: "LoadFigures", operator: str) -> tuple[float, float, str]:
-        """(current instances of `operator`, wanted instances, reason); NaN if the current ones are unknown."""
-        now = load.parallelism(operator)
+    def _highest(self, seen: Seen) -> float:
+        """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""
+        if self.before is not None and seen.needs:
+            return float(seen.highest[0])
+        return self.load.cores(float(np.max(seen.arriving[seen.times >= self.observation.time - self.settle])))
+
+    def _widened(self, operator: str, need: float) -> list[Action]:
+        """The change of the tasks of a fused stage, or of the threads of an operator that waits."""
+        observation, load = self.observation, self.load
+        now = observation.composition.parallelism.get(operator, math.nan)
+        now = observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(now) else now
         if math.isnan(now):
-            return now, now, ""
-        if slots := load.free_slots(operator):
-            return now, min(load.slots_filled(slots, now, self.scale_out, self._scale_in), self.max_parallelism), "load"
-        work, each = load.stage(operator, now)
-        grown = _instances(load.arriving * work, each * self.scale_out, now)
-        shrunk = _instances(load.peak_rate * work, each * self._scale_in, now)
-        wanted = grown if grown > now else min(shrunk, now)
-        return now, min(wanted, self.max_parallelism), "utilisation"
+            return []
+        if observation.context.graph.by_name[operator].waits:
+            return self._threads(operator, now)
+        slots = sum(width(observation.leases[host].type) for host in load.working)
+        if not slots:
+            return []
+        if self.policy.max_parallelism is not None:
+            slots = min(slots, self.policy.max_parallelism)
+        each = capacity(observation, load.working) / sum(width(observation.leases[host].type) for host in load.working)
+        wanted = now
+        if load.late:
+            wanted = max(now, slots)
+        elif not math.isnan(need):
+            grown = max(1, math.ceil(need / each - 1e-9))
+            highest = self._highest(self.seen)
+            fits = now if math.isnan(highest) else math.ceil(highest / self.most / each - 1e-9)
+            wanted = grown if grown > now else min(now, max(grown, fits, 1))
+        wanted = min(wanted, slots)
+        why = (
+            f"{self._said} needs {need:.3g} of {slots * each:.3g} cores" if not load.late else "all slots while it is late"
+        )
+        return [SetParallelism(operator, int(wanted), why=why)] if wanted != now else []
 
-    def _kind(self, observation: Observation) -> HostType:
-        types = observation.context.host_types
-        if self.host_type is not None:
-            return types[self.host_type]
+    def _threads(self, operator: str, now: float) -> list[Action]:
+        """The threads of an operator that waits follow those that are occupied."""
+        busy = sum_of(self.observation.operators, Metric.BUSY_CORES, (operator,))
+        processed = self.seen.processed[-1]
+        if math.isnan(busy) or not processed > 0 or math.isnan(self.rate):
+            return []
+        stage = self.observation.context.layout.stage_of[operator]
+        wide = 1.0 if stage.name == operator else float(self.observation.composition.parallelism.get(stage.name, 1))
+        threads = self.rate * busy / processed / wide
+        wanted = max(1, math.ceil(threads / self.most - 1e-9))
+        wanted = min(wanted, THREADS if self.policy.max_parallelism is None else self.policy.max_parallelism)
+        why = f"{self._said} occupies {threads:.3g} threads"
+        return [SetParallelism(operator, int(wanted), why=why)] if wanted != now else []
+
+    # Apart: instances reserve cores.
+
+    def _apart(self) -> Scaled:
+        observation, policy = self.observation, self.policy
+        draft = Draft(observation)
+        units = draft.scalable
+        start = self.kind.start if not observation.coming else 0.0
+        arriving = float(self.seen.arriving[-1])
+        needs, unknown = needs_of(observation, units, self.rate, arriving, start)
+        if math.isnan(self.rate):
+            unknown = self._unknown()
+        upper = self.upper / self.rate if self.rate > 0 else 1.0
+        wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
+        if self.load.late and not needs:
+            for unit in units:
+                if not observation.coming:
+                    wanted[unit.name] = draft.instances[unit.name] + 1
+        if policy.max_parallelism is not None:
+            wanted = {name: min(each, policy.max_parallelism) for name, each in wanted.items()}
+        seen = self.seen
+        surplus: dict[str, int] = {}
+        if needs and len(needs) == len(units):
+            seen = seen.needing(observation.time, tuple(needs[unit.name].cores for unit in units), self.settle)
+            if observation.time - seen.since >= self.settle and not self.load.late:
+                for unit, cores in zip(units, seen.highest, strict=True):
+                    kept = Need(float(cores), 0.0, needs[unit.name].per_instance).instances(self.most)
+                    surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
+        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
+        leased = len(draft.hosts)
+        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
+        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
+        releases: list[Action] = []
+        if surplus and not grown and not observation.coming and self._since_change() >= policy.cool_down:
+            releases = reduce(draft, surplus, self.pace, policy.spare)
+        empty = [
+            ReleaseHost(host, why="it holds no more tasks")
+            for host, lease in observation.leases.items()
+            if lease.state is HostState.DRAINING and not tasks_on(observation, host)
+        ]
+        actions = [*draft.plan, *empty, *releases]
+        total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
+        return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
+
+    def _full(self, need: Need, upper: float) -> int:
+        return Need(need.cores * upper, need.drain, need.per_instance).instances(1.0)
+
+    def _reason(self, name: str, need: Need | None, now: int) -> str:
+        if need is None:
+            return "late, and the need is unknown: one instance more"
+        late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
+        has = now * need.per_instance
+        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {now} instances have {has:.3g}"
+
+    # Both.
+
+    def _predicted(self, actions: Sequence[Action], base: float) -> Mapping[str, float]:
+        """Usable hosts after `actions`, and busy cores if the load goes on: no more than the usable hosts have."""
+        observation = self.observation
+        gone = {action.host for action in actions if isinstance(action, DrainHost | ReleaseHost)}
+        drained = len(gone & set(observation.usable))
+        kept = sum(isinstance(action, CancelDrain) for action in actions)
+        cores = capacity(observation, observation.usable)
+        busy = math.nan if math.isnan(base) else cores if self.load.late else min(base, cores)
+        return {"hosts_usable": float(len(observation.usable) - drained + kept), "busy_cores": busy}
+
+    def _unknown(self) -> tuple[Unknown, ...]:
+        """The metrics of the newest observation for want of which nothing can be sized."""
+        graph, frame = self.observation.context.graph, self.observation.operators
+        sources = [source.name for source in graph.sources]
+        found = [
+            Unknown(metric, Rows.OPERATOR, name)
+            for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
+            for name in sources
+            if math.isnan(frame.value(name, metric))
+        ]
+        names = [operator.name for operator in graph.operators if not operator.waits]
+        if math.isnan(sum_of(frame, Metric.BUSY_CORES, names)):
+            found.append(Unknown(Metric.BUSY_CORES, Rows.OPERATOR))
+        return tuple(found)
+
+    def _kind(self) -> HostType:
+        types = self.observation.context.host_types
+        if self.policy.host_type is not None:
+            return types[self.policy.host_type]
         return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
 
-    def _since_change(self, observation: Observation) -> float:
+    def _since_change(self) -> float:
         """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+        observation = self.observation
         changes = [at for host in observation.usable for at, _ in observation.leases[host].history[1:]]
         changes += [lease.history[-1][0] for lease in observation.leases.values() if lease.state is HostState.DRAINING]
         return observation.time - max(changes, default=-math.inf)
-
-
-class LoadFigures:
-    """Load figures derived from an observation and its history, in cores of speed 1; NaN if unknown."""
-
-    def __init__(self, observation: Observation, window: float, settle: float) -> None:
-        self.observation = observation
-        frames = [*((s.time, s.operators) for s in observation.history), (observation.time, observation.operators)]
-        times = np.array([time for time, _ in frames])
-        self._recent = [frame for time, frame in frames if time > observation.time - window]
-        self._settled = [frame for time, frame in frames if time >= observation.time - settle]
-        self._known_for = observation.time - float(times[0])
-        self._settle = settle
-
-    @cached_property
-    def arriving(self) -> float:
-        """Records/s arriving at the sources now."""
-        return source_sum(self.observation, Metric.ARRIVAL_RATE)
-
-    @cached_property
-    def processed(self) -> float:
-        """Highest processed rate of the sources within the window, records/s: a rate that the hosts can sustain."""
-        rates = [source_sum(self.observation, Metric.PROCESSED_RATE, frame) for frame in self._recent]
-        return max((rate for rate in rates if not math.isnan(rate)), default=math.nan)
-
-    @cached_property
-    def work(self) -> float:
-        """Core-seconds that all operators together spend per record from a source."""
-        # Operators that wait occupy threads, not cores.
-        return self._per_record([o.name for o in self.observation.context.graph.operators if not o.waits])
-
-    @property
-    def demand(self) -> float:
-        """Cores needed at the current arrival rate."""
-        return self._cores(self.arriving)
-
-    @cached_property
-    def peak_rate(self) -> float:
-        """Highest arrival rate of the last `settle` seconds; NaN if not all of that time was observed."""
-        rates = [source_sum(self.observation, Metric.ARRIVAL_RATE, frame) for frame in self._settled]
-        unknown = self._known_for < self._settle or any(math.isnan(rate) for rate in rates)
-        return math.nan if unknown else max(rates)
-
-    @property
-    def peak(self) -> float:
-        """Cores needed at `peak_rate`, or those that the hosts use now if that is more."""
-        return float(np.fmax(self._cores(self.peak_rate), self.used) if not math.isnan(self.peak_rate) else math.nan)
-
-    @property
-    def used(self) -> float:
-        """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
-        hosts = self.observation.hosts
-        return known_sum(
-            np.array([hosts.value(h, Metric.CPU) * host_capacity(self.observation, h) for h in self.observation.usable])
-        )
-
-    @cached_property
-    def backlog(self) -> float:
-        """Records queued at all operators, as far as known."""
-        return known_sum(self.observation.operators.column(Metric.BACKLOG))
-
-    @property
-    def late_backlog(self) -> float:
-        """Records queued beyond what the target latency allows at the current rate (Little's law)."""
-        target = self.observation.context.target_latency
-        return math.nan if target is None else max(0.0, self.backlog - self.arriving * target)
-
-    @property
-    def late(self) -> bool:
-        """Whether the target latency is exceeded, or late backlog will exceed it."""
-        target, latency = self.observation.context.target_latency, self.observation.latency().value
-        # The latency is that of the last records: outdated if nothing arrives and nothing is queued.
-        stale = self.arriving == 0 and not self.backlog > 0
-        return target is not None and not stale and ((latency is not None and latency > target) or self.late_backlog > 0)
-
-    def need(self, start: float, settled: bool) -> tuple[float, str]:
-        """(cores needed, reason). start: start time of a host, seconds. settled: no host came within `cool_down`."""
-        observation, target = self.observation, self.observation.context.target_latency
-        need, why = self.demand, "load"
-        drained = self.late_backlog * self.work / max(target or 0.0, start, 1e-9)
-        if drained > 0:
-            need, why = need + drained, "load and late backlog"
-        growing = self.arriving > self.processed
-        if self.late and growing and settled and not observation.coming and observation.usable:
-            there = capacity(observation, observation.usable)
-            behind = there * self.arriving / self.processed if self.processed > 0 else there
-            least = there + 1e-6  # slightly above all usable cores: at least one host more
-            if not max(behind, least) <= need:
-                need, why = max(behind, least), "late, and falling behind"
-        return need, why
-
-    def stage(self, operator: str, instances: float) -> tuple[float, float]:
-        """(core-seconds per source record of the stage led by `operator`, cores that one instance can use).
-
-        The cores are those that each of its `instances` got, by its utilisation, else the declared ones. An operator that
-        leads no stage has a thread pool in each instance of its stage; its figures are its own, in thread-seconds.
-        """
-        context, frame = self.observation.context, self.observation.operators
-        stage = context.layout.stage_of[operator]
-        if stage.name != operator:
-            width = self.observation.composition.parallelism.get(stage.name, 1)
-            return self._per_record((operator,)), float(width)
-        members = tuple(name for name in stage.operators if not context.graph.by_name[name].waits or name == operator)
-        busy, used = _sum_of(frame, Metric.BUSY_CORES, members), _sum_of(frame, Metric.UTILISATION, members)
-        if used > 0 and busy > 0:
-            return self._per_record(members), busy / (used * instances)
-        return self._per_record(members), max(context.graph.by_name[name].cores for name in members)
-
-    def parallelism(self, operator: str) -> float:
-        """Instances of `operator`: of the composition, else measured; NaN if unknown."""
-        composed = self.observation.composition.parallelism.get(operator, math.nan)
-        return self.observation.operators.value(operator, Metric.PARALLELISM) if math.isnan(composed) else composed
-
-    def reserved(self, instances: Mapping[str, float]) -> float:
-        """Cores that `instances` (by operator) reserve, counting operators whose instances are placed."""
-        operators = self.observation.context.graph.by_name
-        return math.fsum(
-            operators[name].cores * number
-            for name, number in instances.items()
-            if not math.isnan(number) and self._placed(name)
-        )
-
-    def _placed(self, operator: str) -> bool:
-        row = self.observation.operators.rows.get(operator, -1)
-        return bool((self.observation.tasks.operator == row).any())
-
-    def free_slots(self, operator: str) -> int:
-        """Slots of the working hosts, if tasks of `operator` run on any free slot; 0 if its tasks are placed."""
-        observation = self.observation
-        if observation.context.graph.by_name[operator].waits or self._placed(operator):
-            return 0
-        return sum(observation.leases[host].type.slots for host in self._working)
-
-    def slots_filled(self, slots: int, now: float, scale_out: float, scale_in: float) -> int:
-        """Number of `slots` that the load fills to `scale_out`; below `now` only if the peak fits at `scale_in`."""
-        each = capacity(self.observation, self._working) / slots
-        grown = _instances(self.demand, each * scale_out, slots)
-        shrunk = _instances(self.peak, each * scale_in, now)
-        return int(min(slots, grown if grown > now else min(shrunk, now)))
-
-    @cached_property
-    def _working(self) -> tuple[str, ...]:
-        """Hosts that run tasks; a draining one still runs tasks that are not placed."""
-        leases = self.observation.leases.items()
-        return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
-
-    def _per_record(self, names: Sequence[str]) -> float:
-        pairs = [
-            (_sum_of(frame, Metric.BUSY_CORES, names), source_sum(self.observation, Metric.PROCESSED_RATE, frame))
-            for frame in self._recent
-        ]
-        known = [(busy, rate) for busy, rate in pairs if not math.isnan(busy + rate)]
-        records = math.fsum(rate for _, rate in known)
-        return math.fsum(busy for busy, _ in known) / records if records > 0 else math.nan
-
-    def _cores(self, rate: float) -> float:
-        """Cores needed for `rate` records/s: by the line through recent observations, else in proportion."""
-        if rate == 0:
-            return 0.0
-        fixed, each = self._line
-        if not math.isnan(each):
-            return fixed + each * rate
-        # The first batches of a run are dominated by start-up costs.
-        if len(self._pairs) < LEAST_SAMPLES:
-            return math.nan
-        known = rate if math.isnan(self.processed) else min(rate, FARTHEST * self.processed)
-        return known * self.work
-
-    @cached_property
-    def _pairs(self) -> NDArray[np.float64]:
-        """(records/s processed, busy cores) of the last LINE_SAMPLES observations, where known; shape (n, 2)."""
-        frames = [*(sample.operators for sample in self.observation.history[-LINE_SAMPLES:]), self.observation.operators]
-        names = [o.name for o in self.observation.context.graph.operators if not o.waits]
-        pairs = np.array(
-            [
-                (source_sum(self.observation, Metric.PROCESSED_RATE, frame), _sum_of(frame, Metric.BUSY_CORES, names))
-                for frame in frames
-            ]
-        )
-        known: NDArray[np.float64] = pairs[~np.isnan(pairs).any(axis=1) & (pairs[:, 0] > 0)]
-        return known
-
-    @cached_property
-    def _line(self) -> tuple[float, float]:
-        """(cores busy without load, core-seconds per additional record); NaN if the data does not separate them.
-
-        A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and
-        a step of the load would be answered with too many hosts.
-        """
-        pairs = self._pairs
-        if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
-            return math.nan, math.nan
-        rates, busy = pairs.T
-        each = float(np.cov(rates, busy)[0, 1] / rates.var(ddof=1))
-        fixed = float(busy.mean() - each * rates.mean())
-        return (fixed, each) if each > 0 and fixed > 0 else (math.nan, math.nan)
-
-
-def _sum_of(frame: Frame, metric: Metric, names: Sequence[str]) -> float:
-    return known_sum(np.array([frame.value(name, metric) for name in names]))
-
-
-def _instances(cores: float, each: float, otherwise: float) -> float:
-    """Number of instances of `each` cores that provide `cores`, at least one; `otherwise` if unknown."""
-    return otherwise if math.isnan(cores) or not each > 0 else max(1, math.ceil(cores / each - 1e-9))

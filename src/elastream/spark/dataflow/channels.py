@@ -21,6 +21,7 @@ from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSp
 from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
+from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.kafka import sink_options, source_options
 from elastream.spark.dataflow.sinks import (
     as_messages,
@@ -32,6 +33,7 @@ from elastream.spark.dataflow.sinks import (
     write_batch,
     write_changes,
 )
+from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.worker.composition import latest_batch
 from elastream.spark.worker.fused import EXIT
@@ -83,6 +85,7 @@ def read_edge(spark: SparkSession, graph: Graph, edge: Edge, schema: StructType)
     topic = edge_topic(graph, edge)
     _make_topic(spark, topic)
     messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
+    messages = with_stamps(messages, "timestamp", edge_name(edge))
     return messages.select(F.from_json(F.col("value").cast("string"), schema).alias("record")).select("record.*")
 
 

@@ -70,6 +70,7 @@ class EdgeLog:
         self._files: list[str] = []
         self._ends: list[int] = []
         self._written: list[float] = []
+        self._batch: list[int] = []
         self._forgotten = 0
 
     def refresh(self) -> int:
@@ -81,6 +82,7 @@ class EdgeLog:
                     self._ends.append(self.total + rows)
                     self._files.append(str(file))
                     self._written.append(written)
+                    self._batch.append(self._batches)
             self._batches += 1
         return self.total
 
@@ -94,12 +96,23 @@ class EdgeLog:
         gone = bisect_right(self._ends, upto)
         if gone:
             self._forgotten = self._ends[gone - 1]
-            del self._ends[:gone], self._files[:gone], self._written[:gone]
+            del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone]
 
     def written(self, number: int) -> float:
         """Epoch seconds at which record `number` was written; NaN if not written yet, or forgotten."""
         at = bisect_right(self._ends, number)
         return self._written[at] if self._forgotten <= number and at < len(self._written) else float("nan")
+
+    def wrote(self, first: int, last: int) -> list[tuple[int, float, int]]:
+        """Records `first` to `last` (exclusive), as far as known: (batch that wrote them, when, how many) by file."""
+        found = []
+        first = max(first, self._forgotten)
+        at = bisect_right(self._ends, first)
+        while first < last and at < len(self._ends):
+            upto = min(last, self._ends[at])
+            found.append((self._batch[at], self._written[at], upto - first))
+            first, at = upto, at + 1
+        return found
 
     def by(self, time: float) -> int:
         """Records written by `time`, epoch seconds, forgotten ones included."""

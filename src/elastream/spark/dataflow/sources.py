@@ -23,15 +23,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, StreamReader, TextFiles
+from elastream.model.endpoints import ArrivalPattern, Files, KafkaTopic, Records, SourceSpec, StreamReader, TextFiles
 from elastream.model.errors import InputError, first_line
 from elastream.model.graph import Operator
 from elastream.spark.dataflow.corpus import check_files, check_text, freeze, frozen, input_files, slices
 from elastream.spark.dataflow.kafka import check_topic, source_options
 from elastream.spark.dataflow.pacing import RangeReader, shares
+from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.worker.composition import COLUMN, freeze_imports
 
-__all__ = ["ShapedReader", "ShapedSource", "check_source", "open_source"]
+__all__ = ["ShapedReader", "ShapedSource", "check_source", "open_source", "place_of", "timestamp_of"]
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD = "corpus.arrow", "load.pickle", "records", "hold"
@@ -67,6 +68,7 @@ def open_source(
     match operator.reads:
         case KafkaTopic() as topic:
             messages = spark.readStream.format("kafka").options(**source_options(topic)).load()
+            messages = with_stamps(messages, "timestamp", operator.name)
             return messages.select(F.col("key").cast("string"), F.col("value").cast("string"), "timestamp")
         case TextFiles(path, None):
             reader, place = _file_reader(spark, path)
@@ -108,7 +110,26 @@ def _read_by(reader: StreamReader, spark: SparkSession, name: str) -> DataFrame:
     columns = _arrow(reader.schema).names
     if missing := [column for column in columns if column not in frame.columns]:
         raise InputError(f"{what} returned no column {missing[0]!r} (it returned: {', '.join(frame.columns)})")
+    if stamp := timestamp_of(reader):
+        if stamp not in frame.columns:
+            raise InputError(f"{what} returned no column {stamp!r}, which its `timestamp` names")
+        frame = with_stamps(frame, stamp, name)
     return frame.select(*columns)
+
+
+def timestamp_of(reads: SourceSpec | None) -> str | None:
+    """The column with the time stamps of a source's records, if it has one."""
+    return "timestamp" if isinstance(reads, KafkaTopic) else getattr(reads, "timestamp", None)
+
+
+def place_of(operator: Operator, control: Path) -> str | None:
+    """The local file, folder or glob whose files Spark's file source reads for a source; None for any other."""
+    match operator.reads:
+        case TextFiles(path, None) | Files(path, load=None) if "://" not in path:
+            return str(Path(path).expanduser())
+        case Records(load=None):
+            return str(control / RECORDS)
+    return None
 
 
 def check_source(operator: Operator) -> None:

@@ -109,8 +109,10 @@ public static String queries(Object streams) {
 }
 
 /**
- * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds" by tabs, and three
- * fields more a source: its offset at the start and at the end, and avgOffsetsBehindLatest, each empty where it is not there.
+ * Batches after `seen` that did something, newest first: "id epochMilliseconds rows triggerMilliseconds pollMilliseconds
+ * observed" by tabs, and a field more a source, its progress as JSON. pollMilliseconds: what asking the sources for their
+ * latest offsets took. observed: metrics that the plan observes, as a JSON object by name. The last line is "trigger message":
+ * how the query is triggered, and what it says that it is doing.
  */
 public static String batches(Object execution, long seen) {
     org.apache.spark.sql.execution.streaming.runtime.StreamExecution query =
@@ -122,15 +124,21 @@ public static String batches(Object execution, long seen) {
         if (!recent[i].durationMs().containsKey("addBatch")) continue;
         out.append(recent[i].batchId()).append('\t')
             .append(java.time.Instant.parse(recent[i].timestamp()).toEpochMilli()).append('\t')
-            .append(recent[i].numInputRows()).append('\t').append(recent[i].durationMs().get("triggerExecution"));
-        for (int k = 0; k < recent[i].sources().length; k++) {
-            org.apache.spark.sql.streaming.SourceProgress source = recent[i].sources()[k];
-            out.append('\t').append(line(source.startOffset())).append('\t').append(line(source.endOffset())).append('\t')
-                .append(line((String) source.metrics().get("avgOffsetsBehindLatest")));
+            .append(recent[i].numInputRows()).append('\t').append(recent[i].durationMs().get("triggerExecution"))
+            .append('\t').append(recent[i].durationMs().get("latestOffset")).append("\t{");
+        java.util.Iterator names = recent[i].observedMetrics().keySet().iterator();
+        while (names.hasNext()) {
+            String name = (String) names.next();
+            org.apache.spark.sql.Row row = (org.apache.spark.sql.Row) recent[i].observedMetrics().get(name);
+            // Others' observations may have names that JSON would need quoted; ours have none.
+            if (!name.startsWith("elastream ")) continue;
+            out.append(out.charAt(out.length() - 1) == '{' ? "\"" : ",\"").append(name).append("\":").append(line(row.json()));
         }
+        out.append('}');
+        for (int k = 0; k < recent[i].sources().length; k++) out.append('\t').append(line(recent[i].sources()[k].json()));
         out.append('\n');
     }
-    return out.toString();
+    return out.append(query.trigger()).append('\t').append(line(query.status().message())).append('\n').toString();
 }
 
 /** A text as one field of a line. */

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from elastream.model.action import Action, Outcome, SetParallelism, Status, SwitchAlternate, SwitchEdge
 from elastream.model.errors import DataflowError, ElastreamError
@@ -52,7 +51,7 @@ class CompiledQueries:
     def look(self, now: float, wall: float) -> Sequence[MicroBatch]:
         """Fetch what is new of each."""
         fresh = [batch for query in self.live for batch in query.look()]
-        self.telemetry.took(fresh)
+        self.telemetry.took(fresh, wall)
         meters = {id(each.meter): each.meter for each in self.running}
         self.telemetry.metered([row for meter in meters.values() for row in meter.drain()])
         return [self.telemetry.described(batch, wall - now) for batch in fresh]
@@ -67,7 +66,7 @@ class CompiledQueries:
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
-        return {source.name: Basis.DUE for source in self.layout.graph.sources if source.load is not None}
+        return self.telemetry.latency_basis
 
     def apply(self, action: Action) -> Outcome:
         """Compose anew and let that hold from one of the next batches on, or say why not."""
@@ -129,12 +128,11 @@ class CompiledQueries:
 
     def taken(self) -> Mapping[str, tuple[Path, int]]:
         """Per shaped source, its control folder and the records of it that were committed."""
-        last = {each.segment.name: self.telemetry.last(each.segment.name) for each in self.running}
         return {
-            source: (control, int(batch.last))
+            source: (control, int(count))
             for each in self.running
             for source, control in each.sources.items()
-            if (batch := last[each.segment.name]) is not None and batch.last == batch.last
+            if (count := self.telemetry.committed(source)) == count
         }
 
     def _compose(self, action: Action, changed: Composition) -> Outcome:
@@ -145,11 +143,12 @@ class CompiledQueries:
         return Outcome(action, Status.DONE)
 
     def _parallelism(self) -> dict[str, float]:
-        """Tasks of the stage that each operator runs in."""
+        """Tasks of the stage that each operator runs in, as far as they are set."""
         widths: dict[str, float] = {}
         for stage in self.layout.stages:
-            wanted: Any = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0], NAN)
-            widths |= dict.fromkeys(stage.operators, float(wanted))
+            wanted = self._partitions if stage.keyed else self.composition.parallelism.get(stage.operators[0])
+            if wanted is not None:
+                widths |= dict.fromkeys(stage.operators, float(wanted))
         return widths
 
 

@@ -1,29 +1,29 @@
 """Turns what Spark reports of its micro-batches into the frames of an observation.
 
-Three sources, each cheap enough for every second: the progress of each query (one gateway call a new batch), the meter of
-the fused stages, and the arrival pattern itself, which knows when each record of a shaped load was due. The latency of a
-record is the commit of its batch less the moment it was due: computed here from offsets, with no stamp on any record.
+Two sources, each cheap enough for every second: the progress of each query (one gateway call a look), and the meter of the
+fused stages. The latency of a record is the commit of its batch less the moment from which it counts (see `latencies`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from elastream.model.graph import Edge, Kind
+from elastream.model.graph import Edge, Form, Kind, emits_as_many
+from elastream.model.latency import Basis
 from elastream.model.observation import Floats, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edges import EdgeLog, edge_name
 from elastream.spark.queries.compiler import RunningSegment
-from elastream.spark.telemetry.batches import WINDOW, Batch, planned_offsets, rate_of, span_of
+from elastream.spark.queries.latencies import Latencies
+from elastream.spark.telemetry.batches import WINDOW, Batch, planned_offsets, rate_of, span_of, weighted_quantile
+from elastream.spark.telemetry.origins import Moments
 from elastream.spark.worker.meter import MeterRow
 
-__all__ = ["Telemetry", "weighted_quantile"]
+__all__ = ["Telemetry"]
 
-POINTS = 32
-"""Records of a batch whose latency is computed, evenly spread; the rest lie between them."""
 NAN = float("nan")
 Span: TypeAlias = tuple[float, float]
 """Seconds that records took, and how many these are."""
@@ -48,23 +48,38 @@ class Telemetry:
         self._batches_of = batches
         self._target = target_latency
         self._patterns = layout.graph.loads
-        self._source_of = {
-            each.segment.name: name
+        # Source by source, the query that reads it and its number there; of an edge of files, its number.
+        self._sources = {
+            inlet: (each, number)
             for each in running
-            for name in each.segment.operators
-            if layout.graph.operator(name).kind is Kind.SOURCE
+            for number, inlet in enumerate(each.reads)
+            if not isinstance(inlet, Edge)
         }
+        self._numbers = {inlet: n for each in running for n, inlet in enumerate(each.reads) if isinstance(inlet, Edge)}
+        sinks = {operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK}
+        self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
         self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
+        self._latencies = Latencies(layout, running, self._queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         self.batches = 0
         self.rows = 0
         self.longest = 0.0
 
-    def took(self, fresh: Sequence[Batch]) -> None:
-        """Count batches that have just been read."""
+    def took(self, fresh: Sequence[Batch], now: float) -> None:
+        """Take note of batches that have just been read, and look what waits at epoch second `now`."""
         self.batches += len(fresh)
-        self.rows += sum(batch.rows for batch in fresh if batch.query in self._source_of)
+        for each, number in self._sources.values():
+            self.rows += sum(batch.source(number).rows for batch in fresh if batch.query == each.segment.name)
         self.longest = max([self.longest, *(batch.seconds for batch in fresh)])
+        self._latencies.took(fresh)
+        for name, (each, _) in self._sources.items():
+            if name not in self._patterns:
+                self._latencies.origins[name].look(now, self._under_way(each))
+
+    @property
+    def latency_basis(self) -> Mapping[str, Basis]:
+        """What latencies were measured from lately, by source."""
+        return self._latencies.basis
 
     def metered(self, rows: Iterable[MeterRow]) -> None:
         """Take what the meter has drained."""
@@ -85,11 +100,9 @@ class Telemetry:
 
     def described(self, batch: Batch, epoch: float) -> MicroBatch:
         """A batch as an observation tells of it, on a clock that began at `epoch`."""
-        pattern = self._patterns.get(self._source_of.get(batch.query, ""))
-        waited = [NAN, NAN]
-        if pattern is not None and batch.last > batch.first:
-            numbers = (int(batch.first), int(batch.last) - 1)
-            waited = [batch.end - (batch.load_started + pattern.due(number)) for number in numbers]
+        # What only passes a durable edge has reached nobody yet: the batch that brings it to a sink tells its latency.
+        reached = batch.query in self._ends
+        waited = [batch.end - moment if reached else NAN for moment in self._latencies.ends(batch)]
         return MicroBatch(batch.query, batch.start - epoch, batch.seconds, float(batch.rows), *waited)
 
     def due(self, source: str, at: float) -> float:
@@ -99,31 +112,35 @@ class Telemetry:
 
     def taken(self, source: str) -> float:
         """Records that the newest planned batch of a shaped source has taken, committed or under way."""
-        running = next((each for each in self._running if source in each.segment.operators), None)
-        offsets = self._planned(running) if running else ()
-        return next((float(offset["n"]) for offset in offsets if "n" in offset and "edge" not in offset), NAN)
+        each, number = self._sources[source]
+        offsets = self._planned(each)
+        return float(offsets[number].get("n", NAN)) if number < len(offsets) else NAN
+
+    def committed(self, source: str) -> float:
+        """Records of a shaped source that committed batches have taken; NaN before the first."""
+        each, number = self._sources[source]
+        last = self.last(each.segment.name)
+        return NAN if last is None else float(last.source(number).end.get("n", NAN))
 
     def backlog(self, source: str, at: float) -> float:
-        """Records due and not taken by any batch."""
+        """Records due, or there, and not taken by any batch."""
         if source in self._patterns:
             return max(self.due(source, at) - self.taken(source), 0.0)  # in this order, NaN stays NaN
-        last = self.last(self._segment_of(source))
-        return last.behind if last else NAN
+        return self._latencies.origins[source].backlog
 
     def exhausted(self, source: str, at: float) -> bool:
         """Whether the load of a source has ended and a committed batch has taken the last of it."""
-        pattern, last = self._patterns.get(source), self.last(self._segment_of(source))
-        if pattern is None or last is None or not at - last.load_started >= pattern.seconds:
+        pattern, started = self._patterns.get(source), self.load_started(source)
+        if pattern is None or started is None or not at - started >= pattern.seconds:
             return False
-        return last.last >= pattern.count(pattern.seconds)
+        return self.committed(source) >= pattern.count(pattern.seconds)
 
     def drained(self) -> bool:
         """Whether all that was written to durable edges of files has been taken by committed batches."""
         for each in self._running:
             last = self.last(each.segment.name)
             for edge in each.edges:
-                _, taken = last.taken.get(edge_name(edge), (0, 0)) if last else (0, 0)
-                if self._queues[edge].refresh() > taken:
+                if self._queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
                     return False
         return True
 
@@ -146,10 +163,11 @@ class Telemetry:
         columns: dict[Metric, dict[str, float]] = defaultdict(dict)
         self._describe_sources(now, columns)
         self._describe_metered(now, columns, cores)
+        self._describe_native(now, columns)
         self._describe_keyed(now, columns)
         self._describe_edges(now, columns)
         self._charge(used, columns, cores)
-        columns[Metric.PARALLELISM], columns[Metric.SCALINGS] = dict(parallelism), dict(scalings)
+        columns[Metric.PARALLELISM], columns[Metric.SCALINGS] = self._widths(now) | dict(parallelism), dict(scalings)
         names = tuple(graph.by_name)
         return Frame(
             names,
@@ -157,13 +175,29 @@ class Telemetry:
             self._age(now),
         )
 
+    def _widths(self, now: float) -> dict[str, float]:
+        """Tasks of the newest batch that took records, by operator, where no composition sets their number."""
+        found: dict[str, float] = {}
+        for stage in self._layout.stages:
+            rows = [
+                row.tasks
+                for batch in self._window(now).get(stage.segment, ())
+                for row in self._meter.get((batch.query, batch.id), ())
+                if row.operator in stage.operators
+            ]
+            if rows and not stage.keyed:
+                found |= dict.fromkeys(stage.operators, float(rows[-1]))
+        return found
+
     def application(self, now: float, cost: float) -> Frame:
         """One row: the dataflow as its users see it."""
-        window, sources = self._window(now), self._source_of.values()
+        window = self._window(now)
         spans = [
             span
-            for segment, source in self._source_of.items()
-            for span in self._spread(source, window.get(segment, ()), lambda batch: batch.end)
+            for segment in self._ends
+            for batch in window.get(segment, ())
+            if (known := self._latencies.of(batch)) is not None
+            for span in _spans(known.moments, batch.end)
         ]
         latencies, weights = _columns(spans)
         durations = [batch.seconds for batches in window.values() for batch in batches]
@@ -173,9 +207,11 @@ class Telemetry:
             Metric.LATENCY_P99: weighted_quantile(latencies, weights, 0.99),
             Metric.LATENCY: float(np.average(latencies, weights=weights)) if len(latencies) else NAN,
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
-            Metric.THROUGHPUT: sum((rate_of(window.get(segment, ())) for segment in self._source_of), 0.0),
-            Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in sources), 0.0),
-            Metric.BACKLOG: sum((self.backlog(source, now) for source in sources), 0.0)
+            Metric.THROUGHPUT: sum(
+                (rate_of(window.get(each.segment.name, ()), number) for each, number in self._sources.values()), 0.0
+            ),
+            Metric.ARRIVAL_RATE: sum((self._arrivals(source, now) for source in self._sources), 0.0),
+            Metric.BACKLOG: sum((self.backlog(source, now) for source in self._sources), 0.0)
             + sum((self._queue(each, edge) for each in self._running for edge in each.edges), 0.0),
         }
         if self._target is not None and len(latencies):
@@ -183,13 +219,20 @@ class Telemetry:
         return Frame((self._layout.graph.name,), {metric: [value] for metric, value in values.items()}, self._age(now))
 
     def _describe_sources(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
-        for segment, source in self._source_of.items():
-            batches = self._window(now).get(segment, ())
+        window = self._window(now)
+        for source, (each, number) in self._sources.items():
+            batches = window.get(each.segment.name, ())
             columns[Metric.ARRIVAL_RATE][source] = self._arrivals(source, now)
             columns[Metric.BACKLOG][source] = self.backlog(source, now)
-            columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = rate_of(batches)
+            columns[Metric.PROCESSED_RATE][source] = columns[Metric.EMITTED_RATE][source] = rate_of(batches, number)
             # What a record waits at the source is the time until a batch takes it.
-            _describe_durations(columns, source, self._spread(source, batches, lambda batch: batch.start))
+            spans = [
+                span
+                for batch in batches
+                if (known := self._latencies.of(batch)) is not None
+                for span in _spans(known.parts[number] or [], batch.start)
+            ]
+            _describe_durations(columns, source, spans)
 
     def _describe_metered(self, now: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rows_of: dict[str, list[MeterRow]] = defaultdict(list)
@@ -203,17 +246,41 @@ class Telemetry:
             wall = span_of([batches[key] for key in covered])
             taken, emitted = sum(row.rows_in for row in rows), sum(row.rows_out for row in rows)
             busy = sum(row.busy for row in rows)
-            columns[Metric.PROCESSED_RATE][name] = taken / wall
-            columns[Metric.EMITTED_RATE][name] = emitted / wall
-            columns[Metric.ARRIVAL_RATE].setdefault(name, taken / wall)
             columns[Metric.BUSY_CORES][name] = busy / wall
             columns[Metric.UTILISATION][name] = busy / wall / cores if cores > 0 else NAN
             if taken:
                 columns[Metric.SERVICE_TIME][name] = busy / taken
-            # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
+            # The row of a source counts what enters the Python stage, whichever source it is from and whatever precedes it.
             if self._layout.graph.operator(name).kind is not Kind.SOURCE:
+                columns[Metric.PROCESSED_RATE][name] = taken / wall
+                columns[Metric.EMITTED_RATE][name] = emitted / wall
+                columns[Metric.ARRIVAL_RATE].setdefault(name, taken / wall)
+                # A record is handed to a fused operator with its Arrow batch and has passed it when the batch has.
                 passed = [(row.busy / row.tasks, float(row.rows_in)) for row in rows if row.tasks and row.rows_in > 0]
                 _describe_durations(columns, name, passed)
+
+    def _describe_native(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
+        """Column expressions run in the JVM, which no meter sees; each record gives one, unless it is exploded."""
+        graph, window = self._layout.graph, self._window(now)
+        for name in graph.order:
+            operator = graph.operator(name)
+            if any(alternate.form is Form.COLUMNS for alternate in operator.alternates):
+                arriving = self._arriving(name, columns, window)
+                columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
+                if emits_as_many(operator):
+                    columns[Metric.EMITTED_RATE][name] = arriving
+
+    def _arriving(
+        self, name: str, columns: Mapping[Metric, Mapping[str, float]], window: Mapping[str, Sequence[Batch]]
+    ) -> float:
+        """Records/s that an operator got: what those before it emitted, or its query took from durable edges."""
+        graph, segment = self._layout.graph, self._layout.stage_of[name].segment
+        return sum(
+            rate_of(window.get(segment, ()), self._numbers[edge])
+            if edge in self._numbers
+            else columns[Metric.EMITTED_RATE].get(edge.source, NAN)
+            for edge in graph.inputs[name]
+        )
 
     def _describe_keyed(self, now: float, columns: dict[Metric, dict[str, float]]) -> None:
         """A keyed operator takes a record when the stage before it ends, and has passed it when the batch commits."""
@@ -221,9 +288,10 @@ class Telemetry:
         for each in self._running:
             batches = window.get(each.segment.name, ())
             for name in each.keyed:
-                feeding = [edge.source for edge in self._layout.graph.inputs[name]]
-                arriving = sum(columns[Metric.EMITTED_RATE].get(source, NAN) for source in feeding)
-                columns[Metric.ARRIVAL_RATE][name] = columns[Metric.PROCESSED_RATE][name] = arriving
+                arriving = self._arriving(name, columns, window)
+                columns[Metric.ARRIVAL_RATE][name] = arriving
+                # A function with state counts what it takes; of aggregates it is known what comes.
+                columns[Metric.PROCESSED_RATE].setdefault(name, arriving)
                 spans = [
                     (max(0.0, batch.end - max(row.last for row in metered)), float(batch.rows))
                     for batch in batches
@@ -240,14 +308,14 @@ class Telemetry:
             queued: dict[str, float] = defaultdict(float)
             arriving: dict[str, float] = defaultdict(float)
             for edge in each.edges:
-                log, name = self._queues[edge], edge_name(edge)
+                log, number = self._queues[edge], self._numbers[edge]
                 queued[edge.target] += self._queue(each, edge)
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
                 for batch in batches:
-                    first, last = batch.taken.get(name, (0, 0))
-                    spent[edge.target] += [(batch.end - log.written(n), weight) for n, weight in _points(first, last)]
+                    written = log.wrote(*batch.source(number).numbers)
+                    spent[edge.target] += [(batch.end - at, float(rows)) for _, at, rows in written]
                 if batches:
-                    log.forget(min(batch.taken.get(name, (0, 0))[0] for batch in batches))
+                    log.forget(min(batch.source(number).numbers[0] for batch in batches))
             for target, waiting in queued.items():
                 columns[Metric.BACKLOG][target], columns[Metric.ARRIVAL_RATE][target] = waiting, arriving[target]
                 _describe_durations(columns, target, spent[target])
@@ -263,7 +331,7 @@ class Telemetry:
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
         rest = used - sum(columns[Metric.BUSY_CORES].values())
         keyed = [name for each in self._running for name in each.keyed]
-        payers = keyed or list(self._source_of.values())
+        payers = keyed or list(self._sources)
         if not rest > 0 or not payers:
             return
         for name in payers:
@@ -276,19 +344,14 @@ class Telemetry:
 
     def _arrivals(self, source: str, now: float) -> float:
         if source not in self._patterns:
-            return rate_of(self._window(now).get(self._segment_of(source), ()))
+            return self._latencies.origins[source].arrivals
         started = self.load_started(source)
         return NAN if started is None else self._patterns[source].rate(max(0.0, now - started))
 
-    def _spread(self, source: str, batches: Iterable[Batch], moment: Callable[[Batch], float]) -> list[Span]:
-        """Seconds from due until `moment(batch)`, for records evenly spread over each batch, and the weight of each."""
-        pattern = self._patterns.get(source)
-        return [
-            (max(0.0, moment(batch) - (batch.load_started + pattern.due(number))), weight)
-            for batch in batches
-            if pattern is not None and batch.last > batch.first
-            for number, weight in _points(batch.first, batch.last)
-        ]
+    def _under_way(self, running: RunningSegment) -> bool:
+        """Whether a batch is planned and not known to be committed."""
+        last = self.last(running.segment.name)
+        return (running.checkpoint / "offsets" / str(last.id + 1 if last else 0)).exists()
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""
@@ -302,19 +365,16 @@ class Telemetry:
         newest = [recent[-1].end for recent in self._batches_of.values() if recent]
         return max(0.0, now - max(newest)) if newest else 0.0
 
-    def _segment_of(self, source: str) -> str:
-        return self._layout.stage_of[source].segment
-
     def load_started(self, source: str) -> float | None:
         """Epoch second at which the load of a shaped source began; None before its first batch."""
-        last = self.last(self._segment_of(source))
-        return last.load_started if last is not None and last.load_started == last.load_started else None
+        each, number = self._sources[source]
+        last = self.last(each.segment.name)
+        return float(last.source(number).end.get("started", 0.0)) or None if last else None
 
 
-def _points(first: float, last: float) -> list[tuple[int, float]]:
-    """Numbers of up to POINTS records, evenly spread from `first` to `last` (exclusive), and for how many each stands."""
-    points = int(min(POINTS, last - first))
-    return [(int(first + (point + 0.5) * (last - first) / points), (last - first) / points) for point in range(points)]
+def _spans(moments: Moments, until: float) -> list[Span]:
+    """Seconds from `moments` until epoch second `until`."""
+    return [(max(0.0, until - at), weight) for at, weight in moments]
 
 
 def _columns(spans: Sequence[Span]) -> tuple[Floats, Floats]:
@@ -329,12 +389,3 @@ def _describe_durations(columns: dict[Metric, dict[str, float]], name: str, span
         columns[Metric.DURATION][name] = float(np.average(seconds, weights=weights))
         columns[Metric.DURATION_P50][name] = weighted_quantile(seconds, weights, 0.5)
         columns[Metric.DURATION_P99][name] = weighted_quantile(seconds, weights, 0.99)
-
-
-def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
-    """The smallest value with at least `q` of the weight at or below it; NaN where there is none."""
-    if not len(values):
-        return NAN
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])

@@ -29,7 +29,7 @@ from elastream.spark.dataflow.edges import Channel, edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.dataflow.keyed import keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
-from elastream.spark.dataflow.sources import HOLD, open_source
+from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
@@ -57,7 +57,8 @@ class RunningSegment:
 
     checkpoint, control: its folders. own_source: whether a source or an edge that it reads is ours, so that its offsets
     carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
-    folders of its sources of ours, by name. edges: the durable edges of files that it reads.
+    folders of its sources of ours, by name. edges: the durable edges of files that it reads. reads: sources, by name, and
+    durable edges, in the order in which the query reads them. places: what sources without a load read, if local files.
     """
 
     segment: Segment
@@ -70,6 +71,8 @@ class RunningSegment:
     codec: CompositionCodec
     sources: Mapping[str, Path]
     edges: Mapping[Edge, Channel]
+    reads: tuple[str | Edge, ...]
+    places: Mapping[str, str]
 
 
 def start_queries(
@@ -218,6 +221,8 @@ class _Compiler:
             self.codec,
             {operator.name: self._control_of(operator) for operator in self.shaped},
             {edge: self._channel(edge) for edge in self.edges},
+            tuple(inlet.edge or inlet.origin for inlet in part.inlets),
+            {o.name: place for o in self.sources if (place := place_of(o, self._control_of(o))) is not None},
         )
 
     # -- what holds ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Two calls to the driver a look, whatever the query does in between; three where 
 id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from pyspark.sql import SparkSession
 
+from elastream.model.observation import Floats
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.gateway import Java, java_session
 from elastream.spark.jvm.state_partitions import Run, StatePartitions
 from elastream.spark.jvm.stateful import StatefulStage, ranked_kinds, stateful_stages
 from elastream.spark.placement.placing import Placing
-from elastream.spark.telemetry.batches import Batch, read_batch
+from elastream.spark.telemetry.batches import Batch, Doing, read_batch, read_doing
 from elastream.spark.telemetry.stage_load import LoadWindow, PartitionLoads, StageLoad, read_loads
 from elastream.spark.telemetry.traffic import Traffic
 
@@ -102,6 +104,9 @@ class Query:
         self._execution: Java = None
         self.stages: dict[str, StatefulStage] | None = None
         self.batches: deque[Batch] = deque(maxlen=200)
+        self.doing = Doing()
+        self._looked = 0.0
+        self._since: float | None = None
         self._windows: dict[str, LoadWindow] = {}
         self._names: dict[int, str] = {}
         self._tasks: TaskWatch | None = None
@@ -141,9 +146,18 @@ class Query:
             self._execution = wrapper.streamingQuery()
         if self.stages is None:
             self._find_stages()
-        rows = self._with.driver.ask("batches", self._execution, self.newest)
+        before, now = self.doing, time.time()
+        *rows, doing = self._with.driver.ask("batches", self._execution, self.newest)
+        self.doing = read_doing(doing)
         for row in reversed(rows):
-            self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None))
+            self.batches.append(read_batch(self.name, row, self.batches[-1] if self.batches else None, self.doing.poll))
+        if not self.doing.processing:
+            self._since = None
+        elif rows or not before.processing:
+            # It began since the last look: what it takes came after the start of the batch before, or after the last poll.
+            last = self.batches[-1] if self.batches else None
+            self._since = None if last is None else last.start if rows else max(last.start, self._looked - self.doing.poll)
+        self._looked = now
         if self._tasks is not None:
             loads = self._tasks.poll(self._with.caught_up)
             for load in loads:
@@ -166,21 +180,18 @@ class Query:
         rows = [batch.rows for batch in self._recent(REMEMBERED)]
         return float(np.mean(rows)) / self.interval(now) if len(rows) > 1 else NAN
 
-    def longest_latency(self, now: float) -> float:
-        """Seconds that the oldest record of a recent batch took at most, if it came when the batch before was planned.
+    def latencies(self, now: float) -> tuple[Floats, Floats]:
+        """Seconds that the records of each recent batch took at most by epoch second `now`, and how many these are.
 
-        A record that comes just then waits for the whole interval and for its own batch. Where a source holds records back
-        it is older; that shows as what the source is behind.
+        None of them can have come before the last poll of the source that did not take it. The batch under way counts as
+        one more of the usual size, whose records have waited until now: so it shows where no batch ends any more.
         """
-        return self.interval(now) + max((batch.seconds for batch in self._recent(RECENT)), default=NAN)
-
-    def mean_latency(self, now: float) -> float:
-        """Seconds that a record of a recent batch took at most on average, whenever in the interval before it came."""
-        recent = [batch for batch in self._recent(RECENT) if batch.rows]
-        if len(self.batches) < 2 or not recent:
-            return NAN
-        seconds = np.average([batch.seconds for batch in recent], weights=[batch.rows for batch in recent])
-        return self.interval(now) + float(seconds)
+        recent = [batch for batch in self._recent(RECENT) if batch.rows and batch.waiting == batch.waiting]
+        seconds = [batch.end - batch.waiting for batch in recent]
+        rows = [float(batch.rows) for batch in recent]
+        if recent and self._since is not None and self._since < now:
+            seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows)]
+        return np.array(seconds), np.array(rows)
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
+
 from elastream.model.action import Action, Outcome, Status
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.latency import Basis
@@ -15,6 +17,7 @@ from elastream.model.observation import Composition, Frame, Metric, MicroBatch
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.telemetry.batches import Batch, weighted_quantile
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["WatchedQueries", "application_frame", "layout_of", "operator_frame"]
@@ -32,8 +35,13 @@ class WatchedQueries:
     scalable: frozenset[str] = frozenset()
     composition = Composition()
 
-    def __init__(self, instruments: Instruments, chosen: Callable[[], frozenset[str] | None] = lambda: None) -> None:
-        self._with, self._chosen = instruments, chosen
+    def __init__(
+        self,
+        instruments: Instruments,
+        chosen: Callable[[], frozenset[str] | None] = lambda: None,
+        target_latency: float | None = None,
+    ) -> None:
+        self._with, self._chosen, self._target = instruments, chosen, target_latency
         self._queries: dict[str, Query] = {}
         self._gone_since: dict[str, float] = {}
         self._batches, self._rows, self._longest = 0, 0, 0.0
@@ -60,7 +68,7 @@ class WatchedQueries:
         self._batches += len(fresh)
         self._rows += sum(batch.rows for batch in fresh)
         self._longest = max([self._longest, *(batch.seconds for batch in fresh)])
-        return [MicroBatch(b.query, b.start - wall + now, b.seconds, float(b.rows)) for b in fresh]
+        return [_described(batch, now - wall) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
@@ -68,11 +76,11 @@ class WatchedQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
-        return application_frame(self.layout.graph, self.live, wall, cost)
+        return application_frame(self.layout.graph, self.live, wall, cost, self._target)
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by query."""
-        return {query.name: Basis.BOUND for query in self.live if len(query.batches) > 1}
+        return {query.name: Basis.BOUND for query in self.live if len(query.latencies(0.0)[0])}
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""
@@ -112,6 +120,12 @@ class WatchedQueries:
         return next(n for n in (name, *(f"{name}~{number}" for number in range(2, len(names) + 3))) if n not in names)
 
 
+def _described(batch: Batch, offset: float) -> MicroBatch:
+    """A batch as an observation tells of it: all of its records may have waited since the poll before it."""
+    waited = batch.end - batch.waiting
+    return MicroBatch(batch.query, batch.start + offset, batch.seconds, float(batch.rows), waited, waited)
+
+
 @lru_cache(maxsize=8)
 def layout_of(queries: tuple[tuple[str, tuple[str, ...]], ...]) -> Layout:
     """Queries as a dataflow, empty where there is none: a source, the stages with state in a row, and a sink each."""
@@ -149,17 +163,23 @@ def operator_frame(
     return Frame(names, {metric: [column.get(name, NAN) for name in names] for metric, column in columns.items()})
 
 
-def application_frame(graph: Graph, live: Sequence[Query], wall: float, cost: float) -> Frame:
+def application_frame(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
     """All queries as one application: the latency and the batch of the slowest, the rates of all."""
     batches = [query.batches[-1].seconds for query in live if query.batches]
     rates = [query.rate(wall) for query in live]
-    return Frame(
-        [graph.name],
-        {
-            Metric.LATENCY: [max((query.mean_latency(wall) for query in live), default=NAN)],
-            Metric.LATENCY_P99: [max((query.longest_latency(wall) for query in live), default=NAN)],
-            Metric.BATCH_DURATION: [max(batches, default=NAN)],
-            Metric.THROUGHPUT: [sum(rates) if rates else NAN],
-            Metric.COST: [cost],
-        },
-    )
+    known = [found for query in live if len((found := query.latencies(wall))[0])]
+    behind = [query.batches[-1].behind if query.batches else NAN for query in live]
+    values = {
+        Metric.LATENCY: max((float(np.average(each, weights=rows)) for each, rows in known), default=NAN),
+        Metric.LATENCY_P50: max((weighted_quantile(each, rows, 0.5) for each, rows in known), default=NAN),
+        Metric.LATENCY_P99: max((float(each.max()) for each, _ in known), default=NAN),
+        Metric.BATCH_DURATION: max(batches, default=NAN),
+        Metric.THROUGHPUT: sum(rates) if rates else NAN,
+        Metric.ARRIVAL_RATE: sum(rates) if rates else NAN,
+        Metric.BACKLOG: sum(behind) if behind else NAN,
+        Metric.COST: cost,
+    }
+    if target is not None and known:
+        within = sum(float(rows[each <= target].sum()) for each, rows in known)
+        values[Metric.COMPLIANCE] = within / sum(float(rows.sum()) for _, rows in known)
+    return Frame([graph.name], {metric: [value] for metric, value in values.items()})

@@ -1,27 +1,76 @@
 """What Spark reports of one micro-batch of a query - its progress, its offsets - as a `Batch`, and rates over batches."""
 
 import json
-import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
-__all__ = ["WINDOW", "Batch", "planned_offsets", "rate_of", "read_batch", "span_of"]
+import numpy as np
+
+from elastream.model.observation import Floats
+from elastream.spark.dataflow.stamps import OBSERVED
+
+__all__ = [
+    "WINDOW",
+    "Batch",
+    "Doing",
+    "Taken",
+    "planned_offsets",
+    "rate_of",
+    "read_batch",
+    "read_doing",
+    "span_of",
+    "weighted_quantile",
+]
 
 WINDOW = 3.0
 """Seconds of batches that one observation of our own queries speaks of: a few batches, so that one slow batch shows and
 does not rule."""
 NAN = float("nan")
+POLLING = 0.01
+"""Seconds between two polls of the sources of a query without an interval (spark.sql.streaming.pollingDelay)."""
+
+
+class Doing(NamedTuple):
+    """What a query was doing when it was looked at. poll: seconds between two polls while it is idle, NaN if unknown."""
+
+    poll: float = NAN
+    processing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a batch took from one source.
+
+    start, end: its offsets. rows: records. behind: records that it says it still held when the batch was planned, NaN if it
+    says nothing. everything: whether the batch took all that there was, as far as the source tells. waiting: epoch second
+    before which none of the records can have come, if the source shows what it has whenever it is asked; at the earliest
+    the start of the first batch seen.
+    """
+
+    start: Mapping[str, Any] = field(default_factory=dict)
+    end: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = 0
+    behind: float = NAN
+    everything: bool = True
+    waiting: float = NAN
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Of a source of ours, the number of the first record and of the one behind the last."""
+        return int(self.start.get("n", 0)), int(self.end.get("n", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One committed micro-batch. Times are epoch seconds; `first`, `last` number the records taken, NaN if unknown.
+    """One committed micro-batch. Times are epoch seconds.
 
     since: the end of the batch before, or `start` less WINDOW where that was longer ago: what rates are over, so that the
-    wait for the next trigger counts. taken: per durable edge of files, by name, the numbers of the first record taken and
-    of the one behind the last. behind: records that its sources report they still hold.
+    wait for the next trigger counts. sources: in the order in which the query reads them. observed: values that the plan
+    observed of the sources' time stamps, by name of the source.
     """
 
     query: str
@@ -29,40 +78,78 @@ class Batch:
     start: float
     seconds: float
     rows: int
-    first: float = NAN
-    last: float = NAN
-    load_started: float = NAN
     since: float = NAN
-    taken: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    behind: float = NAN
+    sources: tuple[Taken, ...] = ()
+    observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def end(self) -> float:
         """When it was committed."""
         return self.start + self.seconds
 
+    @property
+    def behind(self) -> float:
+        """Records that its sources report they still hold; NaN where none reports it."""
+        known = [source.behind for source in self.sources if source.behind == source.behind]
+        return sum(known) if known else NAN
 
-def read_batch(query: str, fields: Sequence[str], before: Batch | None) -> Batch:
-    """A batch from a line of `batches` in `DriverSide.java`; before: the one before it of the same query, if any."""
-    number, at, rows, took = fields[:4]
+    @property
+    def waiting(self) -> float:
+        """Epoch second before which none of its records can have come; NaN if unknown."""
+        return min((source.waiting for source in self.sources if source.rows), default=NAN)
+
+    def source(self, number: int) -> Taken:
+        """What it took from its source `number`; nothing where that is not reported."""
+        return self.sources[number] if number < len(self.sources) else Taken()
+
+
+def read_doing(fields: Sequence[str]) -> Doing:
+    """The last line of `batches` in `DriverSide.java`."""
+    trigger, message = fields
+    found = re.search(r"ProcessingTimeTrigger\((\d+)\)", trigger)
+    return Doing(max(POLLING, int(found[1]) / 1e3) if found else NAN, message == "Processing new data")
+
+
+def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: float = NAN) -> Batch:
+    """A batch from a line of `batches` in `DriverSide.java`; before: the one before it of the same query, if any.
+
+    poll: seconds between two polls of an idle query.
+    """
+    number, at, rows, took, polled, observed, *sources = fields
     start = int(at) / 1e3
-    columns = (fields[column::3] for column in (4, 5, 6))
-    sources = [(_offset(first), _offset(last), behind) for first, last, behind in zip(*columns, strict=True)]
-    first, last = next(((first, last) for first, last, _ in sources if "edge" not in last), ({}, {}))
-    behind = [float(each) * _partitions(last) for _, last, each in sources if each]
+    # While a query is idle it polls its sources; the last poll before this batch found nothing.
+    asked = start - poll - (int(polled) / 1e3 if polled.isdigit() else 0.0)
+    idle = before is not None and asked >= before.end
+    taken = []
+    for position, each in enumerate(sources):
+        last = before.source(position) if before is not None else None
+        found = _taken(json.loads(each))
+        if last is None or before is None:
+            waiting = start  # what was there before the query was first seen counts from then on
+        elif idle:
+            waiting = asked
+        else:
+            waiting = before.start if last.everything else last.waiting
+        taken.append(Taken(*found, waiting))
     return Batch(
         query=query,
         id=int(number),
         start=start,
         seconds=int(took) / 1e3,
         rows=int(rows),
-        first=float(first.get("n", 0 if last.get("n") is not None else NAN)),
-        last=float(last.get("n", NAN)),
-        load_started=float(last.get("started") or NAN),
         since=start if before is None else min(start, max(before.end, start - WINDOW)),
-        taken={last["edge"]: (int(first.get("n", 0)), int(last["n"])) for first, last, _ in sources if "edge" in last},
-        behind=math.fsum(behind) if behind else NAN,
+        sources=tuple(taken),
+        observed={unquote(name.removeprefix(OBSERVED)): row for name, row in json.loads(observed or "{}").items()},
     )
+
+
+def _taken(progress: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any], int, float, bool]:
+    """Offsets at the start and the end, rows, what is left, and whether nothing is, by the JSON of a SourceProgress."""
+    start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
+    mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
+    behind = NAN if mean is None else float(mean) * _partitions(end)
+    everything = behind == 0 if mean is not None else latest is None or latest == end
+    return _offset(start), _offset(end), int(progress.get("numInputRows", 0)), behind, everything
 
 
 def span_of(batches: Sequence[Batch]) -> float:
@@ -72,23 +159,32 @@ def span_of(batches: Sequence[Batch]) -> float:
     return max(1e-3, max(batch.end for batch in batches) - min(batch.since for batch in batches))
 
 
-def rate_of(batches: Sequence[Batch]) -> float:
-    """Records/s that a run of batches took."""
-    return sum(batch.rows for batch in batches) / span_of(batches) if batches else NAN
+def rate_of(batches: Sequence[Batch], source: int | None = None) -> float:
+    """Records/s that a run of batches took, from all of their sources or from one by its number."""
+    if not batches:
+        return NAN
+    rows = sum(batch.rows if source is None else batch.source(source).rows for batch in batches)
+    return rows / span_of(batches)
 
 
-def _partitions(offset: Mapping[str, Any]) -> int:
+def weighted_quantile(values: Floats, weights: Floats, q: float) -> float:
+    """The smallest value with at least `q` of the weight at or below it; NaN where there is none."""
+    if not len(values):
+        return NAN
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, q * reached[-1] - 1e-12)))])
+
+
+def _partitions(offset: object) -> int:
     """Kafka reports what it is behind as a mean over partitions, which its offsets name: {"topic": {"0": 12, "1": 7}}."""
-    return max(1, sum(len(each) for each in offset.values() if isinstance(each, dict)))
+    topics = offset.values() if isinstance(offset, dict) else ()
+    return max(1, sum(len(each) for each in topics if isinstance(each, dict)))
 
 
-def _offset(value: str) -> Mapping[str, Any]:
+def _offset(value: object) -> Mapping[str, Any]:
     """An offset as a mapping; sources other than our own have offsets of other shapes, which say nothing here."""
-    try:
-        found = json.loads(value or "null")
-    except ValueError:  # a source may write its offsets as it likes
-        return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, Any]]:
@@ -99,5 +195,12 @@ def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, An
             lines = (folder / str(batch)).read_text().splitlines()
         except OSError:  # no such batch was planned yet, or its entry was cleaned up
             continue
-        return [_offset(line) for line in lines[2:]]
+        return [_read_offset(line) for line in lines[2:]]
     return ()
+
+
+def _read_offset(line: str) -> Mapping[str, Any]:
+    try:
+        return _offset(json.loads(line))
+    except ValueError:  # a source may write its offsets as it likes
+        return {}

@@ -1,0 +1,254 @@
+"""Whether `threshold` keeps its promise on recorded and made loads, fused and apart: in time, hosts, leases, cost.
+
+python benchmarks/promise.py [--quick] [--json FILE] [--data DIR] [--seeds N] [--only TEXT]
+
+All simulated, processes side by side. --seeds N: also N random dataflows, loads and price lists, shown and not judged.
+--only TEXT: only cases with this in their title.
+
+Bars, all with a target latency of 30 s and hosts that start in 60 s: at least 99 % of the records in time (a tenfold burst
+is shown only). Billed by the second: hosts at most 1.5 times those that the work fills. Billed by the hour: at most a tenth
+of the leases ended early, and a cost below that of the static peak provision. Loads of one cycle a day: at most 100 leases.
+"""
+
+import argparse
+import os
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from _common import Report, main, progress
+
+from elastream.experiments.cases import run_all
+from elastream.experiments.compare import compare
+from elastream.model.cloud import Billing, HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.stages import lay_out
+from elastream.planning.policies.threshold import Threshold
+from elastream.planning.provision import declared, declared_cores
+from elastream.simulation import Settings, Travel
+from elastream.workload import constant, ramp, random_walk, sine, steps, trace
+
+SOURCE = "the project's bar for the default policy"
+TARGET = 30.0
+HOUR, DAY = 3600.0, 86_400.0
+HIGH = 40_000.0
+"""Records/s at the peak of a load, as in the recorded loads that the bars were drawn from."""
+BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
+DATA = Path("../shared/data")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. judged: whether the bar for records in time holds for it. daily: whether its load is one cycle a day."""
+
+    name: str
+    graph: Graph
+    load: ArrivalPattern
+    fused: bool
+    kind: HostType
+    seconds: float
+    judged: bool = True
+    daily: bool = False
+    seed: int = 1
+
+    @property
+    def title(self) -> str:
+        unit = "hour" if self.kind.billing.unit == BY_HOUR.unit else "second"
+        return f"{self.name}, {'fused' if self.fused else 'apart'}, by the {unit}"
+
+
+def two(cores: float = 0.5) -> Graph:
+    """The dataflow of the bars: 150 and 250 us a record, instances of half a core."""
+    return line_of([("parse", 150e-6, 1.0), ("enrich", 250e-6, 1.0)], cores)
+
+
+def line_of(operators: list[tuple[str, float, float]], cores: float) -> Graph:
+    names = ["source", *(name for name, _, _ in operators), "sink"]
+    return Graph(
+        "promise",
+        (
+            Operator("source", Kind.SOURCE),
+            *(
+                Operator(name, alternates=(Alternate(name, cost=cost, selectivity=selectivity),), cores=cores)
+                for name, cost, selectivity in operators
+            ),
+            Operator("sink", Kind.SINK, cores=0.0),
+        ),
+        tuple(Edge(a, b) for a, b in pairwise(names)),
+    )
+
+
+def loads(data: Path, quick: bool) -> dict[str, tuple[ArrivalPattern, float, bool, bool]]:
+    """(load, seconds, judged, one cycle a day) by name."""
+    found: dict[str, tuple[ArrivalPattern, float, bool, bool]] = {
+        "ramp": (ramp(HIGH / 20, HIGH, "45min").then_back(), 1.5 * HOUR, True, False),
+        "steps": (steps(HIGH / 8, HIGH / 4, HIGH / 2, HIGH / 3, HIGH / 6, every="15min"), 1.25 * HOUR, True, False),
+        "sine of two hours": (sine(HIGH / 8, HIGH, "2h").lasting("4h"), (2 if quick else 4) * HOUR, True, False),
+        "burst": (
+            steps((HIGH / 10, "2h"), (HIGH, "5min"), (HIGH / 10, "1315min")),
+            (6 if quick else 24) * HOUR,
+            False,
+            False,
+        ),
+        "walk": (walk(1), 2 * HOUR, True, False),
+    }
+    if not quick:
+        found["sine of a day"] = (sine(HIGH / 8, HIGH, "24h").lasting("24h"), DAY, True, True)
+        found["constant"] = (constant(HIGH / 2, "2h"), 2 * HOUR, True, False)
+        for seed in (2, 3):
+            found[f"walk {seed}"] = (walk(seed), 2 * HOUR, True, False)
+    cup, elb = data / "rates/worldcup98_requests_per_minute.csv.gz", data / "rates/nab_elb_requests_5min.csv"
+    if cup.exists() and elb.exists():
+        days = trace(cup, gaps="hold")
+        whole = cut(days, 60 * DAY, DAY)
+        most = max(piece.total for piece in whole.pieces) / 60
+        found["World Cup, a day"] = (whole.scaled(HIGH / most), DAY if not quick else 6 * HOUR, True, not quick)
+        if not quick:
+            balancer = cut(trace(elb, gaps="hold"), 2 * DAY, DAY)
+            most = max(piece.total / piece.seconds for piece in balancer.pieces)
+            found["load balancer, a day"] = (balancer.scaled(HIGH / most), DAY, True, False)
+    else:
+        progress(f"there are no recorded rates in {data}: those loads are left out")
+    return found
+
+
+def walk(seed: int) -> ArrivalPattern:
+    """VISP's walk: a step of one of eight down, none or up, here every minute."""
+    return random_walk(HIGH / 2, HIGH / 8, low=HIGH / 8, high=HIGH, every="1min", lasts="2h", seed=seed)
+
+
+def cut(load: Any, begin: float, seconds: float) -> Any:
+    """The part of a recorded load that begins at `begin` and lasts `seconds`."""
+    ends = load.ends
+    chosen = [piece for piece, end in zip(load.pieces, ends, strict=True) if begin < end <= begin + seconds]
+    return type(load)(tuple(chosen))
+
+
+def cases(arguments: argparse.Namespace) -> list[Case]:
+    found = []
+    for name, (load, seconds, judged, daily) in loads(arguments.data, arguments.quick).items():
+        for fused in (True, False):
+            for billing in (BY_SECOND, BY_HOUR):
+                price = 0.044 * billing.unit / HOUR
+                kind = HostType("m1.small", 1.0, 1700.0, price=price, billing=billing, start=60.0, slots=10_000)
+                found.append(Case(name, two(), load, fused, kind, seconds, judged, daily))
+    return found
+
+
+def unseen(seed: int) -> Case:
+    """A random dataflow, load and price list: nothing is tuned to any of them."""
+    draw = random.Random(seed)
+    count = draw.randint(1, 6)
+    cores = draw.choice([0.25, 0.5, 1.0])
+    high = 10 ** draw.uniform(1.0, 6.3)
+    busy = draw.uniform(2.0, 40.0)
+    weights = [draw.uniform(0.1, 1.0) for _ in range(count)]
+    reach, operators = 1.0, []
+    for number, weight in enumerate(weights):
+        selectivity = draw.choice([1.0, 1.0, 0.5, 0.2, 2.0])
+        operators.append((f"o{number}", busy * weight / sum(weights) / high / reach, selectivity))
+        reach *= selectivity
+    seconds = draw.uniform(1.0, 4.0) * HOUR
+    shapes: list[ArrivalPattern] = [
+        random_walk(high / 2, high / 10, low=high / 10, high=high, every=draw.uniform(30, 300), lasts=seconds, seed=seed),
+        sine(high / draw.uniform(2, 20), high, draw.uniform(0.5, 4) * HOUR).lasting(seconds),
+        steps(*(draw.uniform(high / 10, high) for _ in range(6)), every=seconds / 6),
+        ramp(high / 10, high, seconds / 2).then_back(),
+    ]
+    unit = draw.choice([Billing(1.0, 60.0), Billing(60.0), Billing(600.0), Billing(3600.0)])
+    per_hour = draw.uniform(0.02, 0.5)
+    kind = HostType(
+        "drawn", draw.choice([1.0, 2.0, 4.0]), 4000.0, price=per_hour * unit.unit / HOUR, billing=unit,
+        start=10 ** draw.uniform(1.0, 2.48), slots=10_000,
+    )  # fmt: skip
+    name = f"unseen {seed}: {count} operators, up to {high:.3g}/s, start {kind.start:.0f} s, unit {unit.unit:.0f} s"
+    return Case(
+        name, line_of(operators, cores), draw.choice(shapes), bool(seed % 2), kind, seconds, False, False, True, seed
+    )
+
+
+def run_case(case: Case) -> dict[str, Any]:
+    """Figures of one run."""
+    monitor, period = (1.0, 2.0) if case.fused else (15.0, 15.0)
+    trial = compare(
+        case.graph,
+        {"threshold": Threshold()},
+        [case.kind],
+        load=case.load,
+        seconds=case.seconds,
+        target_latency=TARGET,
+        fused=case.fused,
+        period=period,
+        seed=case.seed,
+        settings=Settings(monitor=monitor, travel=Travel.COHORTS),
+    ).trials[0]
+    records = case.load.count(case.seconds)
+    work = sum(declared_cores(case.graph, {"source": 1.0}).values()) * records
+    peak = declared(
+        lay_out(case.graph, fused=case.fused), case.kind, {"source": case.load}, seconds=case.seconds, window=TARGET
+    )
+    kept = (trial.compliance or 0.0) * (1 - trial.waiting / max(1, records))
+    return {
+        "case": case.title,
+        "in time": kept,
+        "hosts over work": trial.result.host_seconds / (work / (case.kind.cores * case.kind.speed)),
+        "hosts at most": trial.peak_hosts,
+        "leases": trial.result.leases,
+        "leases a day": trial.result.leases * DAY / case.seconds,
+        "early": trial.result.early_releases / max(1, trial.result.leases),
+        "cost": trial.cost,
+        "cost of the static peak": peak.cost(case.kind, case.seconds),
+        "waiting at the end": trial.waiting,
+        "refused": trial.refused,
+    }
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    wanted = [each for each in cases(arguments) if arguments.only in each.title]
+    wanted += [unseen(seed) for seed in range(1, arguments.seeds + 1)]
+    workers = os.cpu_count() or 1
+
+    def told(case: Case, done: int, all: int) -> None:
+        progress(f"{done} of {all}: {case.title}")
+
+    results, _ = run_all(run_case, wanted, min(workers, len(wanted)), told)
+    for case, result in zip(wanted, results, strict=True):
+        progress(
+            f"{case.title}: {result['in time']:.2%} in time, {result['hosts over work']:.2f} times the hosts that the work "
+            f"fills, at most {result['hosts at most']:.0f}, {result['leases']} leases, {result['early']:.0%} early, cost "
+            f"{result['cost']:.2f} (static peak {result['cost of the static peak']:.2f}), {result['refused']} refused"
+        )
+        if case.name.startswith("unseen"):
+            continue
+        if case.judged:
+            report.at_least(f"{case.title}: in time", result["in time"], 0.99, SOURCE)
+        if case.judged and case.kind.billing == BY_SECOND:
+            report.at_most(f"{case.title}: hosts over those that the work fills", result["hosts over work"], 1.5, SOURCE)
+        if case.kind.billing == BY_HOUR:
+            report.at_most(f"{case.title}: early releases a lease", result["early"], 0.1, SOURCE)
+            below = result["cost"] / result["cost of the static peak"]
+            report.at_most(f"{case.title}: cost over the static peak's", below, 1.0, SOURCE)
+        if case.daily:
+            report.at_most(f"{case.title}: leases a day", result["leases a day"], 100, SOURCE)
+    report.figures = {"cases": results}
+    return report
+
+
+def line(report: Report) -> str:
+    """The result in a line."""
+    kept = [each["in time"] for each in report.figures["cases"]]
+    return f"{len(kept)} runs, {min(kept):.2%} to {max(kept):.2%} in time"
+
+
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="folder with recorded rates")
+    parser.add_argument("--seeds", type=int, default=0, metavar="N", help="also N random dataflows, loads and prices")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this in their title")
+
+
+if __name__ == "__main__":
+    main("promise", "the default policy on recorded and made loads (simulated)", measure, line, more)

@@ -1,0 +1,264 @@
+"""How long a host of this machine takes from its lease to its first task, and what it costs those at work.
+
+    python benchmarks/start.py [--quick] [--json FILE]        about 20 minutes, --quick about 5
+
+Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
+every round each way starts one host, in random order. A start is over when its executor has done a task that crosses into
+Python. `before` is how hosts started until the archives came: JVMs from class files, Python workers from nothing, and one
+host at a time. Then a word count runs on one host while three start at once.
+"""
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from _cluster import HOST, word_count
+from _common import Report, Sides, main, progress
+
+from elastream import Local
+from elastream.clouds.local import archive, hosts, java
+from elastream.clouds.local.local import LocalHosts
+from elastream.clouds.provider import RunState
+from elastream.model.action import LeaseHost, ReleaseHost
+from elastream.model.cloud import HostState
+from elastream.spark.hosts.warmup import _pinned, warm_up
+from elastream.spark.jvm import session
+from elastream.spark.jvm.driver_side import DriverSide
+from elastream.spark.jvm.executors import Executors
+from elastream.workload import constant
+
+TIME_BAR, CPU_BAR, BATCH_BAR = 0.5, 0.75, 1.5
+SOURCE = "the project's bar"
+WAYS: Mapping[str, frozenset[str]] = {
+    "now": frozenset({"first tier", "archive", "daemon"}),
+    "before": frozenset({"first tier"}),
+    "without the archive": frozenset({"first tier", "daemon"}),
+    "without the daemon": frozenset({"first tier", "archive"}),
+    "all compiler tiers": frozenset({"archive", "daemon"}),
+}
+"""What each way of starting a host has."""
+LOAD = 1000
+"""Lines/s that one host of half a core can carry."""
+AT_ONCE = 3
+POLL = 0.02
+LIMIT = 180.0
+
+
+def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+class Starter:
+    """A cluster and a session, in which hosts start in one way."""
+
+    def __init__(self, has: frozenset[str], folder: Path) -> None:
+        if "first tier" not in has:
+            java.SMALL_JVM = tuple(option for option in java.SMALL_JVM if "Tiered" not in option)
+            session.SMALL_JVM = tuple(option for option in session.SMALL_JVM if "Tiered" not in option)
+        if "archive" not in has:
+            archive.archive_for = lambda java: None
+        self.provider = Local(HOST, max_hosts=8).open(folder)
+        assert isinstance(self.provider, LocalHosts)
+        reach = self.provider.terms.reach
+        assert reach is not None
+        settings = session.settings_for(
+            driver_address=reach.driver_address,
+            executor_memory=reach.executor_memory,
+            executor_cores=reach.executor_cores,
+            state_partitions=4,
+            small=True,
+            java_options=reach.java_options,
+        )
+        if "daemon" not in has:
+            settings = {**settings, "spark.python.daemon.module": "pyspark.daemon"}
+        self.spark = session.open_session(reach.master, "start", folder, settings)
+        self.executors, self.folder, self.number = Executors(DriverSide(self.spark)), folder, 0
+
+    def start(self, count: int = 1, in_turn: bool = False) -> dict[str, float]:
+        """Start hosts and end them: seconds from the lease to each part, of the last host, and CPU seconds of all."""
+        hosts.STARTS_PER_CORE = 0.5 if in_turn else 2  # type: ignore[assignment]
+        names = [f"h{self.number + number}" for number in range(count)]
+        self.number += count
+        began, parts, ready = time.monotonic(), dict[str, float](), set[str]()
+        self.provider.lease(dict.fromkeys(names, HOST))
+        while len(ready) < count:
+            listed, found = self.provider.hosts(), self.executors.by_address()
+            for name in (each for each in names if each not in ready and listed[each].address in found):
+                parts["executor registered"] = time.monotonic() - began
+                _pinned(self.spark, found[listed[name].address]).mapInArrow(identity, "word string").collect()
+                ready.add(name)
+                parts.setdefault("first task of the first host", time.monotonic() - began)
+                parts["first task"] = time.monotonic() - began
+                self.provider.report(RunState(ready=frozenset(ready)))
+            if time.monotonic() - began > LIMIT:
+                raise TimeoutError(f"{names}: not within {LIMIT:g} s")
+            time.sleep(POLL)
+        used = self.provider.measure()
+        parts["CPU"] = sum(used[name].cpu_seconds or 0.0 for name in names)
+        if count == 1:
+            warm_up(self.spark, found[listed[names[0]].address], self.folder)
+            parts["warm"] = time.monotonic() - began
+            parts["CPU until warm"] = self.provider.measure()[names[0]].cpu_seconds or 0.0
+        self.provider.release(names)
+        while set(self.provider.hosts()) & set(names) or set(found) & set(self.executors.by_address()):
+            time.sleep(POLL)
+        return parts
+
+    def close(self) -> None:
+        self.provider.close()
+        self.spark.stop()
+
+
+def serve(way: str) -> None:
+    """Start hosts as standard input says, a request a line, until it ends."""
+    with tempfile.TemporaryDirectory(prefix="start-") as folder:
+        starter = Starter(WAYS[way], Path(folder))
+        try:
+            for line in sys.stdin:
+                print("FOUND " + json.dumps(starter.start(**json.loads(line))), flush=True)
+        finally:
+            starter.close()
+
+
+class Way:
+    """A process that serves one way of starting."""
+
+    def __init__(self, way: str) -> None:
+        command = [sys.executable, __file__, "--serve", way]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, **wanted: Any) -> dict[str, float]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(wanted) + "\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("FOUND "):
+                return dict(json.loads(line.removeprefix("FOUND ")))
+        raise RuntimeError(f"a way of starting ended with status {self.process.wait()}")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ensure_archive() -> float:
+    """Make the archive of Java classes where there is none yet; seconds that it took."""
+    began = time.monotonic()
+    wanted = archive.archive_for(java.find_java())
+    if wanted is None or wanted.usable():
+        return 0.0
+    with tempfile.TemporaryDirectory(prefix="start-") as folder:
+        starter = Starter(WAYS["now"], Path(folder))
+        try:
+            starter.start()
+            starter.provider.cluster.archive_classes()
+            while not wanted.file.exists() and time.monotonic() - began < 5 * LIMIT:
+                time.sleep(1.0)
+        finally:
+            starter.close()
+    return time.monotonic() - began
+
+
+def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]]:
+    """Of each way, what each of its starts took."""
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    with contextlib.ExitStack() as stack:
+        served = {way: Way(way) for way in ways}
+        for each in served.values():
+            stack.callback(each.close)
+        for each in served.values():
+            each.start()  # a session's first job is slower than all others
+        for number in range(rounds):
+            for way in random.sample(list(ways), len(ways)):
+                found[way].append(served[way].start())
+            shown = ", ".join(f"{way} {found[way][-1]['first task']:.2f} s {found[way][-1]['CPU']:.2f} CPU" for way in ways)
+            progress(f"round {number + 1} of {rounds}: {shown}")
+        together: dict[str, list[dict[str, float]]] = {"three at once": [], "three in turn": []}
+        for number in range(max(1, rounds // 3)):
+            for name in random.sample(list(together), 2):
+                together[name].append(served["now"].start(count=AT_ONCE, in_turn=name == "three in turn"))
+            shown = ", ".join(f"{name} {each[-1]['first task']:.2f} s" for name, each in together.items())
+            progress(f"three hosts, {number + 1}: {shown}")
+    return found | together
+
+
+def longest_batches(windows: int) -> tuple[Sides, list[float]]:
+    """Longest batch while three hosts start at once, and in an equal window without; seconds until the three took tasks."""
+    during, without, took = [], [], []
+    with word_count(constant(LOAD, lasts=240.0 * windows), hosts=1, max_hosts=1 + AT_ONCE) as bench:
+        plant = bench.plant
+        bench.steady(25)
+        for number in range(windows):
+            names = [f"n{number}{each}" for each in range(AT_ONCE)]
+            began = time.time()
+            for name in names:
+                plant.apply(LeaseHost(name, HOST.name, HOST.region))
+            bench.observe_until(lambda names=names: set(names) <= set(plant.hosts.usable), LIMIT, "three hosts up")
+            ended = time.time()
+            longest = max(bench.batches(began, ended))
+            for name in names:
+                plant.apply(ReleaseHost(name))
+            bench.observe_until(
+                lambda names=names: all(plant.hosts.leases[name].state is HostState.RELEASED for name in names),
+                LIMIT,
+                "three hosts gone",
+            )
+            bench.steady(5)
+            again = time.time()
+            bench.observe_until(lambda again=again, lasts=ended - began: time.time() > again + lasts, LIMIT, "a window")
+            during.append(longest)
+            without.append(max(bench.batches(again, time.time())))
+            took.append(ended - began)
+            progress(
+                f"three at once, {number + 1} of {windows}: {took[-1]:.1f} s, {during[-1]:.2f} against {without[-1]:.2f} s"
+            )
+    return Sides(tuple(during), tuple(without)), took
+
+
+def measure(arguments: argparse.Namespace) -> Report:
+    report = Report()
+    rounds = 3 if arguments.quick else 9
+    made = ensure_archive()
+    found = starts(rounds, list(WAYS)[: 2 if arguments.quick else None])
+    for what, bar in (("first task", TIME_BAR), ("CPU", CPU_BAR)):
+        sides = Sides(*(tuple(each[what] for each in found[way]) for way in ("now", "before")))
+        report.median_at_most(f"from lease to the first task, {what} over before, median", sides.ratios, bar, SOURCE)
+        report.figures[f"{what}, now over before"] = sides.figures("now", "before")
+    for way, each in found.items():
+        parts = {part: [round(run[part], 3) for run in each] for part in each[0]}
+        report.figures[way] = {part: {"median": statistics.median(runs), "runs": runs} for part, runs in parts.items()}
+    batches, took = longest_batches(1 if arguments.quick else 5)
+    report.figures["longest batch"] = batches.figures("while three start", "without")
+    report.figures["seconds until three took tasks"] = took
+    report.median_at_most("longest batch while three hosts start, over without, median", batches.ratios, BATCH_BAR, SOURCE)
+    report.environment["hosts"] = f"{HOST.cores:g} core each; {LOAD} lines/s on one of them while three start"
+    report.environment["seconds to make the archive"] = made
+    return report
+
+
+def line(report: Report) -> str:
+    now, before = report.figures["now"], report.figures["before"]
+    return (
+        f"from lease to the first task {now['first task']['median']:.1f} s and {now['CPU']['median']:.1f} CPU s, before"
+        f" {before['first task']['median']:.1f} s and {before['CPU']['median']:.1f}; longest batch while three start,"
+        f" over without: {report.figures['longest batch']['ratio']['median']:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        serve(sys.argv[2])
+    else:
+        main("start", __doc__.splitlines()[0], measure, line)

@@ -1,0 +1,113 @@
+"""Tries one policy in simulation: what it cost, and which part of the records was in time.
+
+A record that still waits at the end is in time only if it may wait longer: a run that leaves its load lying meets nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.experiments.cases import Tell
+from elastream.experiments.comparison import Trial
+from elastream.experiments.simulated import simulated
+from elastream.model.cloud import HostType
+from elastream.model.endpoints import ArrivalPattern
+from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.stages import Layout
+from elastream.planning.policies.static import sized
+from elastream.planning.provision import Costs
+from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
+
+__all__ = ["Scene", "tried"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What all policies of a comparison are tried on. seconds, records: of the load. period: seconds between plans."""
+
+    layout: Layout
+    host_types: Sequence[HostType]
+    loads: Mapping[str, ArrivalPattern]
+    seconds: float
+    records: int
+    settings: Settings
+    target_latency: float | None
+    max_hosts: int
+    period: float
+    seed: int
+
+    @property
+    def costs(self) -> Costs:
+        """Costs and selectivities that are used in place of the declared ones."""
+        return {operator: (each.cost, each.selectivity) for operator, each in self.settings.services.items()}
+
+    def set_up(self, policy: Policy) -> tuple[SimulatedPlant, Policy]:
+        """The plant at its start, and the policy with the sizes that it takes from the load."""
+        policy = sized(
+            policy, self.layout, self.host_types, self.loads,
+            seconds=self.seconds, window=self.target_latency, costs=self.costs,
+        )  # fmt: skip
+        plant = make_plant(
+            self.layout,
+            host_types=self.host_types,
+            loads=self.loads,
+            seed=self.seed,
+            settings=self.settings,
+            max_hosts=self.max_hosts,
+            target_latency=self.target_latency,
+            seconds=self.seconds,
+        )
+        refuse_unfit(policy, plant.context)
+        return plant, policy
+
+
+def tried(scene: Scene, name: str, policy: Policy, tell: Tell) -> Trial:
+    """What `policy` comes to; `tell` is called with the simulated time as it passes."""
+    plant, policy = scene.set_up(policy)
+    run = simulated(plant, policy, period=scene.period, until=scene.seconds, look=lambda seen: tell(seen.time))
+    waiting = sum(operator.queued for operator in run.result.operators.values())
+    late = _overdue(scene.layout, run.result, scene.loads, scene.seconds, scene.records, scene.target_latency)
+    kept = _compliance(run.result, scene.target_latency, late)
+    return Trial(name, run.result.cost, kept, run.result, waiting, run.refused, run.lacked, late)
+
+
+def _overdue(
+    layout: Layout,
+    result: Result,
+    loads: Mapping[str, ArrivalPattern],
+    length: float,
+    records: int,
+    target_latency: float | None,
+) -> float:
+    """Fraction of the records that have not reached a sink at the end, and were due so early that they are late."""
+    graph = layout.graph
+    done: dict[str, float] = {}
+    for name in graph.order:
+        part = min((done[edge.source] for edge in graph.inputs[name]), default=1.0)
+        if (operator := result.operators.get(name)) is not None:
+            arrived = max(operator.arrived, operator.done + operator.queued + operator.in_service)
+            part *= 1 - (operator.queued + operator.in_service) / arrived if arrived > 0 else 1.0
+        done[name] = part
+    if target_latency is None and not any(operator.max_duration is not None for operator in graph.operators):
+        return 0.0
+    levels = sum(operator.max_duration or 0.0 for operator in graph.operators)
+    grace = levels if target_latency is None else target_latency
+    young = sum(load.count(length) - load.count(max(0.0, length - grace)) for load in loads.values())
+    return max(0.0, 1 - min(done[sink.name] for sink in graph.sinks) - young / records)
+
+
+def _compliance(result: Result, target_latency: float | None, overdue: float) -> float | None:
+    """Fraction of records in time: end to end where a target latency is given, else of operators' service levels.
+
+    overdue: fraction that still waits and is late by now; those are not in time. None where nothing is promised.
+    """
+    if target_latency is None:
+        if not any(operator.within for operator in result.operators.values()):
+            return None
+        found = result.compliance(1.0)
+        return 0.0 if math.isnan(found) else found * (1 - overdue)
+    kept, finished = result.series[:, 5], result.series[:, 6]
+    seen = ~np.isnan(kept) & (finished > 0)
+    return float(np.average(kept[seen], weights=finished[seen])) * (1 - overdue) if seen.any() else 0.0

@@ -1,0 +1,107 @@
+"""A robust local linear trend with its error: what a rate is now, and where it will be a short time from now.
+
+Theil-Sen's slope and medians, since measured rates have outliers; only of what came after the last jump, since a trend
+across a step is none. A slope that its error cannot tell from noise is 0: a wide error must not look like growth.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.model.observation import Floats
+
+__all__ = ["Forecast", "forecast"]
+
+POINTS = 40
+"""Most points that a trend is drawn through; more samples are averaged into so many."""
+LEAST_FOR_SLOPE = 5
+"""Points from which a slope is taken at all: through fewer, one outlier makes any slope."""
+JUMP = 6.0
+"""Standard deviations of the steps between points beyond which a step is a jump: about once in 10^9 normal ones."""
+AROUND = 5
+"""Points before a jump that say what the level was."""
+SURE = 3.0
+"""Standard errors that a slope must exceed: a false one in 400 of noise alone, and a decision is taken every few
+seconds."""
+FLOOR = 0.01
+"""Part of the level taken as noise where less is seen: counts over short periods are rounded."""
+NORMAL = 1.4826
+"""Median absolute deviation to standard deviation, of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """level: the value now, without noise. slope: its growth per second, 0 where none is certain. expected: the value at
+    the horizon. error: standard error of `expected`, as a mean over the time that was asked for."""
+
+    level: float
+    slope: float
+    expected: float
+    error: float
+
+
+def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Forecast:
+    """The value `horizon` seconds after the last of `times`, as a mean over `over` seconds.
+
+    times: ascending, seconds; values: not negative, NaN where unknown; shape (samples,) each. NaN all over without a known
+    value.
+    """
+    known = ~np.isnan(values)
+    times, values = _averaged(times[known], values[known])
+    if not values.size:
+        return Forecast(np.nan, np.nan, np.nan, np.nan)
+    times, values = _since_jump(times, values)
+    spacing = (times[-1] - times[0]) / max(1, times.size - 1)
+    independent = max(1.0, over / spacing) if spacing > 0 else 1.0
+    if times.size < LEAST_FOR_SLOPE:
+        level = float(np.median(values[-3:])) if times.size > 2 else float(values[-1])
+        noise = max(_deviation(values), FLOOR * level)
+        return Forecast(level, 0.0, level, float(noise / np.sqrt(min(independent, times.size))))
+    since = times - times[-1]
+    slope = _theil_sen(since, values)
+    noise = max(_deviation(values - slope * since), FLOOR * float(np.median(values)))
+    slope_error = noise / float(np.sqrt(((since - since.mean()) ** 2).sum()))
+    if abs(slope) <= SURE * (1 + 4 / (times.size - 2)) * slope_error:  # few points tell little of their own noise
+        recent = values[since >= -over] if over > 0 else values[-1:]
+        level = float(np.median(recent if recent.size >= 3 else values[-3:]))
+        return Forecast(level, 0.0, level, float(noise / np.sqrt(independent)))
+    level = max(0.0, float(np.median(values - slope * since)))
+    expected = max(0.0, level + slope * horizon)
+    error = np.sqrt(noise**2 / independent + noise**2 / times.size + (slope_error * horizon) ** 2)
+    return Forecast(level, slope, expected, float(error))
+
+
+def _averaged(times: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """At most `POINTS` means of neighbouring samples, the newest whole."""
+    if times.size <= POINTS:
+        return times, values
+    size = -(-times.size // POINTS)
+    cut = times.size % size
+    shape = (-1, size)
+    return times[cut:].reshape(shape).mean(axis=1), values[cut:].reshape(shape).mean(axis=1)
+
+
+def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """The points after the last jump."""
+    if values.size < 4:
+        return times, values
+    steps = np.diff(values)
+    usual = float(np.median(steps))
+    scale = NORMAL * float(np.median(np.abs(steps - usual)))
+    jumps = np.flatnonzero(
+        np.abs(steps - usual) > np.maximum(JUMP * scale, 10 * FLOOR * np.maximum(values[:-1], values[1:]))
+    )
+    last = int(jumps[-1]) + 1 if jumps.size else 0
+    return times[last:], values[last:]
+
+
+def _theil_sen(times: Floats, values: Floats) -> float:
+    """Median of the slopes between all pairs of points."""
+    later, earlier = np.tril_indices(times.size, -1)
+    apart = times[later] - times[earlier]
+    usable = apart > 0
+    return float(np.median((values[later] - values[earlier])[usable] / apart[usable])) if usable.any() else 0.0
+
+
+def _deviation(values: Floats) -> float:
+    return NORMAL * float(np.median(np.abs(values - np.median(values))))

@@ -1,0 +1,239 @@
+"""Sizes operators whose instances reserve cores on hosts: each by its own work and queue, and hosts by their instances.
+
+Where an operator holds the others up, what reaches those after it says nothing: rates follow from the sources' and from the
+records that each operator emits per record.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from elastream.model.action import Action, ReleaseHost, TaskId
+from elastream.model.cloud import HostState
+from elastream.model.decision import Unknown
+from elastream.model.graph import Kind
+from elastream.model.metrics import Metric
+from elastream.model.observation import Observation
+from elastream.model.promises import Rows
+from elastream.model.qos import offered_rates
+from elastream.planning.algorithms.billing import due_back
+from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.planning.algorithms.load import WITHIN
+
+__all__ = ["Need", "enlarge", "needs_of", "reduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an operator needs, in cores of speed 1. cores: for the records that arrive. drain: for those late in queues
+    before it. per_instance: cores of one instance."""
+
+    cores: float
+    drain: float
+    per_instance: float
+
+    def instances(self, utilisation: float, drained: bool = True) -> int:
+        """Instances filled to `utilisation`, at least one."""
+        cores = self.cores + (self.drain if drained else 0.0)
+        return max(1, math.ceil(cores / (self.per_instance * utilisation) - 1e-9))
+
+
+def needs_of(
+    observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float
+) -> tuple[dict[str, Need], tuple[Unknown, ...]]:
+    """Need of each unit (one operator each) at `rate` records/s of all sources, and metrics whose lack leaves one without.
+
+    arriving: the rate at which the newest figures were measured. start: seconds until a host leased now works: what is
+    late by then is worked off within the target latency, or within `start` if that is longer.
+    """
+    graph, frame = observation.context.graph, observation.operators
+    speed = _speed(observation)
+    costs = {unit.name: _cost(observation, unit.name, speed) for unit in units}
+    selectivity = {o.name: _selectivity(observation, o.name) for o in graph.operators if o.kind is not Kind.SINK}
+    growth = rate / arriving if arriving > 0 else 0.0
+    rates = {source.name: growth * frame.value(source.name, Metric.ARRIVAL_RATE) for source in graph.sources}
+    if arriving == 0:
+        rates = dict.fromkeys(rates, 0.0)
+    per_source = {name: value for name, value in selectivity.items() if graph.by_name[name].kind is not Kind.SOURCE}
+    offered = offered_rates(graph, rates, per_source, observation.composition)
+    backlogs = {unit.name: frame.value(unit.name, Metric.BACKLOG) for unit in units}
+    waiting = {name: 0.0 if math.isnan(value) else value for name, value in backlogs.items()}
+    pending = offered_rates(graph, waiting, per_source, observation.composition)
+    target = observation.context.target_latency
+    found: dict[str, Need] = {}
+    unknown: list[Unknown] = []
+    for unit in units:
+        name = unit.name
+        own = (unit.cores or 1.0) * speed
+        cost, busy = costs[name], frame.value(name, Metric.BUSY_CORES) * speed
+        if math.isnan(offered[name]):
+            continue
+        if math.isnan(cost) and offered[name] > 0:
+            unknown.append(Unknown(Metric.SERVICE_TIME, Rows.OPERATOR, name))
+            continue
+        cores = 0.0 if math.isnan(cost) else offered[name] * cost
+        if pending[name] <= offered[name] and busy >= 0 and arriving > 0:
+            # With no queue to speak of, what it works is what it needs: a join takes two records for one that it finishes.
+            cores = min(cores, busy * growth)
+        drain = 0.0
+        if target is not None and cost > 0:
+            instances = max(1.0, frame.value(name, Metric.PARALLELISM))
+            ahead = max(0.0, pending[name] + (offered[name] - instances * own / cost) * start)
+            late = max(0.0, (ahead if pending[name] > offered[name] else pending[name]) - offered[name] * target * WITHIN)
+            drain = late * cost / max(target, start)
+        found[name] = Need(cores, drain, own)
+    return found, tuple(unknown)
+
+
+def enlarge(
+    draft: Draft,
+    wanted: Mapping[str, int],
+    surplus: Mapping[str, int],
+    why: Mapping[str, str],
+    host_type: str | None,
+    spare: int,
+) -> None:
+    """Add instances up to `wanted`: on hosts with room, those that are up first; in place of `surplus` ones; on new hosts.
+
+    Those whose need is filled least come first, so that what `max_hosts` allows is shared by need.
+    """
+    observation = draft.observation
+    by_name = {unit.name: unit for unit in draft.scalable}
+    open_for = [name for name in wanted if wanted[name] > draft.instances[name] > 0]
+    while open_for:
+        name = min(open_for, key=lambda each: draft.instances[each] / wanted[each])
+        unit = by_name[name]
+        row = _roomiest(draft, unit)
+        if row is None and (task := _surplus(draft, unit, surplus)) is not None:
+            draft.remove(task, "its work has fitted fewer instances for long enough")
+            row = _roomiest(draft, unit)
+        if row is None and draft.may_lease:
+            kind = cheapest_type(observation.context, unit, host_type)
+            if kind is not None:
+                draft.lease(kind, why[name])
+                row = len(draft.hosts) - 1
+        if row is None:
+            open_for.remove(name)
+            continue
+        draft.add(unit, draft.hosts[row], why[name])
+        if draft.instances[name] >= wanted[name]:
+            open_for.remove(name)
+    idle = sum(not draft.tasks_on(host) and host not in draft.received for host in draft.hosts)
+    least = max(0, spare - idle, observation.context.min_hosts - len(draft.hosts))
+    for _ in range(least):
+        kind = cheapest_type(observation.context, max(draft.units, key=lambda each: each.cores), host_type)
+        if kind is not None and draft.may_lease:
+            draft.lease(kind, f"{spare} spare hosts, at least {observation.context.min_hosts} hosts")
+
+
+def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) -> list[Action]:
+    """Empty hosts whose paid time ends, as far as the instances that stay fit on the others; returns their releases.
+
+    Surplus instances go only where that frees a host: on a host that is paid they cost nothing.
+    """
+    observation = draft.observation
+    by_name = {unit.name: unit for unit in draft.scalable}
+    releases: list[Action] = []
+    candidates = [
+        host
+        for host, lease in observation.leases.items()
+        if lease.state is HostState.RUNNING and due_back(lease, observation.time, pace)
+    ]
+    candidates.sort(key=lambda host: (len(draft.tasks_on(host)), -observation.leases[host].since))
+    left = dict(surplus)
+    idle = sum(not draft.tasks_on(host) for host in draft.hosts if draft.is_ready(host))
+    for host in candidates:
+        if draft.open_hosts <= max(1, observation.context.min_hosts):
+            break
+        empty = not draft.tasks_on(host)
+        if empty and idle <= spare:
+            continue
+        mark, before = draft.mark(), dict(left)
+        if _emptied(draft, host, by_name, left):
+            draft.close(host)
+            idle -= empty
+            releases.append(ReleaseHost(host, why="its instances fit on the other hosts, and what is paid of it ends"))
+        else:
+            draft.rollback(mark)
+            left = before
+    return releases
+
+
+def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:
+    """Whether every instance on `host` was removed, as far as `left` allows, or moved; changes both."""
+    why = f"{host} goes back"
+    for task in list(draft.tasks_on(host)):
+        unit = draft.unit_of(task)
+        if unit.name in by_name and left.get(unit.name, 0) > 0:
+            left[unit.name] -= 1
+            draft.remove(task, why)
+            continue
+        row = _roomiest(draft, unit, without=host)
+        if row is None and (other := _surplus(draft, unit, left, without=host)) is not None:
+            left[draft.unit_of(other).name] -= 1
+            draft.remove(other, why)
+            row = _roomiest(draft, unit, without=host)
+        if row is None:
+            return False
+        draft.move(task, draft.hosts[row], why)
+    return host not in draft.received
+
+
+def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | None:
+    """Row of the host with room for an instance and the most of it, those that are up first; to move to, only these."""
+    rows = [
+        row
+        for row in (draft.feasibility(unit) >= 1).nonzero()[0].tolist()
+        if draft.hosts[row] != without and (without is None or draft.ready[row])
+    ]
+    return max(rows, key=lambda row: (draft.ready[row], draft.free_cores[row]), default=None)
+
+
+def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str | None = None) -> TaskId | None:
+    """A surplus instance of another operator, whose host has room for one of `unit` in its place; None if there is none."""
+    for host in draft.hosts:
+        if host == without or not draft.is_ready(host):
+            continue
+        room = draft.free_cores[draft._row[host]]
+        for task in draft.tasks_on(host):
+            other = draft.unit_of(task)
+            enough = draft.instances[other.name] > 1 and surplus.get(other.name, 0) > 0 and other is not unit
+            if enough and room + other.cores >= unit.cores - 1e-9:
+                return task
+    return None
+
+
+def _speed(observation: Observation) -> float:
+    """Mean speed of the usable hosts' cores: measured if known, else nominal; 1 without any."""
+    usable = observation.usable
+    speeds = [observation.hosts.value(host, Metric.SPEED) for host in usable]
+    known = [
+        observation.leases[host].type.speed if math.isnan(speed) else speed
+        for host, speed in zip(usable, speeds, strict=True)
+    ]
+    return float(np.mean(known)) if known else 1.0
+
+
+def _cost(observation: Observation, name: str, speed: float) -> float:
+    """Core-seconds of speed 1 per record: as measured last, else as declared; NaN if neither is known."""
+    operator = observation.context.graph.by_name[name]
+    for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        if (cost := frame.value(name, Metric.SERVICE_TIME)) > 0:
+            return cost * speed
+    declared = operator.alternate(observation.composition.alternates.get(name, operator.alternates[0].name)).cost
+    return math.nan if declared is None else declared
+
+
+def _selectivity(observation: Observation, name: str) -> float:
+    """Records out per record in: as measured last, else as declared, else 1."""
+    operator = observation.context.graph.by_name[name]
+    for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
+        emitted, done = frame.value(name, Metric.EMITTED_RATE), frame.value(name, Metric.PROCESSED_RATE)
+        if done > 0 and not math.isnan(emitted):
+            return emitted / done
+    if not operator.alternates:
+        return 1.0
+    declared = operator.alternate(observation.composition.alternates.get(name, operator.alternates[0].name)).selectivity
+    return 1.0 if declared is None else declared

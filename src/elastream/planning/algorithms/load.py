@@ -1,0 +1,236 @@
+"""What a policy has seen of the load: rates and busy cores over time, kept from round to round, and figures from them.
+
+Each sample is read once, when it is new: an observation's history is short and reading it anew every round is slow.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from elastream.forecasting.trend import Forecast, forecast
+from elastream.model.cloud import HostState
+from elastream.model.errors import DataflowError
+from elastream.model.metrics import Metric
+from elastream.model.observation import Floats, Frame, Observation
+from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum
+from elastream.planning.provision import declared_cores
+
+__all__ = ["LoadFigures", "Seen", "sum_of"]
+
+LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
+"""Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
+with less, noise dominates the slope."""
+LEAST_SECONDS = 6.0
+"""Seconds from which few samples do, where they are taken seldom: then the first batches of a run are over."""
+FARTHEST = 4.0
+"""Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
+WITHIN = 0.5
+"""Part of the target latency that records may wait in queues: the rest is for their processing, and for the next round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Samples so far, oldest first, shape (samples,) each: times, records/s that arrive at and are processed by the
+    sources, and busy cores. since: time of the first sample ever. needs: (time, cores that were needed, by part) of
+    earlier rounds."""
+
+    times: Floats
+    arriving: Floats
+    processed: Floats
+    busy: Floats
+    since: float
+    needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
+
+    @classmethod
+    def after(cls, before: "Seen | None", observation: Observation, keep: float) -> "Seen":
+        """`before` and what is new in `observation`, as far as it is at most `keep` seconds old."""
+        last = -math.inf if before is None else float(before.times[-1])
+        frames: list[tuple[float, Frame]] = []
+        for sample in reversed(observation.history):
+            if sample.time <= last:
+                break
+            frames.append((sample.time, sample.operators))
+        frames.reverse()
+        if observation.time > last:
+            frames.append((observation.time, observation.operators))
+        names = _working(observation)
+        rows = np.array(
+            [
+                (
+                    time,
+                    source_sum(observation, Metric.ARRIVAL_RATE, frame),
+                    source_sum(observation, Metric.PROCESSED_RATE, frame),
+                    sum_of(frame, Metric.BUSY_CORES, names),
+                )
+                for time, frame in frames
+            ]
+        ).reshape(-1, 4)
+        old = np.empty((0, 4)) if before is None else before._table
+        table = np.concatenate([old, rows])
+        table = table[table[:, 0] >= observation.time - keep]
+        since = float(table[0, 0]) if before is None else before.since
+        times, arriving, processed, busy = table.T
+        return cls(times, arriving, processed, busy, since, () if before is None else before.needs)
+
+    @property
+    def _table(self) -> Floats:
+        return np.column_stack([self.times, self.arriving, self.processed, self.busy])
+
+    def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
+        """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
+        kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
+        return Seen(self.times, self.arriving, self.processed, self.busy, self.since, (*kept, (time, cores)))
+
+    @property
+    def highest(self) -> Floats:
+        """Most cores needed in any round kept, by part."""
+        highest: Floats = np.array([cores for _, cores in self.needs]).max(axis=0)
+        return highest
+
+
+class LoadFigures:
+    """Load figures derived from an observation and what was seen before, in cores of speed 1; NaN if unknown."""
+
+    def __init__(self, observation: Observation, seen: Seen, window: float) -> None:
+        self.observation = observation
+        self.seen = seen
+        self._recent = seen.times > observation.time - window
+
+    @cached_property
+    def arriving(self) -> float:
+        """Records/s arriving at the sources: the newest known within the window."""
+        rates = self.seen.arriving[self._recent]
+        known = rates[~np.isnan(rates)]
+        return float(known[-1]) if known.size else math.nan
+
+    @cached_property
+    def processed(self) -> float:
+        """Highest processed rate of the sources within the window, records/s: a rate that the hosts can sustain."""
+        rates = self.seen.processed[self._recent]
+        known = rates[~np.isnan(rates)]
+        return float(known.max()) if known.size else math.nan
+
+    def expected(self, horizon: float) -> Forecast:
+        """The arrival rate now, and `horizon` seconds from now, as a mean over the target latency.
+
+        Of the time that matters for the horizon: the trend of a whole day says little about the next minute.
+        """
+        over = self.observation.context.target_latency or 0.0
+        near = self.seen.times >= self.observation.time - max(3 * horizon, 2 * over)
+        return forecast(self.seen.times[near], self.seen.arriving[near], horizon, over)
+
+    @cached_property
+    def work(self) -> float:
+        """Core-seconds that all operators together spend per record from a source, as measured in the window."""
+        known = self._recent & ~np.isnan(self.seen.busy + self.seen.processed)
+        records = float(self.seen.processed[known].sum())
+        return float(self.seen.busy[known].sum()) / records if records > 0 else math.nan
+
+    @cached_property
+    def declared(self) -> float:
+        """Core-seconds per record of the sources, in the mix that arrives now, as operators declare; NaN if one does
+        not."""
+        observation = self.observation
+        sources = [source.name for source in observation.context.graph.sources]
+        rates = {name: observation.operators.value(name, Metric.ARRIVAL_RATE) for name in sources}
+        total = math.fsum(rates.values())
+        if not total > 0:
+            rates, total = dict.fromkeys(sources, 1.0), float(len(sources))
+        try:
+            cores = declared_cores(observation.context.graph, rates, composition=observation.composition)
+        except DataflowError:
+            return math.nan
+        return math.fsum(cores.values()) / total
+
+    @property
+    def used(self) -> float:
+        """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
+        hosts = self.observation.hosts
+        return known_sum(
+            np.array([hosts.value(h, Metric.CPU) * host_capacity(self.observation, h) for h in self.observation.usable])
+        )
+
+    @cached_property
+    def backlog(self) -> float:
+        """Records queued at all operators, as far as known; NaN if nothing is."""
+        return known_sum(self.observation.operators.column(Metric.BACKLOG))
+
+    def late_backlog(self, rate: float, ahead: float = 0.0) -> float:
+        """Records queued beyond what the target latency allows at `rate` (Little's law), `ahead` seconds from now if the
+        usable hosts go on as they are; 0 if unknown."""
+        target = self.observation.context.target_latency
+        if target is None or math.isnan(self.backlog):
+            return 0.0
+        waiting, work = self.backlog, self.work
+        if ahead > 0 and work > 0 and self.observation.usable:
+            grows = rate - capacity(self.observation, self.observation.usable) / work
+            waiting = max(0.0, waiting + grows * ahead)
+        return max(0.0, waiting - rate * target * WITHIN)
+
+    @property
+    def late(self) -> bool:
+        """Whether the target latency is exceeded, or the records that wait will exceed it."""
+        target, latency = self.observation.context.target_latency, self.observation.latency().value
+        # The latency is that of the last records: outdated if nothing arrives and nothing is queued.
+        stale = self.arriving == 0 and not self.backlog > 0
+        if target is None or stale:
+            return False
+        return (latency is not None and latency > target) or self.backlog > max(0.0, self.arriving) * target
+
+    @cached_property
+    def working(self) -> tuple[str, ...]:
+        """Hosts that run tasks; a draining one still runs tasks that are not placed."""
+        leases = self.observation.leases.items()
+        return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
+
+    def cores(self, rate: float) -> float:
+        """Cores needed for `rate` records/s: by the line through recent samples, else by the measured work per record up to
+        rates like those seen, and the declared work beyond; by the declared work where nothing was measured yet."""
+        if rate == 0:
+            return 0.0
+        fixed, each = self._line
+        if not math.isnan(each):
+            return fixed + each * rate
+        # The first batches of a run are dominated by start-up costs.
+        few = len(self._pairs) < LEAST_SAMPLES and self.observation.time - self.seen.since < LEAST_SECONDS
+        if few or math.isnan(self.work):
+            return rate * self.declared
+        if math.isnan(self.declared):
+            return min(rate, FARTHEST * self.processed) * self.work
+        return rate * self.work
+
+    @cached_property
+    def _pairs(self) -> Floats:
+        """(records/s processed, busy cores) of the last LINE_SAMPLES samples, where known; shape (n, 2)."""
+        pairs = np.column_stack([self.seen.processed[-LINE_SAMPLES:], self.seen.busy[-LINE_SAMPLES:]])
+        known: Floats = pairs[~np.isnan(pairs).any(axis=1) & (pairs[:, 0] > 0)]
+        return known
+
+    @cached_property
+    def _line(self) -> tuple[float, float]:
+        """(cores busy without load, core-seconds per additional record); NaN if the data does not separate them.
+
+        A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and
+        a step of the load would be answered with too many hosts.
+        """
+        pairs = self._pairs
+        if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
+            return math.nan, math.nan
+        rates, busy = pairs.T
+        each = float(np.cov(rates, busy)[0, 1] / rates.var(ddof=1))
+        fixed = float(busy.mean() - each * rates.mean())
+        return (fixed, each) if each > 0 and fixed > 0 else (math.nan, math.nan)
+
+
+def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str, ...] | list[str]) -> float:
+    """Sum of the known values of `metric` over the operators `names`; NaN if none is known."""
+    found = [value for name in names if not math.isnan(value := frame.value(name, metric))]
+    return math.fsum(found) if found else math.nan
+
+
+def _working(observation: Observation) -> list[str]:
+    """Operators that occupy cores; those that wait occupy threads."""
+    return [o.name for o in observation.context.graph.operators if not o.waits]

@@ -1,0 +1,165 @@
+"""From when on records count, how many come, and how many wait, for sources that declare no load."""
+
+import json
+import math
+import os
+
+import pytest
+
+from elastream.model.latency import Basis
+from elastream.spark.telemetry.file_log import FileLog, files_in
+from elastream.spark.telemetry.origins import Origin, condensed
+from spark_progress import START, batches, line, source
+
+QUANTILES = [START + 0.9 + point / 100 for point in range(34)]
+
+
+def begun(checkpoint, at=0.0):
+    """A checkpoint whose query began at second `at`."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").touch()
+    os.utime(checkpoint / "metadata", (START + at, START + at))
+    return checkpoint
+
+
+def taken_by(origin, *lines):
+    """What `origin` says of the last of some batches: seconds and weights."""
+    for batch in batches("q", *lines):
+        moments = origin.took(batch)
+    return [(round(at - START, 3), weight) for at, weight in moments]
+
+
+# -- time stamps -------------------------------------------------------------------------------------------------------
+
+
+def stamps(records=100, stamped=100, at=QUANTILES):
+    return {"lines": {"records": records, "stamped": stamped, "at": at}}
+
+
+def test_records_with_time_stamps_count_from_these(tmp_path):
+    origin = Origin(0, begun(tmp_path), stamped="lines")
+    found = taken_by(origin, line(0, 2.0, 0.5, source(1, 2, 100), observed=stamps()))
+    assert origin.basis is Basis.TIMESTAMPS
+    assert (len(found), sum(weight for _, weight in found)) == (32, pytest.approx(100))
+    assert (found[0][0], found[-1][0]) == (pytest.approx(0.91), pytest.approx(1.22))
+
+
+def test_records_from_before_the_run_count_from_its_start(tmp_path):
+    origin = Origin(0, begun(tmp_path, at=1.0), stamped="lines")
+    found = taken_by(origin, line(0, 2.0, 0.5, source(1, 2, 100), observed=stamps()))
+    assert min(at for at, _ in found) == 1.0
+
+
+def test_records_without_a_time_stamp_are_bounded_by_the_last_poll_and_the_whole_is_a_bound(tmp_path):
+    origin = Origin(0, begun(tmp_path), stamped="lines")
+    some = line(1, 2.0, 0.5, source(1, 2, 100), observed=stamps(stamped=75))
+    found = taken_by(origin, line(0, 0.5, 1.5, source(0, 1, 10)), some)
+    assert found[-1] == (0.5, 25.0)
+    assert origin.basis is Basis.BOUND
+    assert taken_by(origin, line(2, 3.0, 0.5, source(2, 3, 9), observed=stamps(9, 0, None)))[-1][1] == 9
+
+
+def test_a_batch_that_was_computed_twice_is_counted_once(tmp_path):
+    origin = Origin(0, begun(tmp_path), stamped="lines")
+    found = taken_by(origin, line(0, 2.0, 0.5, source(1, 2, 100), observed=stamps(200, 200)))
+    assert sum(weight for _, weight in found) == pytest.approx(100)
+    assert origin.basis is Basis.TIMESTAMPS
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def drop(folder, name, at, size):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("x" * size)
+    os.utime(folder / name, (START + at, START + at))
+
+
+def logged(checkpoint, number, *files, compact=()):
+    """An entry of the log of a file source: (batch, path, second)."""
+    log = checkpoint / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    entries = [*compact, *((number, *file) for file in files)]
+    lines = [
+        json.dumps({"path": f"file://{path}", "timestamp": int(1e3 * (START + at)), "batchId": batch})
+        for batch, path, at in entries
+    ]
+    name = f"{number}.compact" if compact else str(number)
+    (log / name).write_text("\n".join(["v1", *lines]))
+
+
+def file_source(start, end, rows):
+    return source(None if start is None else {"logOffset": start}, {"logOffset": end}, rows)
+
+
+def test_records_of_files_count_from_the_modification_of_their_file_weighted_by_size(tmp_path):
+    folder, checkpoint = tmp_path / "in", begun(tmp_path / "checkpoint")
+    drop(folder, "a b", 1.0, 100)
+    drop(folder, "c", 2.0, 300)
+    logged(checkpoint, 0, (str(folder / "a b").replace(" ", "%20"), 1.0), (folder / "c", 2.0))
+    origin = Origin(0, checkpoint, place=str(folder))
+    assert sorted(taken_by(origin, line(0, 3.0, 1.0, file_source(None, 0, 40)))) == [(1.0, 10.0), (2.0, 30.0)]
+    assert origin.basis is Basis.FILES
+
+
+def test_files_that_no_batch_has_taken_are_the_backlog_by_their_sizes(tmp_path):
+    folder, checkpoint = tmp_path / "in", begun(tmp_path / "checkpoint")
+    drop(folder, "a", 1.0, 100)
+    logged(checkpoint, 0, (folder / "a", 1.0))
+    origin = Origin(0, checkpoint, place=str(folder))
+    origin.look(START + 0.5, under_way=True)
+    assert math.isnan(origin.backlog), "before the first batch it is not known how many records a file has"
+    taken_by(origin, line(0, 2.0, 1.0, file_source(None, 0, 10)))
+    origin.look(START + 3.0, under_way=False)
+    assert (origin.backlog, math.isnan(origin.arrivals)) == (0.0, True)
+    drop(folder, "b", 4.0, 500)
+    drop(folder, ".hidden", 4.0, 500)
+    origin.look(START + 5.0, under_way=False)
+    assert (origin.backlog, origin.arrivals) == (pytest.approx(50.0), pytest.approx(50 / 2))
+    logged(checkpoint, 1, (folder / "b", 4.0))
+    origin.look(START + 6.0, under_way=True)
+    assert (origin.backlog, origin.arrivals) == (0.0, pytest.approx(50 / 3)), "planned, and not committed"
+
+
+def test_a_source_that_nothing_comes_to_has_no_arrivals_after_a_while(tmp_path):
+    origin = Origin(0, begun(tmp_path))
+    taken_by(origin, line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, source(1, 2, 100)))
+    assert origin.arrivals == pytest.approx(100.0)
+    origin.look(START + 60.0, under_way=True)
+    assert origin.arrivals == pytest.approx(100.0), "a long batch says nothing of what comes meanwhile"
+    for second in (60.0, 71.0):
+        origin.look(START + second, under_way=False)
+    assert origin.arrivals == 0.0
+
+
+def test_what_a_source_holds_back_counts_as_arrived(tmp_path):
+    origin = Origin(0, begun(tmp_path))
+    kafka = [source({"t": {"0": 1}}, {"t": {"0": 2}}, 10, behind=behind) for behind in (0.0, 90.0)]
+    taken_by(origin, line(0, 0.0, 1.0, kafka[0]), line(1, 1.0, 1.0, kafka[1]))
+    assert (origin.arrivals, origin.backlog) == (pytest.approx(100.0), 90.0)
+
+
+def test_the_log_is_read_through_what_compacts_it(tmp_path):
+    old = [(number, f"/in/{number}", float(number)) for number in range(9)]
+    logged(tmp_path, 9, ("/in/9", 9.0), compact=old)
+    logged(tmp_path, 10, ("/in/10", 10.0))
+    log = FileLog(tmp_path / "sources" / "0")
+    log.refresh()
+    assert [file.modified - START for file in log.taken(8, 10)] == [9.0, 10.0]
+    assert log.waiting() is None
+
+
+def test_files_are_found_as_spark_finds_them(tmp_path):
+    for name in ("day=1", "_temporary", ".staging"):
+        drop(tmp_path / name, "part", 0.0, 1)
+    drop(tmp_path, "_SUCCESS", 0.0, 1)
+    assert list(files_in(str(tmp_path))) == [str(tmp_path / "day=1" / "part")]
+    assert list(files_in(f"{tmp_path}/day=*/p*")) == [str(tmp_path / "day=1" / "part")]
+    assert list(files_in(str(tmp_path / "day=1" / "part"))) == [str(tmp_path / "day=1" / "part")]
+
+
+def test_many_moments_are_condensed_to_a_few_that_weigh_as_much():
+    found = condensed([(float(number), 1.0) for number in range(10_000)])
+    assert len(found) == 256
+    assert sum(weight for _, weight in found) == pytest.approx(10_000)
+    assert found[128][0] == pytest.approx(5000, abs=40)

@@ -1,0 +1,169 @@
+"""Sources that declare no load: the default policy leases hosts when they overload the first one, by what it can observe.
+
+The work is more than the first host can do, which backlog, latency or busy cores must tell.
+"""
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
+
+from elastream import Autopilot, Dataflow, HostType, Local, Threshold, parquet, text_files
+from elastream.control.loop import Loop
+from elastream.model.action import LeaseHost
+from elastream.model.latency import Basis, basis_text
+from elastream.recording.directory import RunDirectory
+from elastream.recording.observer import describe_run
+from elastream.recording.recorder import Collector, Recording
+from elastream.report.page import render
+from elastream.spark.start import start_plant
+from stranger import TINY, one_executor
+from waiting import wait_until
+
+# Executors do not find this file: what runs there travels with the query.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+SMALL = HostType("small", cores=0.4, slots=1, memory=1000.0)
+WORK = 0.004
+"""Core-seconds that one record takes."""
+
+
+def busy(value: object) -> object:
+    """Work on a record."""
+    until = time.thread_time() + WORK
+    while time.thread_time() < until:
+        pass
+    return {"value": str(value)}
+
+
+class Counting(SimpleDataSourceStreamReader):
+    """Numbers, so many a second since the first was asked for."""
+
+    def initialOffset(self) -> dict[str, float]:
+        return {"n": 0, "at": time.time()}
+
+    def read(self, start: dict[str, float]) -> tuple[Iterator[tuple[str]], dict[str, float]]:
+        count = int((time.time() - start["at"]) * 200)
+        after = {"n": start["n"] + count, "at": start["at"] + count / 200}
+        return iter([(str(start["n"] + n),) for n in range(count)]), after
+
+    def readBetweenOffsets(self, start: dict[str, float], end: dict[str, float]) -> Iterator[tuple[str]]:
+        return iter([(str(n),) for n in range(int(start["n"]), int(end["n"]))])
+
+    def commit(self, end: dict[str, float]) -> None:
+        pass
+
+
+class Numbers(DataSource):
+    """A data source of a user's own."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "numbers"
+
+    def schema(self) -> str:
+        return "value string"
+
+    def simpleStreamReader(self, schema: object) -> Counting:
+        return Counting()
+
+
+@dataclass(frozen=True)
+class Own:
+    """A user's own DataSource, as a source of a dataflow."""
+
+    schema: str = "value string"
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        spark.dataSource.register(Numbers)
+        return spark.readStream.format("numbers").load()
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Spark's rate source."""
+
+    schema: str = "value long"
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+
+
+def files(stop: threading.Event) -> tuple[object, Basis]:
+    """A folder that files of more and more lines are moved to."""
+    folder = Path(tempfile.mkdtemp(prefix="dropped-"))
+
+    def drop() -> None:
+        number = 0
+        while not stop.wait(1.0):
+            number += 1
+            hidden = folder / f".{number}"
+            hidden.write_text("a line\n" * min(20 * number, 300))
+            hidden.rename(folder / f"{number}.txt")
+
+    (folder / "0.txt").write_text("a line\n")
+    threading.Thread(target=drop, daemon=True).start()
+    return text_files(folder), Basis.FILES
+
+
+SOURCES = {
+    "files at a rising rate": files,
+    "Spark's rate source": lambda _: (Rate(), Basis.BOUND),
+    "a user's own DataSource": lambda _: (Own(), Basis.BOUND),
+}
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
+    stop = threading.Event()
+    reads, basis = SOURCES[case](stop)
+    flow = Dataflow("overloaded")
+    flow.source(reads, name="in").map(busy, returns="value string", name="work").sink(parquet(tmp_path / "out"))
+    directory = RunDirectory.create(tmp_path / "runs", "overloaded")
+    plant = start_plant(flow.graph, Local(SMALL, max_hosts=3), directory, target_latency=5.0, state_partitions=2)
+    kept = Collector()
+    header = describe_run(plant.context, policy="threshold", plant="spark")
+    loop = Loop(plant, Threshold(), observers=[kept], header=header)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        wait_until(lambda: len(plant.ledger) > 1 and kept.recording.latency_basis == {"in": basis}, look=1.0)
+    finally:
+        loop.stop()
+        thread.join()
+        plant.close()
+        stop.set()
+    leased = [each.action for decision in kept.recording.decisions for each in decision.done]
+    assert any(isinstance(action, LeaseHost) for action in leased)
+    assert basis_text(kept.recording.latency_basis) in render(kept.recording)
+
+
+def test_autopilot_leases_a_host_beside_a_plain_job_that_is_overloaded(tmp_path):
+    with one_executor(tmp_path / "cluster") as (spark, _):
+        rate = spark.readStream.format("rate").option("rowsPerSecond", 400).load()
+        worked = rate.mapInPandas(
+            lambda parts: (part.assign(value=part["value"].map(work_on)) for part in parts), rate.schema
+        )
+        writer = worked.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).queryName("q")
+        query = writer.trigger(processingTime="500 milliseconds").start()
+        folder = tmp_path / "run"
+        options = {"target_latency": "2s", "cloud": Local(TINY, max_hosts=2), "max_hosts": 2, "folder": folder}
+        with Autopilot(spark, **options).watch(query) as pilot:
+            wait_until(lambda: pilot.plant is not None and len(pilot.plant.ledger) > 1, look=1.0)
+        assert pilot.join(60)
+        assert Recording.read(folder).latency_basis == {"q": Basis.BOUND}
+        query.stop()
+
+
+def work_on(value: int) -> int:
+    """The same work, on a number."""
+    busy(value)
+    return value
