@@ -165,9 +165,7 @@ def unseen(seed: int) -> Case:
         start=10 ** draw.uniform(1.0, 2.48), slots=10_000,
     )  # fmt: skip
     name = f"unseen {seed}: {count} operators, up to {high:.3g}/s, start {kind.start:.0f} s, unit {unit.unit:.0f} s"
-    return Case(
-        name, line_of(operators, cores), draw.choice(shapes), bool(seed % 2), kind, seconds, False, False, True, seed
-    )
+    return Case(name, line_of(operators, cores), draw.choice(shapes), bool(seed % 2), kind, seconds, False, False, seed)
 
 
 def run_case(case: Case) -> dict[str, Any]:

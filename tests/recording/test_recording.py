@@ -77,14 +77,14 @@ def test_hosts_are_leases_with_their_whole_history(run):
     second = recording.hosts[1]
     assert [state for _, state in second.history][:3] == [HostState.REQUESTED, HostState.STARTING, HostState.RUNNING]
     assert second.ready_at() == second.since + SMALL.start
-    assert recording.host_count()[HostState.RUNNING].max() >= 5
+    assert recording.host_count()[HostState.RUNNING].max() >= 4
     assert recording.cost()[-1] == total_cost(recording.hosts, recording.times[-1])
 
 
 def test_parallelism_is_that_of_the_composition_where_it_is_not_measured(run):
     parallelism = run[1].parallelism("words")
     assert parallelism[0] == 1
-    assert parallelism[45] >= 5
+    assert parallelism[45] >= 4
 
 
 def test_each_round_is_kept_once_and_complete(run):

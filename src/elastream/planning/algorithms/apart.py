@@ -25,6 +25,10 @@ from elastream.planning.algorithms.load import WITHIN
 __all__ = ["Need", "enlarge", "needs_of", "reduce"]
 
 
+ENOUGH = 100.0
+"""Records from which their mean cost is taken: it is off by a tenth where single ones vary by their mean."""
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What an operator needs, in cores of speed 1. cores: for the records that arrive. drain: for those late in queues
@@ -41,12 +45,13 @@ class Need:
 
 
 def needs_of(
-    observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float
+    observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float, ahead: float
 ) -> tuple[dict[str, Need], tuple[Unknown, ...]]:
     """Need of each unit (one operator each) at `rate` records/s of all sources, and metrics whose lack leaves one without.
 
-    arriving: the rate at which the newest figures were measured. start: seconds until a host leased now works: what is
-    late by then is worked off within the target latency, or within `start` if that is longer.
+    arriving: the rate at which the newest figures were measured. start: of a host, seconds: what is late is worked off
+    within the target latency, or within `start` if that is longer. ahead: seconds for which queues grow until a host
+    leased now works; 0 where hosts are coming, that were asked for with this in mind.
     """
     graph, frame = observation.context.graph, observation.operators
     speed = _speed(observation)
@@ -80,8 +85,10 @@ def needs_of(
         drain = 0.0
         if target is not None and cost > 0:
             instances = max(1.0, frame.value(name, Metric.PARALLELISM))
-            ahead = max(0.0, pending[name] + (offered[name] - instances * own / cost) * start)
-            late = max(0.0, (ahead if pending[name] > offered[name] else pending[name]) - offered[name] * target * WITHIN)
+            queued = pending[name]
+            if queued > offered[name]:
+                queued = max(0.0, queued + (offered[name] - instances * own / cost) * ahead)
+            late = max(0.0, queued - offered[name] * target * WITHIN)
             drain = late * cost / max(target, start)
         found[name] = Need(cores, drain, own)
     return found, tuple(unknown)
@@ -150,6 +157,8 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
         empty = not draft.tasks_on(host)
         if empty and idle <= spare:
             continue
+        if not _may_fit(draft, host, by_name, left):
+            continue
         mark, before = draft.mark(), dict(left)
         if _emptied(draft, host, by_name, left):
             draft.close(host)
@@ -159,6 +168,13 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
             draft.rollback(mark)
             left = before
     return releases
+
+
+def _may_fit(draft: Draft, host: str, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> bool:
+    """Whether the instances on `host` could fit elsewhere by their cores in sum: most hosts are ruled out by that alone."""
+    free = draft.free_cores[draft.ready & ~draft.closed].sum() - draft.free_cores[draft._row[host]]
+    surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
+    return bool(math.fsum(draft.unit_of(task).cores for task in draft.tasks_on(host)) <= free + surplus + 1e-6)
 
 
 def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:
@@ -193,14 +209,16 @@ def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | Non
 
 def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str | None = None) -> TaskId | None:
     """A surplus instance of another operator, whose host has room for one of `unit` in its place; None if there is none."""
+    others = {name for name, n in surplus.items() if n > 0 and name != unit.name and draft.instances[name] > 1}
+    if not others:
+        return None
     for host in draft.hosts:
         if host == without or not draft.is_ready(host):
             continue
         room = draft.free_cores[draft._row[host]]
         for task in draft.tasks_on(host):
             other = draft.unit_of(task)
-            enough = draft.instances[other.name] > 1 and surplus.get(other.name, 0) > 0 and other is not unit
-            if enough and room + other.cores >= unit.cores - 1e-9:
+            if other.name in others and room + other.cores >= unit.cores - 1e-9:
                 return task
     return None
 
@@ -217,13 +235,26 @@ def _speed(observation: Observation) -> float:
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:
-    """Core-seconds of speed 1 per record: as measured last, else as declared; NaN if neither is known."""
+    """Core-seconds of speed 1 per record: as measured over the newest samples, else as declared; NaN if neither is known.
+
+    Of as many samples as give `ENOUGH` records, since single records differ.
+    """
     operator = observation.context.graph.by_name[name]
+    times = [sample.time for sample in observation.history[-1:]]
+    lasts = observation.time - times[0] if times else 1.0
+    work = records = 0.0
     for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
-        if (cost := frame.value(name, Metric.SERVICE_TIME)) > 0:
-            return cost * speed
+        cost, done = frame.value(name, Metric.SERVICE_TIME), frame.value(name, Metric.PROCESSED_RATE)
+        if cost > 0 and done > 0:
+            work, records = work + cost * done, records + done
+        if records * lasts >= ENOUGH:
+            break
     declared = operator.alternate(observation.composition.alternates.get(name, operator.alternates[0].name)).cost
-    return math.nan if declared is None else declared
+    if declared is None:
+        return work / records * speed if records > 0 else math.nan
+    # Until enough is measured, the declared cost makes up for the rest.
+    share = min(1.0, records * lasts / ENOUGH)
+    return share * (work / records * speed if records > 0 else 0.0) + (1 - share) * declared
 
 
 def _selectivity(observation: Observation, name: str) -> float:

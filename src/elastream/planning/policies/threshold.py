@@ -324,9 +324,9 @@ class _Round:
         observation, policy = self.observation, self.policy
         draft = Draft(observation)
         units = draft.scalable
-        start = self.kind.start if not observation.coming else 0.0
+        ahead = self.kind.start if not observation.coming else 0.0
         arriving = float(self.seen.arriving[-1])
-        needs, unknown = needs_of(observation, units, self.rate, arriving, start)
+        needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
         if math.isnan(self.rate):
             unknown = self._unknown()
         upper = self.upper / self.rate if self.rate > 0 else 1.0
