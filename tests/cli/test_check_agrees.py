@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from elastream.cli.app import app
 from elastream.documents.dataflow import load_document
-from elastream.model.compiling import refuse_meeting_loads, refuse_uncompilable, simulated_only
+from elastream.model.compiling import refuse_uncompilable, simulated_only
 from elastream.model.errors import ElastreamError
 from elastream.model.stages import lay_out
 from elastream.simulation import make_plant
@@ -101,7 +101,6 @@ def verdict(path: Path) -> str:
         document = load_document(path)
         graph, types = document.graph, tuple(document.host_types.values())
         if simulated_only(graph) is None:
-            refuse_meeting_loads(lay_out(graph))
             refuse_uncompilable(lay_out(graph))
         if types:
             from elastream.workload import constant
