@@ -1,6 +1,10 @@
-"""How fast the simulator is: two hours of VISP's busiest load, all 48 runs, a day of 10,000 hosts with 50,000 instances.
+"""How fast the simulator is: a day of 20 hosts at three rates, VISP's busiest load, all 48 runs, a day of 10,000 hosts.
 
 python benchmarks/simulator.py [--quick] [--json FILE]
+
+Six simulated days of 20 hosts under one policy that plans every 15 s (fused and apart, at 2,000, 200,000 and 2 million
+records/s), 120 minutes and all 48 runs of VISP's experiment, and a day of 50,000 instances: about four minutes alone on two
+cores, --quick under one (a sixth of each day, extrapolated, and two of the rates).
 """
 
 import argparse
@@ -17,13 +21,61 @@ from elastream.experiments.visp.manufacturing import MONITORING
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
+from elastream.planning.policies.threshold import Threshold
 from elastream.simulation import Emissions, Settings, SimulatedPlant, Travel, make_plant
 
 SOURCE = "the project's bar; compilation apart"
+BAR = "issue 13; compilation apart"
 CHAINS, LENGTH, EACH, HOSTS = 20, 5, 500, 10_000
 """A hundred operators with 500 instances each, in twenty chains."""
 RECORDS_PER_SECOND = 2000.0
 """Mean load of a chain; it swings by 40 % over the day, so that queues fill and empty."""
+
+RATES = (2_000, 200_000, 2_000_000)
+"""Mean records/s of the days of 20 hosts."""
+DAY, EVERY = 86_400.0, 15.0
+"""Seconds of a day, and between two plans."""
+USED = 13.0
+"""Cores that the mean load of those days keeps busy; it swings by 40 %, so that a policy has 12 to 26 of them to lease."""
+
+
+def day_of(rate: int, fused: bool, seconds: float) -> float:
+    """CPU seconds of a simulated day (extrapolated from `seconds`) under `threshold` at `rate` records/s on average."""
+    names = ("clicks", "enrich", "score", "out")
+    kinds = (Kind.SOURCE, Kind.TRANSFORM, Kind.TRANSFORM, Kind.SINK)
+    operators = tuple(
+        Operator(name, kind, (Alternate("a", cost=USED / rate / 2),) if kind is Kind.TRANSFORM else (), cores=0.5)
+        for name, kind in zip(names, kinds, strict=True)
+    )
+    graph = Graph("day", operators, tuple(Edge(a, b) for a, b in pairwise(names)))
+    minute = np.arange(int(seconds // 60))
+    counts = np.round(60 * rate * (1 + 0.4 * np.sin(2 * np.pi * minute / 1440)))
+    plant = make_plant(
+        lay_out(graph, fused=fused),
+        host_types=[HostType("small", cores=1, memory=1700, price=0.05 / 3600, billing=Billing(1.0, 60.0), start=60.0)],
+        loads={"clicks": Emissions.every(60.0, counts, spread=True)},
+        settings=Settings(monitor=1.0 if fused else EVERY, travel=Travel.COHORTS),
+        hosts=20,
+        parallelism={} if fused else {"enrich": 20, "score": 20},
+        max_hosts=40,
+        target_latency=30.0,
+    )
+    began = time.process_time()
+    simulated(plant, Threshold(), period=EVERY, until=seconds)
+    return (time.process_time() - began) * DAY / seconds
+
+
+def days(report: Report, quick: bool) -> None:
+    """The days of 20 hosts: CPU of each kind, and how it follows the rate."""
+    seconds, rates = (DAY / 6, (RATES[0], RATES[-1])) if quick else (DAY, RATES)
+    for fused, bound in ((True, 10.0), (False, 5.0)):
+        kind = "fused" if fused else "apart"
+        day_of(RATES[0], fused, 600.0)  # compiles
+        cpu = {rate: day_of(rate, fused, seconds) for rate in rates}
+        progress(f"a day of 20 hosts, {kind}: " + ", ".join(f"{each:.1f} s at {rate:,}/s" for rate, each in cpu.items()))
+        report.at_most(f"CPU of a simulated day of 20 hosts, {kind}, s", max(cpu.values()), bound, BAR)
+        report.at_most(f"that at 2 million records/s over that at 2,000, {kind}", cpu[RATES[-1]] / cpu[RATES[0]], 1.2, BAR)
+        report.figures[f"day_{kind}_cpu_seconds"] = {str(rate): each for rate, each in cpu.items()}
 
 
 def large_plant() -> SimulatedPlant:
@@ -69,6 +121,7 @@ def observed_for(plant: SimulatedPlant, periods: int) -> float:
 
 def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
+    days(report, arguments.quick)
     observed_for(large_plant(), 2)  # compiles
     paper, paper_cpu = [], []
     for number in range(2 if arguments.quick else 4):
@@ -95,7 +148,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     seconds = observed_for(plant, periods)
     cpu = time.process_time() - cpu
     report.at_most("a day of 10,000 hosts and 50,000 instances, s", seconds * 1440 / periods, 60.0, SOURCE)
-    report.figures = {
+    report.figures |= {
         "paper_seconds": paper,
         "paper_cpu_seconds": paper_cpu,
         "runs": len(runs),

@@ -71,6 +71,29 @@ def test_show_false_shows_nothing_in_a_notebook_and_writes_the_report_all_the_sa
     assert (tmp_path / "runs/word_count-1/report.html").exists()
 
 
+SIMULATED = """
+from elastream import Alternate, Dataflow, HostType, Static, collect, constant, records, simulate
+from elastream.model.plant import Plan
+
+class Idle:
+    name = "idle"
+    def plan(self, observation, memory=None):
+        return Plan()
+
+shop = Dataflow("shop")
+requests = shop.source(records([{"value": "a"}], "value string"), load=constant("5/s", lasts="2min"))
+requests.map([Alternate("answer", str.upper, cost=0.02)], returns="value string", cores=0.5).sink(collect("answers"))
+simulate(shop, [Static(hosts=2), Idle()], host_types=[HostType("small", cores=1.0, memory=4000.0, price=1.0)])
+"""
+
+
+def test_a_notebook_simulates_policies_of_its_own_and_shows_the_comparison(tmp_path):
+    (outputs,) = carried_out(tmp_path, SIMULATED)
+    text = html_of(outputs)
+    assert "<table" in text
+    assert "idle" in text
+
+
 RUN = """
 from elastream import Dataflow, HostType, Local, Static, collect, constant, records, run
 

@@ -3,9 +3,7 @@
 import inspect
 import json
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
@@ -23,8 +21,6 @@ __all__ = ["experiment", "save"]
 
 NOT_HELD = 1
 """Exit status if a check does not hold."""
-EVERY = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with plots.")]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write figures, those of the paper, and checks.")]
@@ -52,6 +48,7 @@ def experiment(
     """Repeat a paper's evaluation and compare it with the paper; exit status 1 if a bar is missed."""
     from rich.console import Console
 
+    from elastream.dashboard.progress import progress_bar
     from elastream.experiments.cases import ExperimentOptions
     from elastream.experiments.findings import counted
 
@@ -109,35 +106,6 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     "nstorm": {"spark": "nstorm.page:run_nstorm"},
 }
 """Experiment -> {plant: its function, as module:name}; imported when used."""
-
-
-@contextmanager
-def progress_bar(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar; yields its update function (description, runs done, total runs).
-
-    Where there is no terminal, a line at most every ten seconds says the same.
-    """
-    if not console.is_terminal:
-        yield _lines(console)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("compiling", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
-
-
-def _lines(console: "Console") -> Callable[[str, int, int], None]:
-    last = time.monotonic()
-
-    def say(what: str, done: int, total: int) -> None:
-        nonlocal last
-        if done < total and time.monotonic() - last >= EVERY:
-            last = time.monotonic()
-            console.print(f"{done} of {total} done: {what}", highlight=False, soft_wrap=True)
-
-    return say
 
 
 def save(

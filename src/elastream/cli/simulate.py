@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from elastream.cli.declared import declared
-from elastream.cli.experiment import NOT_HELD, Html, Json, progress_bar, save
+from elastream.cli.experiment import NOT_HELD, Html, Json, save
 from elastream.cli.options import as_seconds, as_some_seconds, named_by
 from elastream.cli.tables import print_table
 from elastream.model.errors import CloudError, ElastreamError, InputError
@@ -113,7 +113,7 @@ def simulate(
     if fused is None:
         fused = calibrate is not None or (prices is None and not given.host_types)
     replaced = [*(["policy"] if policy else []), *(["host_types", "cloud"] if prices is not None else [])]
-    with given.placing(*replaced), progress_bar(console) as progress:
+    with given.placing(*replaced):
         comparison = compared(
             given.graph,
             named,
@@ -127,7 +127,6 @@ def simulate(
             fused=fused,
             period=period,
             seed=seed,
-            progress=progress,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False)
@@ -148,6 +147,8 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
     recording = Recording.read(against or run)
     source = None if against is None else Recording.read(run)
     policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
+    from elastream.dashboard.progress import progress_bar
+
     with progress_bar(console) as progress:
         found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=progress)
     print_table(console, found.constants())

@@ -4,10 +4,14 @@
 as Spark runs them; on a list of host types, a queue and instances for every operator.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from rich.console import Console
+
 from elastream.clouds.provider import Cloud
+from elastream.dashboard.progress import progress_bar
 from elastream.experiments.calibrated import calibration_of
 from elastream.experiments.compare import compare
 from elastream.experiments.comparison import Comparison
@@ -47,7 +51,7 @@ def simulate(
     fused: bool | None = None,
     period: float | str | None = None,
     seed: int = 1,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
+    show: bool = True,
 ) -> Comparison:
     """Simulate `flow` under each of `policies` on the same load, and compare cost and records in time.
 
@@ -57,7 +61,7 @@ def simulate(
     limit: how long to simulate; by default until the load ends. target: fraction of records that must be in time.
     calibrate: folder of a run on Spark whose measured costs and hosts are used. fused: micro-batches of fused stages, or a
     queue for each operator, in place of what the hosts say. period: time between two plans. seed: of all random numbers.
-    progress: called with a policy's name, how many are done, and of how many.
+    show: say how far it is, on a terminal with a bar, elsewhere with a line every ten seconds.
 
     Raises InputError for a load without end and no `limit`, CloudError without hosts, and whatever cannot be simulated.
     """
@@ -71,22 +75,27 @@ def simulate(
         raise CloudError("no host types to simulate: give a cloud, host types, or a recorded run to calibrate with")
     as_spark = (calibrate is not None or not host_types) if fused is None else fused
     monitor, every = FUSED if as_spark else APART
-    return compare(
-        graph,
-        _named(policies),
-        types,
-        load=load_from(load) if isinstance(load, str | Path) else load,
-        seconds=None if limit is None else duration(limit),
-        target=target,
-        target_latency=None if target_latency is None else duration(target_latency),
-        max_hosts=max_hosts or (MOST_HOSTS if cloud is None or host_types else cloud.max_hosts),
-        monitor=monitor,
-        period=every if period is None else duration(period),
-        seed=seed,
-        fused=as_spark,
-        settings=settings,
-        progress=progress,
-    )
+    with progress_bar(Console()) if show else nullcontext(_unseen) as progress:
+        return compare(
+            graph,
+            _named(policies),
+            types,
+            load=load_from(load) if isinstance(load, str | Path) else load,
+            seconds=None if limit is None else duration(limit),
+            target=target,
+            target_latency=None if target_latency is None else duration(target_latency),
+            max_hosts=max_hosts or (MOST_HOSTS if cloud is None or host_types else cloud.max_hosts),
+            monitor=monitor,
+            period=every if period is None else duration(period),
+            seed=seed,
+            fused=as_spark,
+            settings=settings,
+            progress=progress,
+        )
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """Progress that nobody is shown."""
 
 
 def _named(policies: Policy | Iterable[Policy] | Mapping[str, Policy]) -> dict[str, Policy]:

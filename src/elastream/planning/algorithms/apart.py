@@ -157,6 +157,8 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
         empty = not draft.tasks_on(host)
         if empty and idle <= spare:
             continue
+        if not _may_fit(draft, host, by_name, left):
+            continue
         mark, before = draft.mark(), dict(left)
         if _emptied(draft, host, by_name, left):
             draft.close(host)
@@ -166,6 +168,13 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
             draft.rollback(mark)
             left = before
     return releases
+
+
+def _may_fit(draft: Draft, host: str, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> bool:
+    """Whether the instances on `host` could fit elsewhere by their cores in sum: most hosts are ruled out by that alone."""
+    free = draft.free_cores[draft.ready & ~draft.closed].sum() - draft.free_cores[draft._row[host]]
+    surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
+    return bool(math.fsum(draft.unit_of(task).cores for task in draft.tasks_on(host)) <= free + surplus + 1e-6)
 
 
 def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:
@@ -200,14 +209,16 @@ def _roomiest(draft: Draft, unit: Unit, without: str | None = None) -> int | Non
 
 def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str | None = None) -> TaskId | None:
     """A surplus instance of another operator, whose host has room for one of `unit` in its place; None if there is none."""
+    others = {name for name, n in surplus.items() if n > 0 and name != unit.name and draft.instances[name] > 1}
+    if not others:
+        return None
     for host in draft.hosts:
         if host == without or not draft.is_ready(host):
             continue
         room = draft.free_cores[draft._row[host]]
         for task in draft.tasks_on(host):
             other = draft.unit_of(task)
-            enough = draft.instances[other.name] > 1 and surplus.get(other.name, 0) > 0 and other is not unit
-            if enough and room + other.cores >= unit.cores - 1e-9:
+            if other.name in others and room + other.cores >= unit.cores - 1e-9:
                 return task
     return None
 
