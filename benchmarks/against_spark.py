@@ -42,7 +42,8 @@ SEARCHED: tuple[Mapping[str, str], ...] = (
     {},
     {"spark.dynamicAllocation.executorIdleTimeout": "60s", "spark.dynamicAllocation.shuffleTracking.timeout": "60s"},
     {"spark.dynamicAllocation.executorIdleTimeout": "10s"},
-    {"spark.dynamicAllocation.executorIdleTimeout": "2s", "spark.dynamicAllocation.shuffleTracking.timeout": "2s"},
+    {"spark.dynamicAllocation.executorIdleTimeout": "1s", "spark.dynamicAllocation.shuffleTracking.timeout": "1s"},
+    {"spark.dynamicAllocation.executorIdleTimeout": "3s", "spark.dynamicAllocation.shuffleTracking.timeout": "3s"},
     {
         "spark.dynamicAllocation.schedulerBacklogTimeout": "3s",
         "spark.dynamicAllocation.sustainedSchedulerBacklogTimeout": "3s",

@@ -8,39 +8,44 @@ and `benchmarks/liveness.py` thousands.
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
-from elastream.experiments.simulated import simulated
+from elastream.control.loop import Loop
 from elastream.model.action import CancelDrain, LeaseHost, MoveTask, RenewHost, SetParallelism
 from elastream.model.cloud import Billing, HostType
 from elastream.model.decision import Decision
 from elastream.model.errors import CloudError, ElastreamError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Frame, Metric, Observation
+from elastream.model.observation import Context, Frame, Metric, Observation
 from elastream.model.plant import Policy
 from elastream.model.promises import PlantKind, Rows
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout, lay_out
-from elastream.planning.policies.btu import Btu
+from elastream.planning.policies.btu import Btu, service_levels
 from elastream.planning.policies.by_load import ByLoad
 from elastream.planning.policies.e2df import E2df
 from elastream.planning.policies.queue_threshold import QueueThreshold
 from elastream.planning.policies.threshold import Threshold
+from elastream.recording.observer import Ending, Header
 from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload.pattern import Pattern
 from elastream.workload.shapes import steps
 
 __all__ = ["POLICIES", "Case", "Found", "Scenario", "cases", "scenario", "tried"]
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {
-    "threshold": Threshold,
-    "btu": Btu,
-    "queue_threshold": QueueThreshold,
-    "e2df": E2df,
-    "by_load": ByLoad,
+POLICIES: Mapping[str, Callable[[float], Policy]] = {
+    "threshold": lambda _: Threshold(),
+    "btu": lambda period: Btu(period=period),
+    "queue_threshold": lambda _: QueueThreshold(),
+    "e2df": lambda period: E2df(period=period, infrastructure_period=2 * period),
+    "by_load": lambda _: ByLoad(),
 }
-"""Policies that size anything, with their defaults."""
+"""Policies that size anything, with their defaults, for rounds that are so many seconds apart."""
+HOSTS_ONLY = frozenset({"by_load"})
+"""Policies that change no parallelism, for queries whose sources are as wide as they will ever be: those of Autopilot."""
+WIDE = 64
+"""Instances that such a source has: more than the hosts of a case have slots."""
 BY_QUEUE = frozenset({"btu", "queue_threshold"})
 """Policies that act on what waits and is late, not on how busy anything is."""
 CYCLING = frozenset({"btu", "queue_threshold"})
@@ -51,7 +56,11 @@ ROUNDS = 3
 """Rounds within which a policy acts, or says what it lacks."""
 GROWTH = 0.05
 """Part of the records arriving in a round by which what waits must grow for the round to be one of overload."""
-QUIET = 15
+MOST_INSTANCES = 15
+"""Instances of one operator that a case needs at most: a policy may add one a round."""
+LOST = 40
+"""Rounds' records at the high load; with more of them waiting a case has failed, and ends."""
+QUIET = 10
 """Rounds at the end of a constant load in which nothing may happen."""
 
 
@@ -81,8 +90,8 @@ class Scenario:
     own: float
     ends: tuple[float, float, float]
     max_hosts: int
-    work: float
     rates: tuple[float, float]
+    parallelism: Mapping[str, int]
 
     def plant(self) -> SimulatedPlant:
         """The plant at time 0."""
@@ -93,6 +102,7 @@ class Scenario:
             seed=1,
             settings=self.settings,
             hosts=self.hosts,
+            parallelism=self.parallelism,
             max_hosts=self.max_hosts,
             target_latency=self.target,
             seconds=self.ends[-1],
@@ -118,12 +128,16 @@ class Round:
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a case: sentences, by property, empty where all hold. silent: rounds of silence under overload."""
+    """What came of a case. silent: rounds of silence under overload. broken: a sentence for each other property that fails.
+
+    unpromised: metrics that the plant promised and did not yield. refused: why the policy cannot work there, in its words.
+    """
 
     case: Case
     silent: int = 0
     broken: tuple[str, ...] = ()
-    unpromised: tuple[str, ...] = field(default=())
+    unpromised: tuple[str, ...] = ()
+    refused: str = ""
 
     @property
     def holds(self) -> bool:
@@ -133,7 +147,7 @@ class Found:
 
 def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[Case]:
     """`number` cases from seed `first` on, policies and plants in turn."""
-    kinds = [(policy, fused) for policy in policies for fused in (True, False)]
+    kinds = [(policy, fused) for policy in policies for fused in (True, False) if fused or policy not in HOSTS_ONLY]
     return [Case(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
@@ -147,9 +161,8 @@ def scenario(case: Case) -> Scenario:
     layout = lay_out(graph, fused=case.fused)
     visits = _visits(graph)
     total = math.fsum(visits[o.name] * (o.alternates[0].cost or 0.0) for o in graph.operators if o.alternates)
-    policy = POLICIES[case.policy]()
-    own = max(getattr(policy, "period", 0.0), getattr(policy, "infrastructure_period", 0.0))
-    period = draw.choice((2.0, 5.0, 10.0) if case.fused else (5.0, 15.0, 30.0, 60.0))
+    period = draw.choice((2.0, 5.0) if case.fused else (5.0, 15.0, 60.0))
+    own = max(period, getattr(POLICIES[case.policy](period), "infrastructure_period", 0.0))
     settings = Settings(
         monitor=1.0 if case.fused else period / draw.choice((1, 2, 4)), travel=Travel.COHORTS, joins=joins, history=40
     )
@@ -164,14 +177,14 @@ def scenario(case: Case) -> Scenario:
     grows = draw.uniform(2.0, 5.0)
     high = max(grows * first, draw.uniform(1.2, 4.0) * cheapest.cores * cheapest.speed / total)
     if case.fused:
-        high = min(high, 12.0 / total)  # a keyed stage has sixteen tasks
-        high = max(high, 1.6 * first)
+        high = max(min(high, 12.0 / total), 1.6 * first)  # a keyed stage has sixteen tasks
+    else:
+        high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    span = max(period, own)
-    up = max(30 * span, 4 * cheapest.start + 20 * span, (1.5 * instances + 15) * span)
+    up = max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
     unit = max(max(kind.billing.unit, kind.billing.minimum) for kind in types)
-    down = max(40 * span, 2.5 * unit + 30 * span, (instances + 30) * span)
-    begin = max(10 * span, 40.0)
+    down = max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own)
+    begin = max(6 * own, 20.0)
     target = draw.choice((None, 1.0, 2.0, 6.0))
     floor = 8.0 if case.fused else max(2.0, 4 * sum(_service(o) / slowest for o in graph.operators), 2 * settings.monitor)
     names = [source.name for source in graph.sources]
@@ -182,7 +195,8 @@ def scenario(case: Case) -> Scenario:
     }
     return Scenario(
         layout, types, hosts, load, settings, None if target is None else target * floor, period, own,
-        (begin, begin + up, begin + up + down), 400, total, (low, high),
+        (begin, begin + up, begin + up + down), 400, (low, high),
+        {stage.name: WIDE for stage in layout.stages if not stage.keyed} if case.policy in HOSTS_ONLY else {},
     )  # fmt: skip
 
 
@@ -278,23 +292,57 @@ def tried(case: Case) -> Found:
     plant = given.plant()
     rounds: list[Round] = []
 
-    def look(seen: Observation) -> None:
+    def look(seen: Observation) -> float:
         rounds.append(_truth(plant, given, seen))
+        return rounds[-1].waiting
 
-    try:
-        run = simulated(plant, POLICIES[case.policy](), period=given.period, until=given.ends[-1], look=look)
-    except ElastreamError as error:
-        return Found(case, broken=(f"fault: {error}",))
+    policy = POLICIES[case.policy](given.period)
+    if sentence := getattr(policy, "unfit", lambda _: "")(plant.context):
+        return Found(case, refused=sentence)
+    plant.advance(given.period)
+    watch = _Watch(look, LOST * given.rates[1] * given.own)
+    length = given.ends[-1] - given.period
+    loop = Loop(
+        plant, policy, monitor=given.period, period=given.period, observers=[watch], limit=length, to_the_limit=True
+    )
+    watch.stop = loop.stop
+    loop.run()
+    if watch.fault:
+        return Found(case, broken=(f"fault: {watch.fault}",))
     kind = PlantKind.FUSED if case.fused else PlantKind.APART
-    paired = list(zip(rounds, run.decisions, strict=False))
+    paired = list(zip(rounds, watch.decisions.values(), strict=False))
     silent = _silent(case, given, paired)
-    broken = [
-        *_dishonest(paired),
-        *_provided(given, paired),
-        *_given_back(case, given, paired),
-        *_fixed(case, given, paired),
-    ]
-    return Found(case, silent, tuple(broken), tuple(_withheld(given, kind, plant, paired)))
+    broken = [*_dishonest(paired)]
+    if rounds[-1].waiting > watch.enough:
+        broken += [f"{rounds[-1].waiting:,.0f} records wait at {rounds[-1].time:g} s, with {rounds[-1].usable} hosts"]
+    else:
+        broken += [*_provided(given, paired), *_given_back(given, paired), *_fixed(case, given, paired)]
+    return Found(case, silent, tuple(broken), tuple(_withheld(given, kind, paired)))
+
+
+class _Watch:
+    """Keeps decisions and shows observations; stops the run at a fault, or once more than `enough` records wait."""
+
+    def __init__(self, look: Callable[[Observation], float], enough: float) -> None:
+        self._look = look
+        self.stop: Callable[[], None] = lambda: None
+        self.enough = enough
+        self.decisions: dict[int, Decision] = {}
+        self.fault = ""
+
+    def started(self, header: Header) -> None: ...
+
+    def observed(self, observation: Observation) -> None:
+        if self._look(observation) > self.enough:
+            self.stop()
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions[decision.round] = decision
+        if decision.faults:
+            self.fault = f"{decision.time:g} s: {decision.faults[0].traceback}"
+            self.stop()
+
+    def ended(self, ending: Ending) -> None: ...
 
 
 def _truth(plant: SimulatedPlant, given: Scenario, seen: Observation) -> Round:
@@ -349,6 +397,9 @@ def _silent(case: Case, given: Scenario, paired: Paired) -> int:
     """Overloaded rounds, the third in a row or later, in which a policy had not acted lately and names nothing it lacks."""
     steps = max(1, math.ceil(given.own / given.period))
     back, silent = ROUNDS * steps, 0
+    # Seconds that records may wait by what is promised of them, at all queues together.
+    levels = service_levels(Context(given.layout, target_latency=given.target))
+    allowed = max(given.target or 0.0, math.fsum(levels.values()))
     for at in range(back, len(paired)):
         window = paired[at - back : at + 1]
         grows = all(
@@ -357,7 +408,7 @@ def _silent(case: Case, given: Scenario, paired: Paired) -> int:
         )
         now, decision = paired[at]
         rate = (now.offered - paired[at - back][0].offered) / (now.time - paired[at - back][0].time)
-        late = now.waiting > max(WAITING, rate * (given.target or 0.0)) * 2
+        late = now.waiting > max(WAITING, rate * allowed) * 2
         if not grows or now.hosts >= given.max_hosts or (case.policy in BY_QUEUE and not late):
             continue
         acted = any(_grows(decision) for _, decision in window) or any(round.moving for round, _ in window)
@@ -395,7 +446,7 @@ def _provided(given: Scenario, paired: Paired) -> Iterator[str]:
             yield f"at the end of the {name} load latency is {latency:.1f} s, the target {given.target:.1f} s"
 
 
-def _given_back(case: Case, given: Scenario, paired: Paired) -> Iterator[str]:
+def _given_back(given: Scenario, paired: Paired) -> Iterator[str]:
     """By the end of the low load hosts went back, as far as the work needs few of them."""
     most = max(round.usable for round, _ in paired)
     last = paired[-1][0]
@@ -421,9 +472,10 @@ def _fixed(case: Case, given: Scenario, paired: Paired) -> Iterator[str]:
             yield f"at the end of the {name} load it still acts: {what} at {when:g} s, {len(acting)} actions"
 
 
-def _withheld(given: Scenario, kind: PlantKind, plant: SimulatedPlant, paired: Paired) -> Iterator[str]:
+def _withheld(given: Scenario, kind: PlantKind, paired: Paired) -> Iterator[str]:
     """Metrics that the plant promises and leaves unknown for three rounds while records pass."""
-    graph, begun = given.layout.graph, {}
+    graph = given.layout.graph
+    begun: dict[tuple[Rows, Metric, str], int] = {}
     for metric in Metric:
         for operator in graph.operators:
             conditions = [

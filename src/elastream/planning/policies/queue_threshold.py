@@ -41,7 +41,7 @@ class QueueThreshold:
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """The plan of this round. An unknown queue triggers no action, and is named."""
         draft = Draft(observation)
-        queues = {unit.name: draft.value(unit, Metric.BACKLOG) for unit in draft.scalable}
+        queues = {unit.name: waiting(draft, unit) for unit in draft.scalable}
         for unit in draft.scalable:
             if queues[unit.name] < self.lower and draft.instances[unit.name] > 1:
                 self._scale_down(draft, unit)
@@ -97,3 +97,11 @@ class QueueThreshold:
                 if draft.tasks_on(host):
                     draft.do(DrainHost(host, why="its last instance is gone"))
                 draft.do(ReleaseHost(host, why="its last instance is gone"))
+
+
+def waiting(draft: Draft, unit: Unit) -> float:
+    """Records queued at a unit, without those that came during a micro-batch: they wait for the next in any case."""
+    observation = draft.observation
+    queue, rate = draft.value(unit, Metric.BACKLOG), observation.operators.value(unit.operators[0], Metric.ARRIVAL_RATE)
+    batch = observation.latency(Metric.BATCH_DURATION).value
+    return queue if batch is None or math.isnan(rate) else max(0.0, queue - rate * batch)

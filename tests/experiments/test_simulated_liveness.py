@@ -1,0 +1,83 @@
+"""Policies act on dataflows that nobody wrote for them, or say what they lack; `benchmarks/liveness.py` tries thousands."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from elastream.control.loop import Loop
+from elastream.experiments.liveness import POLICIES, Case, Found, cases, scenario, tried
+from elastream.model.metrics import Metric
+from elastream.model.observation import Frame, Observation, TaskFrame
+from elastream.recording.recorder import Collector
+from elastream.simulation import SimulatedPlant
+
+NEVER_SILENT = ("btu", "queue_threshold")
+SEEDS = (3, 11, 19, 43)
+
+
+@pytest.mark.parametrize("policy", NEVER_SILENT)
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_what_it_lacks(policy, seed, fused):
+    found = tried(Case(seed, policy, fused))
+    assert found.silent == 0
+    assert found.unpromised == ()
+
+
+def test_a_case_is_the_same_whenever_it_is_drawn():
+    for case in cases(12):
+        assert scenario(case) == scenario(case)
+    assert isinstance(tried(cases(1)[0]), Found)
+
+
+class Blind:
+    """A plant of which nothing is known but its leases: every metric is unknown, or absent."""
+
+    def __init__(self, plant: SimulatedPlant, *, absent: bool) -> None:
+        self.plant, self.absent = plant, absent
+        self.context, self.clock = plant.context, plant.clock
+        self.apply, self.close = plant.apply, plant.close
+
+    finished = property(lambda self: self.plant.finished)
+    ledger = property(lambda self: self.plant.ledger)
+
+    def observe(self) -> Observation:
+        seen = self.plant.observe()
+        tasks = seen.tasks
+        return replace(
+            seen,
+            application=self._blank(seen.application),
+            operators=self._blank(seen.operators),
+            hosts=self._blank(seen.hosts),
+            tasks=TaskFrame(tasks.operator, tasks.index, tasks.host, seen.operators.ids, self._nothing(tasks)),
+            history=tuple(replace(each, operators=self._blank(each.operators)) for each in seen.history),
+        )
+
+    def _nothing(self, frame: Frame) -> dict[Metric, list[float]]:
+        return {} if self.absent else {metric: [math.nan] * len(frame) for metric in frame.metrics}
+
+    def _blank(self, frame: Frame) -> Frame:
+        return Frame(frame.ids, self._nothing(frame))
+
+
+class Counting(Collector):
+    """Counts the leased hosts at every observation."""
+
+    def __init__(self, counted: list[int]) -> None:
+        super().__init__()
+        self.counted = counted
+
+    def observed(self, observation: Observation) -> None:
+        self.counted.append(len(observation.leases))
+
+
+@pytest.mark.parametrize("absent", [True, False], ids=["absent", "unknown"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_nothing_known_hosts_never_go_to_zero_nor_to_the_most(policy, absent):
+    drawn = scenario(Case(7, policy, True))
+    plant = Blind(replace(drawn, max_hosts=12).plant(), absent=absent)
+    counted: list[int] = []
+    rounds = {"monitor": drawn.period, "period": drawn.period, "limit": 60 * drawn.period}
+    Loop(plant, POLICIES[policy](drawn.period), **rounds, observers=[Counting(counted)]).run()
+    assert 1 <= min(counted) <= max(counted) < 12
