@@ -104,7 +104,9 @@ def measure(arguments: argparse.Namespace) -> Report:
             found[name].append(ways[name]())
     for name, results in found.items():
         report.figures |= {f"{name}: {what}": value for what, value in figures(results).items()}
-    report.figures["settings of dynamic allocation"] = ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in DYNAMIC.items())
+    report.figures["settings of dynamic allocation"] = ", ".join(
+        f"{k.removeprefix('spark.dynamicAllocation.')} {v}" for k, v in DYNAMIC.items()
+    )
     report.figures["runs"] = {name: [asdict(each) for each in results] for name, results in found.items()}
     if not arguments.only:
         judge(report, found)
@@ -115,7 +117,7 @@ def search(load: Pattern) -> Sequence[Mapping[str, Any]]:
     """What each change to DYNAMIC gave, once."""
     found = []
     for change in SEARCHED:
-        short = {key.rpartition(".")[2]: value for key, value in change.items()} or "as it is"
+        short = {key.removeprefix("spark."): value for key, value in change.items()} or "as it is"
         settings = {key: value for key, value in {**DYNAMIC, **change}.items() if key not in NO_LIMIT}
         limit = UNLIMITED if NO_LIMIT.items() <= change.items() else None
         result = dynamic(MOST, load, f"dynamic allocation, {short}", settings, limit)

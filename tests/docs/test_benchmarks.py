@@ -77,3 +77,31 @@ def test_what_was_in_time_counts_by_record(monkeypatch):
     assert (found.taken, found.longest, found.batches) == (1000, 1.0, 6)
     assert found.in_time == pytest.approx(0.7, abs=0.01)  # of the late batch, those due in its last two seconds
     assert found.p99 == pytest.approx(6.0, abs=0.2)
+
+
+def test_the_comparison_with_spark_is_judged_round_by_round(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import argparse
+
+    import against_spark
+    from _arms import Result
+    from _visitors import Served
+
+    gave = {"fixed at the peak": (0.99, 440.0), "fixed at the mean": (0.5, 220.0), "dynamic allocation": (0.9, 400.0),
+            "Autopilot": (0.8, 300.0), "dataflow": (0.985, 280.0)}  # fmt: skip
+
+    def way(name: str) -> Result:
+        in_time, held = gave[name]
+        return Result(name, Served(0.0, 110.0, 1000, in_time, 2.0, 3.0, 50), held, held / 10, 4, True)
+
+    monkeypatch.setattr(against_spark, "ways_of", lambda load, peak: {name: lambda n=name: way(n) for name in gave})
+    asked = argparse.Namespace(quick=False, rounds=None, only=None, peak=1000.0, search=False)
+    report = against_spark.measure(asked)
+    found = {check.name: (check.value, check.verdict) for check in report.checks}
+    assert found["dataflow: points in time below the cluster fixed at the peak"] == (0.5, "undecided")
+    assert found["dataflow: host time over that of the cluster fixed at the peak"] == (0.6364, "undecided")
+    assert found["Autopilot: points in time above dynamic allocation"] == (-10.0, "undecided")
+    assert found["results exact, in every round of every way"] == (1.0, "held")
+    assert report.figures["dataflow: in time"] == {"median": 0.985, "runs": [0.985] * 3}
+    assert "dataflow 98.5% in time at 280 host-seconds" in against_spark.line(report)
+    json.dumps(report.figures)

@@ -311,7 +311,10 @@ def test_a_source_of_the_users_own_cannot_be_simulated_without_a_load(folder: Pa
     document(folder, source="mine.py:Reader", policy="threshold")
     result = CliRunner().invoke(app, ["simulate", "below/flow.yaml"])
     assert result.exit_code == 2
-    assert result.output.strip() == "elastream: there is no load to simulate: source 'lines' declares none"
+    place = "elastream: below/flow.yaml:3: operators.lines"
+    assert result.output.startswith(
+        f"{place}: there is no load to simulate: source 'lines' declares none; give one with --load"
+    )
 
 
 def test_a_load_cannot_be_declared_for_what_has_no_records_to_replay(folder: Path) -> None:

@@ -50,6 +50,19 @@ def to_one_folder(flow: Dataflow) -> None:
     stream.sink(parquet("out"), name="b")
 
 
+def half_durable(flow: Dataflow) -> None:
+    stream = numbered(flow)
+    stream.durable().filter(bool, name="f").merge(stream).sink(collect("x"))
+
+
+def in_a_circle(flow: Dataflow) -> None:
+    left, right = numbered(flow, "left"), numbered(flow, "right")
+    ahead = left.filter(bool, name="ahead")
+    back = ahead.durable().filter(bool, name="back").merge(right).filter(bool, name="both")
+    back.durable().filter(bool, name="again").merge(left).sink(collect("x"))
+    right.sink(collect("y"), name="other")
+
+
 REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = {
     "two keyed operators": (
         lambda flow: numbered(flow).key_by("n").count().key_by("n").count().sink(collect("x")),
@@ -147,6 +160,16 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "durable as kafka, but the dataflow has no Kafka source or sink",
         ("operators", "f", "from"),
     ),
+    "a durable edge that records go around": (
+        half_durable,
+        "the edge source -> f is durable, but records also get from one side of it to the other",
+        ("operators", "f", "from"),
+    ),
+    "queries that wait for each other": (
+        in_a_circle,
+        "the edge both -> again is durable, and its two queries each read what the other writes",
+        ("operators", "again", "from"),
+    ),
     "two sinks in one folder": (
         to_one_folder,
         "the sinks 'a' and 'b' write to one folder, out",
@@ -174,6 +197,14 @@ def test_columns_are_followed_through_functions_keys_and_durable_edges() -> None
     late = counts.select({"n": "N + 1", "w": "shown"}, name="shown")
     late.durable("kafka").filter(bool, name="f").select({"n": "n"}, name="end").sink(collect("x"))
     assert list(refuse_uncompilable(lay_out(flow.graph))) == ["source", "aggregate", "f"]
+
+
+def test_a_query_is_planned_after_those_whose_edges_it_reads() -> None:
+    flow = Dataflow("late")
+    left, right = numbered(flow, "left"), numbered(flow, "right")
+    left.merge(right.durable()).filter(bool, name="both").sink(collect("x"))
+    right.sink(collect("y"), name="other")
+    assert list(refuse_uncompilable(lay_out(flow.graph))) == ["right", "left"]
 
 
 def test_expressions_that_spark_can_read_are_not_refused() -> None:

@@ -43,6 +43,22 @@ def test_gzipped_traces_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds", "records"),
+    [
+        ("minute,requests\n0,30\n1,60\n", 120, 90),
+        ("t_ms,count\n1700000000000,3\n1700000005000,4\n", 10, 7),
+        ("host,timestamp,requests,errors\na,2024-01-01 00:00,3,9\na,2024-01-01 00:01,4,9\n", 120, 7),
+        ("seconds;count\n0;3\n10;4\n", 20, 7),
+        ("\ufefftime,rate\n0,3\n10,4\n", 20, 70),
+        ("when,clicks\n2024-01-01,3\n2024-01-02,4\n", 2 * 86400, 7),
+    ],
+)
+def test_a_header_says_which_column_is_which(tmp_path: Path, text: str, seconds: float, records: int) -> None:
+    load = trace(written(tmp_path, text))
+    assert (load.seconds, load.count(seconds)) == (seconds, records)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "holds no count"),
@@ -55,6 +71,10 @@ def test_gzipped_traces_are_read(tmp_path: Path) -> None:
         ("0,3\n60,4\n90,5\n150,1\n", "line 3: 30 s after the line before it, not a multiple of 60 s"),
         ("0,3\n60,4\n30,5\n90,5\n150,1\n", "line 3: -30 s after"),
         ("0,3\n0,4\n", "do not increase"),
+        ("id,count\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time: call it"),
+        ("requests,errors\n17,3\n18,4\n", "line 2: the first column has numbers (17), and its name is none of a time"),
+        ("time,a,b\n0,3,4\n", "line 1: which of the columns 'a', 'b' holds the counts is not said: call it 'count'"),
+        ("1700000000000,3\n1700000005000,4\n", "line 1: the time 1700000000000 is no number of seconds"),
         ("0,3\n4\n", "has no times, so its interval is unknown"),
     ],
 )

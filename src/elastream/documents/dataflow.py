@@ -36,7 +36,17 @@ from elastream.documents.schema import (
 )
 from elastream.documents.user_code import ProgramError, References, near
 from elastream.model.cloud import HostType
-from elastream.model.endpoints import Collected, Files, KafkaTopic, ParquetSink, Records, SinkSpec, SourceSpec, TextFiles
+from elastream.model.endpoints import (
+    Collected,
+    Files,
+    KafkaTopic,
+    ParquetSink,
+    Records,
+    Simulated,
+    SinkSpec,
+    SourceSpec,
+    TextFiles,
+)
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Tap
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
@@ -213,8 +223,9 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
     assert keys.source is not None
     load = None
     if keys.load is not None:
-        if keys.source.simulated or keys.source.own is not None or keys.source.kafka is not None:
-            raise file.error((*place, "load"), "a load needs records to draw from: text_files, files or records")
+        if keys.source.own is not None or keys.source.kafka is not None:
+            allowed = "text_files, files or records, or 'simulated'"
+            raise file.error((*place, "load"), f"a load needs records to draw from: {allowed}")
         with file.at((*place, "load")):
             load = pattern_from(_plain(keys.load), file.path.parent)
     source, folder = keys.source, file.path.parent
@@ -229,7 +240,7 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
         return Records(tuple(_plain(row) for row in source.records), str(source.schema_), load)
     if source.kafka is not None:
         return KafkaTopic(source.kafka, source.servers, source.options)
-    return None
+    return None if load is None else Simulated(load)
 
 
 def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> SinkSpec | None:

@@ -90,6 +90,8 @@ def _overdue(
             arrived = max(operator.arrived, operator.done + operator.queued + operator.in_service)
             part *= 1 - (operator.queued + operator.in_service) / arrived if arrived > 0 else 1.0
         done[name] = part
+    if target_latency is None and not any(operator.max_duration is not None for operator in graph.operators):
+        return 0.0
     levels = sum(operator.max_duration or 0.0 for operator in graph.operators)
     grace = levels if target_latency is None else target_latency
     young = sum(load.count(length) - load.count(max(0.0, length - grace)) for load in loads.values())

@@ -7,7 +7,7 @@ expressions; names of columns, and types that operators declare, are followed th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.model.endpoints import Files, KafkaTopic, ParquetSink, Records
+from elastream.model.endpoints import Files, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Form, Graph, Kind, Operator
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
@@ -25,7 +25,7 @@ def simulated_only(graph: Graph) -> DataflowError | None:
     """Why the dataflow can only be simulated: an end, or an operator, without anything to run; None where it can run."""
     for operator in graph.operators:
         at = ("operators", operator.name)
-        if operator.kind is Kind.SOURCE and operator.reads is None:
+        if operator.kind is Kind.SOURCE and (operator.reads is None or isinstance(operator.reads, Simulated)):
             return DataflowError(f"source {operator.name!r} reads nothing; it can only be simulated", (*at, "source"))
         if operator.kind is Kind.SINK and operator.writes is None:
             return DataflowError(f"sink {operator.name!r} writes nothing; it can only be simulated", (*at, "sink"))
@@ -42,8 +42,16 @@ def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
     if (simulated := simulated_only(graph)) is not None:
         raise simulated
     for edge in graph.edges:
+        if edge.durable is not None and layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: the edge {edge.source} -> {edge.target} is durable, but records also get from "
+                "one side of it to the other over edges that are not, so that one query would have both: make each of them "
+                "durable",
+                ("operators", edge.target, "from"),
+            )
         if edge.durable == "kafka":
             edge_topic(graph, edge)
+    _refuse_circles(layout)
     _refuse_shared_sinks(graph)
     plans = {segment.name: plan_segment(graph, segment) for segment in layout.segments}
     edges: dict[Edge, Columns] = {}
@@ -72,6 +80,23 @@ def merge_refused(graph: Graph, name: str, first: tuple[str, str], other: tuple[
         f"{other[0]!r} has {other[1]}",
         ("operators", name, "from"),
     )
+
+
+def _refuse_circles(layout: Layout) -> None:
+    """Two queries that each read a durable edge of the other would wait for each other's columns."""
+    segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
+    before = {segment.name: {segment_of[edge.source] for edge in segment.inputs} for segment in layout.segments}
+    while free := [name for name, inputs in before.items() if not inputs & before.keys()]:
+        for name in free:
+            del before[name]
+    for segment in layout.segments:
+        for edge in segment.inputs:
+            if segment.name in before and segment_of[edge.source] in before:
+                raise DataflowError(
+                    f"dataflow {layout.graph.name!r}: the edge {edge.source} -> {edge.target} is durable, and its two "
+                    "queries each read what the other writes: make the edges durable that lead back, too",
+                    ("operators", edge.target, "from"),
+                )
 
 
 def _refuse_shared_sinks(graph: Graph) -> None:

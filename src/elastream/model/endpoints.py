@@ -12,6 +12,7 @@ __all__ = [
     "ParquetSink",
     "Records",
     "Replayable",
+    "Simulated",
     "SinkSpec",
     "SourceSpec",
     "StreamReader",
@@ -81,6 +82,14 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulated:
+    """A load without records, of a source that can only be simulated."""
+
+    load: ArrivalPattern
+    schema: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaTopic:
     """A Kafka topic, as source or sink. As a source it has the columns `key string, value string, timestamp timestamp`."""
 
@@ -138,7 +147,7 @@ class StreamWriter(Protocol):
 
 Replayable = TextFiles | Files | Records
 """Sources whose records can arrive at a declared load."""
-SourceSpec = Replayable | KafkaTopic | StreamReader
+SourceSpec = Replayable | Simulated | KafkaTopic | StreamReader
 SinkSpec = ParquetSink | Collected | KafkaTopic | StreamWriter
 
 

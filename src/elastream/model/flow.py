@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
-from elastream.model.endpoints import ArrivalPattern, Replayable, SinkSpec, SourceSpec
+from elastream.model.endpoints import ArrivalPattern, Replayable, Simulated, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.units import duration, memory
@@ -72,9 +72,9 @@ class Dataflow:
     ) -> "Stream":
         """Add a source; with `load` its records arrive at that pattern. `reads=None`: for simulation only."""
         if load is not None:
-            if not isinstance(reads, Replayable):
+            if reads is not None and not isinstance(reads, Replayable):
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
-            reads = replace(reads, load=load)
+            reads = Simulated(load) if reads is None else replace(reads, load=load)
         returns = reads.schema if reads is not None else ""
         self._operators.append(Operator(name, Kind.SOURCE, returns=returns, reads=reads, **_needs(needs)))
         return Stream(self, (Tap(name),))

@@ -377,6 +377,15 @@ class Observation:
         return tuple(host for host, lease in self.leases.items() if lease.state is HostState.RUNNING)
 
     @cached_property
+    def capacities(self) -> Mapping[str, float]:
+        """Capacity of each leased host in cores of speed 1: its cores times its speed, measured if known, else nominal."""
+        found = {}
+        for host, lease in self.leases.items():
+            speed = self.hosts.value(host, Metric.SPEED)
+            found[host] = lease.type.cores * (lease.type.speed if math.isnan(speed) else speed)
+        return found
+
+    @cached_property
     def coming(self) -> tuple[str, ...]:
         """Hosts leased and not ready yet."""
         return tuple(

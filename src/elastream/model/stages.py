@@ -86,7 +86,18 @@ def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
                 tuple(e for e in durable if segment_of[e.source] == segment),
             )
         )
-    return Layout(graph, tuple(segments))
+    return Layout(graph, _upstream_first(segments, segment_of))
+
+
+def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:
+    """`segments` with those that write an edge before those that read it; those in a circle last, in the order given."""
+    left, found = list(segments), list[Segment]()
+    while left:
+        waiting = {segment.name for segment in left}
+        ready = next((s for s in left if not any(segment_of[edge.source] in waiting for edge in s.inputs)), left[0])
+        left.remove(ready)
+        found.append(ready)
+    return tuple(found)
 
 
 def _components(names: Iterable[str], edges: Iterable[Edge], rank: Mapping[str, int]) -> dict[str, str]:

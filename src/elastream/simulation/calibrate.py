@@ -98,7 +98,8 @@ def calibrate(
     base = settings or Settings()
     if len(layout.segments) != 1:
         raise InputError(
-            f"dataflow {layout.graph.name!r} ran as {len(layout.segments)} queries: calibration needs a run of one query"
+            f"dataflow {layout.graph.name!r} ran as {len(layout.segments)} queries, because it has durable edges, and what "
+            "a batch costs can be told of one query only: declare a `cost` for each operator, without --calibrate"
         )
     if batch_seconds is not None:
         base = replace(base, batch_seconds=batch_seconds, batch_interval=batch_seconds)

@@ -3,12 +3,14 @@
 import csv
 import gzip
 import math
+import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 from elastream.model.errors import InputError
 from elastream.model.units import duration
@@ -19,69 +21,167 @@ __all__ = ["trace"]
 Row: TypeAlias = tuple[int, float | None, float]
 """(line number, timestamp in seconds or None, count)."""
 
+UNITS: Mapping[str, float] = {
+    **dict.fromkeys(("time", "timestamp", "datetime", "date", "t", "ts", "epoch", "unix"), 1.0),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "millis", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+"""Words in the name of a column of times -> seconds of the unit that its numbers are in; the finest of several counts."""
+COUNTED = ("count", "counts", "records", "requests", "events", "messages", "arrivals", "hits", "value", "values", "n")
+RATED = ("rate", "rps", "per_second")
+"""Words in the name of the column of counts, and of one of records per second."""
+MILLISECONDS_FROM = 1e11
+"""Numbers of seconds above this lie more than 3,000 years after 1970: they are milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Where a file has what. times: column of times, or None; unit: seconds of one of its numbers; None: only texts.
+
+    counts: column of counts, from the left, or -1 for the last; rates: whether it has records per second instead.
+    """
+
+    times: int | None = None
+    unit: float | None = 1.0
+    counts: int = -1
+    rates: bool = False
+
 
 def trace(
     path: str | Path, interval: float | str | None = None, *, gaps: Literal["refuse", "hold", "empty"] = "refuse"
 ) -> Pattern:
-    """Read a load from a CSV file (`.gz` too): one line per interval, the count in the last column, arrivals even within.
+    """Read a load from a CSV file (`.gz` too): one line per interval with its count, arrivals even within.
 
-    With two or more columns the first is a time (ISO 8601, or a number of seconds), and the interval is the median distance
-    of two lines; with one column `interval` is required. If both are given, `interval` replaces the recorded one:
-    `trace(path, "1s")` plays recorded minutes as seconds. A first line that is not a record is a header. gaps: what a
-    missing line means: an error ("refuse"), the line before it ("hold"), or no records ("empty").
+    A header, where there is one, says which column is which: times (`time`, `timestamp`: ISO 8601, or numbers of seconds;
+    `ms`, `seconds`, `minutes`, `hours`, `days`: numbers of those), and counts (`count`, `records`, `requests`, ...) or
+    records per second (`rate`). Without one, times are in the first of several columns and counts in the last. The interval
+    is the median distance of two lines; with one column `interval` is required. If both are given, `interval` replaces the
+    recorded one: `trace(path, "1s")` plays recorded minutes as seconds. gaps: what a missing line means: an error
+    ("refuse"), the line before it ("hold"), or no records ("empty").
 
-    Raises InputError with file and line for a gap, an invalid count, times out of order, or a file without counts.
+    Raises InputError with file and line for a column that is no time, a gap, an invalid count, times out of order, or a
+    file without counts.
     """
     file = Path(path)
-    rows = list(_rows(file))
+    form, rows = _read(file)
     if not rows:
         raise InputError(f"{file} holds no count: it needs a line per interval, with the count in its last column")
     counts = _filled(file, rows, gaps)
-    if interval is not None:
-        seconds = duration(interval)
-    else:
-        seconds = _usual_distance(file, rows)
+    recorded = None if interval is not None and not form.rates else _usual_distance(file, rows, interval)
+    if form.rates and recorded is not None:
+        counts = [count * recorded for count in counts]
+    seconds = duration(interval) if interval is not None else recorded
+    assert seconds is not None
+    if not seconds > 0:
+        raise InputError(f"{file}: an interval of {seconds:g} s; it must be above 0")
     return Pattern(tuple(Section(seconds, count / seconds, count / seconds, count) for count in counts))
 
 
-def _rows(file: Path) -> Iterator[Row]:
+def _read(file: Path) -> tuple[Form, list[Row]]:
     try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            reader = csv.reader(lines)
+        with (
+            gzip.open(file, "rt", encoding="utf-8-sig")
+            if file.suffix == ".gz"
+            else file.open(encoding="utf-8-sig") as lines
+        ):
+            reader = csv.reader(lines, delimiter=_delimiter(lines))
+            form = Form()
+            rows: list[Row] = []
             for fields in reader:
-                if not fields:
+                if not any(fields):
                     continue
-                try:
-                    time = _time(fields[0]) if len(fields) > 1 else None
-                    count = float(fields[-1])
-                except ValueError:
-                    if reader.line_num == 1:
+                place = f"{file}, line {reader.line_num}"
+                if not rows and reader.line_num == 1:
+                    if _is_header(fields):
+                        form = _named(fields, place)
                         continue
-                    raise InputError(
-                        f"{file}, line {reader.line_num}: {','.join(fields)!r} is not a time and a count"
-                    ) from None
-                if not 0 <= count < math.inf:
-                    raise InputError(
-                        f"{file}, line {reader.line_num}: a count of {fields[-1].strip()} records; it must be 0 or more"
-                    )
-                yield reader.line_num, time, count
+                    form = Form(times=0 if len(fields) > 1 else None)
+                rows.append(_row(fields, form, reader.line_num, place))
+            return form, rows
     except FileNotFoundError:
         raise InputError(f"there is no file {file}") from None
     except (OSError, UnicodeDecodeError, EOFError, csv.Error) as error:
         raise InputError(f"{file} cannot be read as {'gzipped ' if file.suffix == '.gz' else ''}CSV: {error}") from None
 
 
-def _time(text: str) -> float:
+def _delimiter(lines: TextIO) -> str:
+    """What separates columns: a comma, or in a first line without one a semicolon or a tab."""
+    first = lines.readline()
+    lines.seek(0)
+    return next((mark for mark in ",;\t" if mark in first), ",")
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    """Whether no field is a number; a first line that holds any is a record."""
+    for field in fields:
+        try:
+            float(field)
+        except ValueError:
+            continue
+        return False
+    return True
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", name.lower())
+
+
+def _named(names: Sequence[str], place: str) -> Form:
+    """Columns by the names in a header. Raises InputError where several could be the counts, and none is called so."""
+    if len(names) == 1:
+        return Form()
+    times = next((at for at, name in enumerate(names) if UNITS.keys() & set(_words(name))), None)
+    others = [at for at in range(len(names)) if at != (0 if times is None else times)]
+    counts = next((at for word in COUNTED for at in others if word in _words(names[at])), None)
+    rates = next((at for at in others if any(word in RATED for word in (*_words(names[at]), names[at].lower()))), None)
+    if counts is None and rates is None and len(others) > 1:
+        listed = ", ".join(repr(names[at]) for at in others)
+        raise InputError(f"{place}: which of the columns {listed} holds the counts is not said: call it 'count'")
+    chosen = counts if counts is not None else rates if rates is not None else others[-1]
+    if times is None:
+        return Form(0, None, chosen, counts is None and rates is not None)
+    unit = min(UNITS[word] for word in _words(names[times]) if word in UNITS)
+    return Form(times, unit, chosen, counts is None and rates is not None)
+
+
+def _row(fields: Sequence[str], form: Form, line: int, place: str) -> Row:
     try:
-        return float(text)
+        time = None if form.times is None or len(fields) < 2 else _time(fields[form.times], form.unit, place)
+        count = float(fields[form.counts])
+    except (ValueError, IndexError):
+        raise InputError(f"{place}: {','.join(fields)!r} is not a time and a count") from None
+    if not 0 <= count < math.inf:
+        raise InputError(f"{place}: a count of {fields[form.counts].strip()} records; it must be 0 or more")
+    return line, time, count
+
+
+def _time(text: str, unit: float | None, place: str) -> float:
+    try:
+        number = float(text)
     except ValueError:
         moment = datetime.fromisoformat(text.strip())
         # Local times without an offset are taken as UTC: they must not jump at this machine's daylight-saving changes.
         return (moment - datetime(1970, 1, 1, tzinfo=moment.tzinfo)).total_seconds()
+    if unit is None:
+        raise InputError(
+            f"{place}: the first column has numbers ({text.strip()}), and its name is none of a time: call it 'seconds', "
+            "'minutes', 'hours', 'days' or 'ms', or leave only the column of counts and set `interval`"
+        )
+    if unit == 1.0 and number > MILLISECONDS_FROM:
+        raise InputError(
+            f"{place}: the time {text.strip()} is no number of seconds; if it is milliseconds, call the column 'ms'"
+        )
+    return number * unit
 
 
-def _usual_distance(file: Path, rows: list[Row]) -> float:
+def _usual_distance(file: Path, rows: list[Row], given: float | str | None = None) -> float:
+    """Seconds from a line to the next; given: used where there are no times. Raises InputError where neither is known."""
     times = [time for _, time, _ in rows if time is not None]
+    if given is not None and not times:
+        return duration(given)
     if len(times) != len(rows) or len(times) < 2:
         raise InputError(f"{file} has no times, so its interval is unknown: add a column of times or set `interval`")
     distance = statistics.median(b - a for a, b in pairwise(times))

@@ -28,14 +28,12 @@ def source_sum(observation: Observation, metric: Metric, operators: Frame | None
 
 def host_capacity(observation: Observation, host: str) -> float:
     """Capacity of `host` in cores of speed 1: its cores times its speed, measured if known, else nominal."""
-    kind = observation.leases[host].type
-    speed = observation.hosts.value(host, Metric.SPEED)
-    return kind.cores * (kind.speed if math.isnan(speed) else speed)
+    return observation.capacities[host]
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:
     """Total capacity of `hosts` in cores of speed 1."""
-    return math.fsum([host_capacity(observation, host) for host in hosts])
+    return math.fsum([observation.capacities[host] for host in hosts])
 
 
 def tasks_on(observation: Observation, host: str) -> int:

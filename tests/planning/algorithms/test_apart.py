@@ -1,0 +1,72 @@
+"""Operators with instances of their own under the default policy, closed loop on the simulator."""
+
+import pytest
+
+from elastream.experiments.compare import compare
+from elastream.model.cloud import Billing, HostType
+from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.planning.policies.threshold import Threshold
+from elastream.simulation import Settings, Travel
+from elastream.workload import constant, steps
+
+BY_SECOND, BY_HOUR = Billing(1.0, 60.0), Billing(3600.0)
+
+
+def two(cores=0.5):
+    return Graph(
+        "two",
+        (
+            Operator("source", Kind.SOURCE),
+            Operator("parse", alternates=(Alternate("parse", cost=0.00015),), cores=cores),
+            Operator("enrich", alternates=(Alternate("enrich", cost=0.00025),), cores=cores),
+            Operator("sink", Kind.SINK, cores=0.0),
+        ),
+        (Edge("source", "parse"), Edge("parse", "enrich"), Edge("enrich", "sink")),
+    )
+
+
+def trial(load, *, cores=0.5, billing=BY_SECOND, max_hosts=80):
+    return compare(
+        two(cores),
+        {"threshold": Threshold()},
+        [HostType("small", 1.0, billing=billing, start=60.0)],
+        load=load,
+        target_latency=30.0,
+        max_hosts=max_hosts,
+        period=15.0,
+        settings=Settings(monitor=15.0, travel=Travel.COHORTS),
+    ).trials[0]
+
+
+def test_an_overload_is_answered_in_the_first_round_and_then_nothing_happens():
+    found = trial(constant(10_000, "1h"))
+    hosts = found.result.series[:, 2]
+    # 4 cores of work at 77 %: 4 and 7 instances of half a core; and for some minutes those for what came before they did.
+    assert hosts[1] >= 6
+    assert hosts[60:].min() == hosts[60:].max() == 6
+    assert found.compliance > 0.9
+    assert found.refused == 0
+    assert found.waiting < 1000
+
+
+@pytest.mark.parametrize("cores", [0.25, 1.0])
+def test_hosts_follow_the_load_up_and_down(cores):
+    found = trial(steps((4_000, "20min"), (20_000, "20min"), (4_000, "20min")), cores=cores)
+    hosts = found.result.series[:, 2]
+    assert hosts[120] >= 10
+    assert hosts[-1] <= 5
+    # A step to the fivefold outruns hosts that take a minute to start: those records are late, no others.
+    assert found.compliance > 0.95
+    assert found.waiting < 1000
+
+
+def test_a_host_that_is_billed_by_the_hour_goes_back_when_its_hour_ends():
+    found = trial(steps((4_000, "20min"), (20_000, "20min"), (4_000, "60min")), billing=BY_HOUR)
+    assert found.result.early_releases == 0
+    assert found.result.series[-1, 2] < found.peak_hosts
+
+
+def test_where_no_more_may_be_leased_the_hosts_there_are_shared_by_need():
+    found = trial(constant(10_000, "20min"), max_hosts=3)
+    assert found.peak_hosts == 3
+    assert found.result.series[-1, 3] == 6
