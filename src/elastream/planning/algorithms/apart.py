@@ -22,7 +22,7 @@ from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
 
-__all__ = ["Need", "enlarge", "needs_of", "reduce"]
+__all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
 
 
 ENOUGH = 100.0
@@ -30,7 +30,7 @@ ENOUGH = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CoreNeed:
     """What an operator needs, in cores of speed 1. cores: for the records that arrive. drain: for those late in queues
     before it. per_instance: cores of one instance."""
 
@@ -46,7 +46,7 @@ class Need:
 
 def needs_of(
     observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float, ahead: float
-) -> tuple[dict[str, Need], tuple[Unknown, ...]]:
+) -> tuple[dict[str, CoreNeed], tuple[Unknown, ...]]:
     """Need of each unit (one operator each) at `rate` records/s of all sources, and metrics whose lack leaves one without.
 
     arriving: the rate at which the newest figures were measured. start: of a host, seconds: what is late is worked off
@@ -67,7 +67,7 @@ def needs_of(
     waiting = {name: 0.0 if math.isnan(value) else value for name, value in backlogs.items()}
     pending = offered_rates(graph, waiting, per_source, observation.composition)
     target = observation.context.target_latency
-    found: dict[str, Need] = {}
+    found: dict[str, CoreNeed] = {}
     unknown: list[Unknown] = []
     for unit in units:
         name = unit.name
@@ -90,7 +90,7 @@ def needs_of(
                 queued = max(0.0, queued + (offered[name] - instances * own / cost) * ahead)
             late = max(0.0, queued - offered[name] * target * WITHIN)
             drain = late * cost / max(target, start)
-        found[name] = Need(cores, drain, own)
+        found[name] = CoreNeed(cores, drain, own)
     return found, tuple(unknown)
 
 

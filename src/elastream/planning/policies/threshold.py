@@ -22,7 +22,7 @@ from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
-from elastream.planning.algorithms.apart import Need, enlarge, needs_of, reduce
+from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import LoadFigures, Seen, sum_of
@@ -343,7 +343,7 @@ class _Round:
             seen = seen.needing(observation.time, tuple(needs[unit.name].cores for unit in units), self.settle)
             if observation.time - seen.since >= self.settle and not self.load.late:
                 for unit, cores in zip(units, seen.highest, strict=True):
-                    kept = Need(float(cores), 0.0, needs[unit.name].per_instance).instances(self.most)
+                    kept = CoreNeed(float(cores), 0.0, needs[unit.name].per_instance).instances(self.most)
                     surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
         why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
         leased = len(draft.hosts)
@@ -361,10 +361,10 @@ class _Round:
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
 
-    def _full(self, need: Need, upper: float) -> int:
-        return Need(need.cores * upper, need.drain, need.per_instance).instances(1.0)
+    def _full(self, need: CoreNeed, upper: float) -> int:
+        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
-    def _reason(self, name: str, need: Need | None, now: int) -> str:
+    def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:
             return "late, and the need is unknown: one instance more"
         late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
