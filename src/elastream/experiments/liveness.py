@@ -59,7 +59,8 @@ GROWTH = 0.05
 MOST_INSTANCES = 15
 """Instances of one operator that a case needs at most: a policy may add one a round."""
 LOST = 40
-"""Rounds' records at the high load; with more of them waiting a case has failed, and ends."""
+"""Rounds at the high load; with more records waiting than come in these and two starts of a host a case has failed, and
+ends."""
 QUIET = 10
 """Rounds at the end of a constant load in which nothing may happen."""
 
@@ -300,7 +301,9 @@ def tried(case: LivenessCase) -> Found:
     if sentence := getattr(policy, "unfit", lambda _: "")(plant.context):
         return Found(case, refused=sentence)
     plant.advance(given.period)
-    watch = _Watch(look, LOST * given.rates[1] * given.own)
+    most = max(1.0, *_visits(given.layout.graph).values())  # a record may wait as several
+    slowest = max(kind.start for kind in given.types)
+    watch = _Watch(look, given.rates[1] * most * (LOST * given.own + 2 * slowest))
     length = given.ends[-1] - given.period
     loop = Loop(
         plant, policy, monitor=given.period, period=given.period, observers=[watch], limit=length, to_the_limit=True

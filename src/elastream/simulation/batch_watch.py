@@ -141,7 +141,8 @@ class BatchWatch(Watch):
             came = np.diff(reached, prepend=self._since[name]) / period
             offered += came
             into[:, AT[Metric.ARRIVAL_RATE]] = np.where(known > 0, came, np.nan)
-            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = rate
+            taken = rate * self.fused.source_share(name)
+            into[:, AT[Metric.EMITTED_RATE]] = into[:, AT[Metric.PROCESSED_RATE]] = taken
         self._since = {name: float(reached[-1]) for name, reached in closed.offered.items()}
         return offered
 

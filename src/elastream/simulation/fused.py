@@ -66,6 +66,7 @@ class FusedNetwork:
         order, self.stepwise = upstream_first(layout)
         self.segments = {name: queries[name] for name in order}
         self.flows: dict[str, list[Items]] = {name: [] for name in order}
+        self.entered = dict.fromkeys(order, 0.0)
         for segment in self.segments.values():
             loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
             if loads_of:
@@ -132,9 +133,9 @@ class FusedNetwork:
                     offered[source] = reach[np.searchsorted(flow.times, ends[:-1])]
             known = segment.log.shape[0]
             opened = segment.open.copy()
-            tables[name], done = segment.advance(
-                begin, end, joined(self.flows[name]), pool, turn, self.target, self.version
-            )
+            flow = joined(self.flows[name])
+            self.entered[name] += float(flow.counts.sum())
+            tables[name], done = segment.advance(begin, end, flow, pool, turn, self.target, self.version)
             self.flows[name] = []
             self._count(segment, tables[name].sum(axis=0) - opened)
             self.reports += [MicroBatch(name, *row) for row in segment.log[known:].tolist()]
@@ -162,6 +163,11 @@ class FusedNetwork:
         total.judged += records
         total.delay += float(more[batching.DELAY])
         total.within = total.within + more[batching.WITHIN :]
+
+    def source_share(self, name: str) -> float:
+        """Part of the records of its query that came from a source so far; others bring the rest."""
+        entered = self.entered[self.layout.stage_of[name].segment]
+        return self.sources[name].offered / entered if entered > 0 else 1.0
 
     def streams(self, emitted: Mapping[str, float]) -> list[EdgeTraffic]:
         """Traffic between stages, bytes/s. emitted: records/s of each stage. Durable edges are not host traffic."""

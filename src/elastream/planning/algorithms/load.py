@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from elastream.model.cloud import HostState
 from elastream.model.errors import DataflowError
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation
-from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum, source_sum
+from elastream.planning.algorithms.measures import TICK, capacity, host_capacity, known_sum, source_sum
 from elastream.planning.provision import declared_cores
 
 __all__ = ["LoadFigures", "Seen", "sum_of"]
@@ -27,6 +28,12 @@ LEAST_SECONDS = 6.0
 """Seconds from which few samples do, where they are taken seldom: then the first batches of a run are over."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
+ROUNDS = 3
+"""Rounds in a row in which what waits must have grown before hosts count as insufficient: fewer are a slow batch."""
+GROWTH = 0.02
+"""Part of the records arriving in a round by which it must have grown: less is noise."""
+MOST_GROWTH = 2.0
+"""Most by which capacity grows at once because it did not suffice (HPA: at most doubled)."""
 WITHIN = 0.5
 """Part of the target latency that records may wait in queues: the rest is for their processing, and for the next round."""
 
@@ -94,10 +101,11 @@ class Seen:
 class LoadFigures:
     """Load figures derived from an observation and what was seen before, in cores of speed 1; NaN if unknown."""
 
-    def __init__(self, observation: Observation, seen: Seen, window: float) -> None:
+    def __init__(self, observation: Observation, seen: Seen, window: float, pace: float) -> None:
         self.observation = observation
         self.seen = seen
-        self._recent = seen.times > observation.time - window
+        self.pace = pace
+        self._recent = seen.times > observation.time - max(window, ROUNDS * pace)
 
     @cached_property
     def arriving(self) -> float:
@@ -179,6 +187,40 @@ class LoadFigures:
         if target is None or stale:
             return False
         return (latency is not None and latency > target) or self.backlog > max(0.0, self.arriving) * target
+
+    @cached_property
+    def behind(self) -> float:
+        """Ratio of arriving to processed records, at most `MOST_GROWTH`, of the query furthest behind; 1 if none is.
+
+        One does in whose queue more records waited after each of the last `ROUNDS` rounds: whatever the metered work, the
+        hosts do not suffice.
+        """
+        frames = self._rounds()
+        ratio = 1.0
+        for name in frames[0].ids if len(frames) > ROUNDS else ():
+            arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+            if not arrive > done:
+                continue
+            waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
+            if all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
+                ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
+        return min(ratio, MOST_GROWTH)
+
+    def queued(self, seconds: float) -> bool:
+        """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
+        least = max(0.0, self.arriving) * seconds
+        return all(known_sum(frame.column(Metric.BACKLOG)) > least for frame in self._rounds())
+
+    def _rounds(self) -> list[Frame]:
+        """The operators now, and as they were a round ago, two and so on, as far as known; the newest first."""
+        found, until = [self.observation.operators], self.observation.time - self.pace
+        for sample in reversed(self.observation.history):
+            if len(found) > ROUNDS:
+                break
+            if sample.time <= until + TICK:
+                found.append(sample.operators)
+                until -= self.pace
+        return found
 
     @cached_property
     def working(self) -> tuple[str, ...]:

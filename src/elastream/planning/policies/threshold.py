@@ -25,7 +25,7 @@ from elastream.model.units import format_duration, format_rate
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.load import LoadFigures, Seen, sum_of
+from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen, sum_of
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION, runs_apart, width
@@ -146,13 +146,12 @@ class _Round:
     def __init__(self, policy: Threshold, observation: Observation, before: Seen | None) -> None:
         self.policy, self.observation, self.before = policy, observation, before
         self.kind = self._kind()
-        last = before.needs[-1][0] if before is not None and before.needs else None
-        self.pace = PACE if last is None else max(observation.time - last, 0.0)
+        self.pace = PACE if before is None else max(observation.time - float(before.times[-1]), 0.0)
         self.horizon = self.kind.start + self.pace
         self.settle = max(LEAST_SETTLE, SETTLE * self.kind.start) if policy.settle is None else policy.settle
         keep = max(3 * self.horizon, 2 * (observation.context.target_latency or 0.0), self.settle, REMEMBERED)
         self.seen = Seen.after(before, observation, keep)
-        self.load = LoadFigures(observation, self.seen, policy.window)
+        self.load = LoadFigures(observation, self.seen, policy.window, self.pace)
         self.forecast = self.load.expected(self.horizon)
         self.most = policy.scale_out * (1 + policy.tolerance)
 
@@ -208,18 +207,39 @@ class _Round:
         if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
-        settled = self._since_change() >= policy.cool_down
-        if load.late and settled and not observation.coming and observation.usable:
+        settled = self._since_change() >= min(policy.cool_down, ROUNDS * self.pace)
+        behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
+        if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
             there = capacity(observation, observation.usable)
-            if load.arriving > load.processed:
-                behind = there * load.arriving / load.processed if load.processed > 0 else there
-                least = max(behind, there + 1e-6)
+            if behind > 1:
+                if not there * behind <= need:
+                    need = there * behind
+                    why = f"falling behind for {ROUNDS} rounds, {behind:.3g} times what is processed arrives"
+            elif load.arriving > load.processed:
+                short = there * load.arriving / load.processed if load.processed > 0 else there
+                least = max(short, there + 1e-6)
                 if not least <= need:
                     rates = f"{format_rate(load.arriving)} arrive and {format_rate(load.processed)} are processed"
                     need, why = least, f"late, and falling behind: {rates}"
             elif math.isnan(need):
                 need, why = there + 1e-6, "late, and the need is unknown: one host more"
         return need, why
+
+    @cached_property
+    def _narrow(self) -> bool:
+        """Whether a stage without state has fewer tasks than there are slots."""
+        observation = self.observation
+        graph, counts = observation.context.graph, observation.composition.parallelism
+        slots = self._slots
+        return any(
+            counts.get(name, slots) < slots for name in observation.context.scalable if not graph.by_name[name].waits
+        )
+
+    @cached_property
+    def _slots(self) -> int:
+        """Tasks that the hosts work at once, at most as many as the policy may make."""
+        slots = sum(width(self.observation.leases[host].type) for host in self.load.working)
+        return slots if self.policy.max_parallelism is None else min(slots, self.policy.max_parallelism)
 
     def _grow(self, need: float, why: str, draining: list[str]) -> list[Action]:
         observation, context, kind = self.observation, self.observation.context, self.kind
@@ -247,7 +267,13 @@ class _Round:
         observation, policy = self.observation, self.policy
         usable = observation.usable
         known = observation.time - seen.since >= self.settle
-        if not known or observation.coming or self.load.late or self._since_change() < policy.cool_down:
+        if (
+            not known
+            or observation.coming
+            or self.load.late
+            or self.load.behind > 1
+            or self._since_change() < policy.cool_down
+        ):
             return []
         highest = float(max(self._highest(seen), self.load.used if self.load.used > 0 else 0.0))
         candidates = sorted(
@@ -284,14 +310,12 @@ class _Round:
             return []
         if observation.context.graph.by_name[operator].waits:
             return self._threads(operator, now)
-        slots = sum(width(observation.leases[host].type) for host in load.working)
+        slots = self._slots
         if not slots:
             return []
-        if self.policy.max_parallelism is not None:
-            slots = min(slots, self.policy.max_parallelism)
         each = capacity(observation, load.working) / sum(width(observation.leases[host].type) for host in load.working)
-        wanted = now
-        if load.late:
+        wanted, hurried = now, load.late or load.behind > 1
+        if hurried:
             wanted = max(now, slots)
         elif not math.isnan(need):
             grown = max(1, math.ceil(need / each - 1e-9))
@@ -299,8 +323,12 @@ class _Round:
             fits = now if math.isnan(highest) else math.ceil(highest / self.most / each - 1e-9)
             wanted = grown if grown > now else min(now, max(grown, fits, 1))
         wanted = min(wanted, slots)
+        if wanted < now <= slots and load.queued(self.settle):
+            return []
         why = (
-            f"{self._said} needs {need:.3g} of {slots * each:.3g} cores" if not load.late else "all slots while it is late"
+            f"{self._said} needs {need:.3g} of {slots * each:.3g} cores"
+            if not hurried
+            else "all slots while it is late or falls behind"
         )
         return [SetParallelism(operator, int(wanted), why=why)] if wanted != now else []
 
