@@ -18,6 +18,7 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import offered_rates
+from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
@@ -132,7 +133,7 @@ def enlarge(
     for _ in range(least):
         kind = cheapest_type(observation.context, max(draft.units, key=lambda each: each.cores), host_type)
         if kind is not None and draft.may_lease:
-            draft.lease(kind, f"{spare} spare hosts, at least {observation.context.min_hosts} hosts")
+            draft.lease(kind, f"{counted(spare, 'spare host')}, at least {counted(observation.context.min_hosts, 'host')}")
 
 
 def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) -> list[Action]:

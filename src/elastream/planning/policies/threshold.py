@@ -22,6 +22,7 @@ from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
+from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
@@ -227,14 +228,14 @@ class _Round:
         has, each = capacity(observation, there), kind.cores * kind.speed
         lacking = context.min_hosts - len(there)
         if lacking > 0:
-            why = f"at least {context.min_hosts} hosts"
+            why = f"at least {counted(context.min_hosts, 'host')}"
         if not math.isnan(need):
             by_need = math.ceil((need - has) / each - 1e-9) + self.policy.spare
             if by_need > max(0, lacking):
                 lacking, why = (
                     by_need,
-                    f"{why}; {len(there)} hosts have {has:.3g}"
-                    + (f", and {self.policy.spare} hosts are spare" if self.policy.spare else ""),
+                    f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
+                    + (f", and {counted(self.policy.spare, 'host')} to spare" if self.policy.spare else ""),
                 )
         kept = draining[: max(0, lacking)]
         leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
@@ -266,7 +267,7 @@ class _Round:
         if not going:
             return []
         left = capacity(observation, [host for host in usable if host not in going])
-        why = f"{len(usable) - len(going)} hosts are filled to {highest / left:.0%} at most, as needed for "
+        why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
         return [DrainHost(host, why=why + format_duration(self.settle)) for host in going]
 
     def _highest(self, seen: Seen) -> float:
@@ -369,7 +370,7 @@ class _Round:
             return "late, and the need is unknown: one instance more"
         late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
         has = now * need.per_instance
-        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {now} instances have {has:.3g}"
+        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
 
     # Both.
 
