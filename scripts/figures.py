@@ -41,6 +41,7 @@ SOURCES = (
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
     Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
+    Source("start", "From lease to first task", SPARK, "python benchmarks/start.py", "how-to/hosts.md#how-long-a-host-takes"),
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
