@@ -4,8 +4,8 @@
 
 Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
 every round each way starts one host, in random order. A start is over when its executor has done a task that crosses into
-Python. `before` is how hosts started until the archives came: JVMs from class files, Python workers from nothing, a tenth of
-the CPU weight of hosts at work, and one host at a time. Then a word count runs on one host while three start at once.
+Python. `before` is how hosts started until the archives came: JVMs from class files, Python workers from nothing, a tenth
+of the CPU weight of hosts at work, and one host at a time. Then a word count runs on one host while three start at once.
 """
 
 import argparse
