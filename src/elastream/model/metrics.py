@@ -24,7 +24,7 @@ _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
     f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
 )
-_LONGEST = f"{_FROM}; at least the time since the batch under way was planned"
+_LONGEST = f"{_FROM}; without a load at least the time since the batch under way was planned"
 _POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
 
 _TABLE = read_table(f"""

@@ -42,7 +42,7 @@ def batches_of(*told):
 
 def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     flow = Dataflow("f")
-    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(rate, lasts=lasts))
+    lines = flow.source(records([{"value": "a"}], "value string"), load=rate and constant(rate, lasts=lasts))
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def test_before_the_first_batch_everything_is_unknown(tmp_path):
 
 
 def test_records_of_a_batch_under_way_wait_at_least_since_it_was_planned_be_it_the_first(tmp_path):
-    made = telemetry(tmp_path, [])
+    made = telemetry(tmp_path, [], rate=None)
     (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
     os.utime(tmp_path / "offsets" / "0", (STARTED, STARTED))
     assert made.application(STARTED + 7.0, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(7.0)
@@ -116,10 +116,10 @@ def test_records_of_a_batch_under_way_wait_at_least_since_it_was_planned_be_it_t
 
 
 def test_a_batch_that_takes_longer_than_those_before_it_shows_at_once(tmp_path):
-    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)), rate=None)
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 150}')
     os.utime(tmp_path / "offsets" / "1", (STARTED + 1.5, STARTED + 1.5))
-    for later, wait in ((2.0, 1.5), (11.5, 10.0)):
+    for later, wait in ((2.0, 0.5), (11.5, 10.0)):
         seen = made.application(STARTED + later, cost=0.0)
         assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(wait, abs=0.03)
 

@@ -209,8 +209,9 @@ class Telemetry:
         ]
         latencies, weights = _columns(spans)
         durations = [batch.seconds for batches in window.values() for batch in batches]
-        # A batch longer than all before it, be it the first one, tells at once that its records are late.
-        going = float(np.fmax.reduce([NAN, *(now - self._planned_at(each) for each in self._running)]))
+        # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
+        planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
+        going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
