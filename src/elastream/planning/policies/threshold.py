@@ -250,6 +250,9 @@ class _Round:
         if not known or observation.coming or self.load.late or self._since_change() < policy.cool_down:
             return []
         highest = float(max(self._highest(seen), self.load.used if self.load.used > 0 else 0.0))
+        least = min((host_capacity(observation, host) for host in usable), default=0.0)
+        if not highest <= self.most * (capacity(observation, usable) - least):
+            return []  # as in most rounds: not even the smallest could go
         candidates = sorted(
             (host for host in usable if due_back(observation.leases[host], observation.time, self.pace)),
             key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
@@ -287,9 +290,9 @@ class _Round:
         slots = sum(width(observation.leases[host].type) for host in load.working)
         if not slots:
             return []
+        each = capacity(observation, load.working) / slots
         if self.policy.max_parallelism is not None:
             slots = min(slots, self.policy.max_parallelism)
-        each = capacity(observation, load.working) / sum(width(observation.leases[host].type) for host in load.working)
         wanted = now
         if load.late:
             wanted = max(now, slots)
