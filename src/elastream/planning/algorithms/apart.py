@@ -181,9 +181,8 @@ def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int])
     """Whether the instances on each host could fit on the others by their cores in sum, `left` instances less."""
     free = draft.free_cores[draft.ready & ~draft.closed].sum()
     surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
-    return np.asarray(
-        draft.cores <= free + surplus + 1e-6
-    )  # of its own, what is not free must fit on the others' free ones
+    # What a host's instances take must fit on what is free of the others.
+    return np.asarray(draft.cores <= free + surplus + 1e-6)
 
 
 def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:

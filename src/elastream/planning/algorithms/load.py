@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.forecasting.trend import Forecast, forecast
 from elastream.model.cloud import HostState
@@ -23,8 +24,6 @@ __all__ = ["LoadFigures", "Seen", "sum_of"]
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
 with less, noise dominates the slope."""
-LEAST_SECONDS = 6.0
-"""Seconds from which few samples do, where they are taken seldom: then the first batches of a run are over."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
 WITHIN = 0.5
@@ -33,17 +32,22 @@ WITHIN = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Samples so far, oldest first, shape (4, samples): times, records/s that arrive at and are processed by the sources,
-    and busy cores. since: time of the first sample ever. needs: (time, cores that were needed, by part) of earlier
-    rounds."""
+    """Samples so far, oldest first, shape (5, samples): times, records/s that arrive at and are processed by the sources,
+    busy cores, and whether it is warm: the first batches of a run, and of a host, start workers and compile code. since:
+    time of the first sample ever. began: that of the first with records processed, inf before. needs: (time, cores that
+    were needed, by part) of earlier rounds."""
 
     samples: Floats
     since: float
+    began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
 
     @classmethod
-    def after(cls, before: "Seen | None", observation: Observation, keep: float) -> "Seen":
-        """`before` and what is new in `observation`, as far as it is at most `keep` seconds old."""
+    def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
+        """`before` and what is new in `observation`, as far as it is at most `keep` seconds old.
+
+        warming: seconds for which a run, or a host that came, is not warm.
+        """
         last = -math.inf if before is None else float(before.times[-1])
         frames: list[tuple[float, Frame]] = []
         for sample in reversed(observation.history):
@@ -53,12 +57,20 @@ class Seen:
         frames.reverse()
         if observation.time > last:
             frames.append((observation.time, observation.operators))
-        samples = np.array(_columns(observation, frames))
+        samples = np.array([*_columns(observation, frames), [0.0] * len(frames)])
+        times, worked = samples[0], samples[0][samples[2] > 0]
+        began = math.inf if before is None else before.began
+        began = min(began, float(worked[0]) if worked.size else math.inf)
+        came = [observation.leases[host].history[-1][0] for host in observation.usable]
+        cold = times < began + warming
+        for at in came:
+            cold |= (times >= at) & (times < at + warming)
+        samples[4] = ~cold
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
         since = float(samples[0, 0]) if before is None else before.since
-        return cls(samples, since, () if before is None else before.needs)
+        return cls(samples, since, began, () if before is None else before.needs)
 
     @property
     def times(self) -> Floats:
@@ -84,10 +96,16 @@ class Seen:
         found: Floats = self.samples[3]
         return found
 
+    @property
+    def warm(self) -> NDArray[np.bool_]:
+        """Whether a sample tells what a record works."""
+        found: NDArray[np.bool_] = self.samples[4] > 0
+        return found
+
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        return Seen(self.samples, self.since, (*kept, (time, cores)))
+        return Seen(self.samples, self.since, self.began, (*kept, (time, cores)))
 
     @property
     def highest(self) -> Floats:
@@ -102,6 +120,7 @@ class LoadFigures:
     def __init__(self, observation: Observation, seen: Seen, window: float) -> None:
         self.observation = observation
         self.seen = seen
+        self._window = window
         self._recent = seen.times > observation.time - window
 
     @cached_property
@@ -129,10 +148,22 @@ class LoadFigures:
 
     @cached_property
     def work(self) -> float:
-        """Core-seconds that all operators together spend per record from a source, as measured in the window."""
-        known = self._recent & ~np.isnan(self.seen.busy + self.seen.processed)
-        records = float(self.seen.processed[known].sum())
-        return float(self.seen.busy[known].sum()) / records if records > 0 else math.nan
+        """Core-seconds that all operators together spend per record from a source: measured in the last window that was
+        warm; before there was one, in the last window."""
+        times, processed, busy = self.seen.times, self.seen.processed, self.seen.busy
+        usable = processed + busy == processed + busy  # NaN is unequal to itself
+        if not self.cold:
+            usable &= self.seen.warm
+            usable &= times > float(times[usable & (processed > 0)][-1]) - self._window
+        else:
+            usable &= self._recent
+        records = float(processed[usable].sum())
+        return float(busy[usable].sum()) / records if records > 0 else math.nan
+
+    @cached_property
+    def cold(self) -> bool:
+        """Whether no sample tells yet what a record works: at the start of a run, far more than later."""
+        return not bool((self.seen.warm & (self.seen.processed > 0) & (self.seen.busy >= 0)).any())
 
     @cached_property
     def declared(self) -> float:
@@ -179,13 +210,14 @@ class LoadFigures:
 
     @cached_property
     def late(self) -> bool:
-        """Whether the target latency is exceeded, or the records that wait will exceed it."""
+        """Whether the target latency is exceeded, or the records that wait will exceed it at the rate of processing."""
         target, latency = self.observation.context.target_latency, self.observation.latency().value
         # The latency is that of the last records: outdated if nothing arrives and nothing is queued.
         stale = self.arriving == 0 and not self.backlog > 0
         if target is None or stale:
             return False
-        return (latency is not None and latency > target) or self.backlog > max(0.0, self.arriving) * target
+        rate = max([0.0, *(each for each in (self.arriving, self.processed) if each > 0)])
+        return (latency is not None and latency > target) or self.backlog > rate * target
 
     @cached_property
     def working(self) -> tuple[str, ...]:
@@ -201,9 +233,7 @@ class LoadFigures:
         fixed, each = self._line
         if not math.isnan(each):
             return fixed + each * rate
-        # The first batches of a run are dominated by start-up costs.
-        few = len(self._pairs) < LEAST_SAMPLES and self.observation.time - self.seen.since < LEAST_SECONDS
-        if few or math.isnan(self.work):
+        if math.isnan(self.work) or (self.cold and not math.isnan(self.declared)):
             return rate * self.declared
         if math.isnan(self.declared):
             return min(rate, FARTHEST * self.processed) * self.work
@@ -211,9 +241,9 @@ class LoadFigures:
 
     @cached_property
     def _pairs(self) -> Floats:
-        """(records/s processed, busy cores) of the last LINE_SAMPLES samples, where known; shape (n, 2)."""
+        """(records/s processed, busy cores) of the last LINE_SAMPLES samples, where known and warm; shape (n, 2)."""
         recent = self.seen.samples[2:, -LINE_SAMPLES:]
-        known: Floats = recent[:, (recent[0] > 0) & (recent[1] == recent[1])].T  # NaN is unequal to itself
+        known: Floats = recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T
         return known
 
     @cached_property
