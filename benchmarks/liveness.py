@@ -3,7 +3,7 @@
 python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--json FILE]
 
 5,000 cases take about half an hour on two free cores, --quick (200) about a minute and a half. The first that fail are
-printed with their seeds; `elastream.experiments.liveness.tried(Case(SEED, POLICY, FUSED))` replays one.
+printed with their seeds; `elastream.experiments.liveness.tried(LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections import Counter
 from _common import Report, main, progress
 
 from elastream.experiments.cases import run_all
-from elastream.experiments.liveness import POLICIES, Case, cases, tried
+from elastream.experiments.liveness import POLICIES, LivenessCase, cases, tried
 
 CASES, QUICK = 5000, 200
 
@@ -22,7 +22,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     number = arguments.cases or (QUICK if arguments.quick else CASES)
     chosen = cases(number, arguments.first, arguments.policy or tuple(POLICIES))
 
-    def done(case: Case, count: int, all_of_them: int) -> None:
+    def done(case: LivenessCase, count: int, all_of_them: int) -> None:
         if count % 100 == 0 or count == all_of_them:
             progress(f"{count} of {all_of_them} cases")
 

@@ -503,8 +503,7 @@ host_types:
         ),
         (
             "scale_out: 0.7", "scale_out: 1.5",
-            ("flow.yaml:24: policy.threshold.scale_out: "
-            "scale_in is 1.125 and scale_out 1.5; must hold: 0 < scale_in < scale_out <= 1"),
+            "flow.yaml:24: policy.threshold.scale_out: scale_out is 1.5; it must be above 0 and at most 1",
         ),
         (
             "host_type: small", "host_type: smal",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
-from elastream.experiments.liveness import POLICIES, Case, Found, cases, scenario, tried
+from elastream.experiments.liveness import POLICIES, Found, LivenessCase, cases, scenario, tried
 from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation, TaskFrame
 from elastream.recording.recorder import Collector
@@ -20,7 +20,7 @@ SEEDS = (3, 11, 19, 43)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_what_it_lacks(policy, seed, fused):
-    found = tried(Case(seed, policy, fused))
+    found = tried(LivenessCase(seed, policy, fused))
     assert found.silent == 0
     assert found.unpromised == ()
 
@@ -75,7 +75,7 @@ class Counting(Collector):
 @pytest.mark.parametrize("absent", [True, False], ids=["absent", "unknown"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_with_nothing_known_hosts_never_go_to_zero_nor_to_the_most(policy, absent):
-    drawn = scenario(Case(7, policy, True))
+    drawn = scenario(LivenessCase(7, policy, True))
     plant = Blind(replace(drawn, max_hosts=12).plant(), absent=absent)
     counted: list[int] = []
     rounds = {"monitor": drawn.period, "period": drawn.period, "limit": 60 * drawn.period}

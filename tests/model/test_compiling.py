@@ -150,6 +150,11 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "operator 'model' has no function to run on Spark; it can only be simulated",
         ("operators", "model"),
     ),
+    "a source that reads nothing": (
+        lambda flow: flow.source(None).sink(collect("x")),
+        "source 'source' reads nothing; it can only be simulated",
+        ("operators", "source", "source"),
+    ),
     "a sink that writes nothing": (
         lambda flow: numbered(flow).sink(None),
         "sink 'sink' writes nothing; it can only be simulated",

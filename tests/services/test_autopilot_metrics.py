@@ -27,7 +27,9 @@ def test_gauges_are_what_was_observed_last_and_actions_are_counted_once():
     plant = run(PrometheusObserver(registry))
     running = sum(lease.ready_at() is not None for lease in plant.ledger)
     assert registry.get_sample_value("elastream_hosts", {"state": "running"}) == running > 1
-    assert registry.get_sample_value("elastream_host_tasks", {"host": "h1"}) >= 1
+    assert registry.get_sample_value("elastream_host_tasks", {"host": "h2"}) >= 1
+    held = [registry.get_sample_value("elastream_host_tasks", {"host": lease.host}) for lease in plant.ledger]
+    assert sum(held) == 4
     assert registry.get_sample_value("elastream_operator_busy_cores", {"operator": "count"}) == pytest.approx(1.0)
     leases = registry.get_sample_value("elastream_actions_total", {"action": "lease", "status": "accepted"})
     assert leases == len(plant.ledger) - 1

@@ -32,7 +32,7 @@ from elastream.simulation import Settings, SimulatedPlant, Travel, make_plant
 from elastream.workload.pattern import Pattern
 from elastream.workload.shapes import steps
 
-__all__ = ["POLICIES", "Case", "Found", "Scenario", "cases", "scenario", "tried"]
+__all__ = ["POLICIES", "Found", "LivenessCase", "Scenario", "cases", "scenario", "tried"]
 
 POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "threshold": lambda _: Threshold(),
@@ -65,7 +65,7 @@ QUIET = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LivenessCase:
     """A seed, the policy, and whether stages are fused as on Spark."""
 
     seed: int
@@ -133,7 +133,7 @@ class Found:
     unpromised: metrics that the plant promised and did not yield. refused: why the policy cannot work there, in its words.
     """
 
-    case: Case
+    case: LivenessCase
     silent: int = 0
     broken: tuple[str, ...] = ()
     unpromised: tuple[str, ...] = ()
@@ -145,13 +145,13 @@ class Found:
         return not (self.silent or self.broken or self.unpromised)
 
 
-def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[Case]:
+def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)) -> list[LivenessCase]:
     """`number` cases from seed `first` on, policies and plants in turn."""
     kinds = [(policy, fused) for policy in policies for fused in (True, False) if fused or policy not in HOSTS_ONLY]
-    return [Case(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
+    return [LivenessCase(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
-def scenario(case: Case) -> Scenario:
+def scenario(case: LivenessCase) -> Scenario:
     """The scenario of a case; the same for the same seed, whatever the policy."""
     draw = random.Random(case.seed)
     types = _types(draw, case.fused)
@@ -286,7 +286,7 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], settings: Settings) 
     raise ElastreamError("twenty hosts hold no instance of every operator")
 
 
-def tried(case: Case) -> Found:
+def tried(case: LivenessCase) -> Found:
     """Run a case and hold it to every property."""
     given = scenario(case)
     plant = given.plant()
@@ -393,7 +393,7 @@ def _unknown_of(rows: Rows, frame: Frame) -> Iterator[tuple[Rows, Metric, str]]:
 Paired = list[tuple[Round, Decision]]
 
 
-def _silent(case: Case, given: Scenario, paired: Paired) -> int:
+def _silent(case: LivenessCase, given: Scenario, paired: Paired) -> int:
     """Overloaded rounds, the third in a row or later, in which a policy had not acted lately and names nothing it lacks."""
     steps = max(1, math.ceil(given.own / given.period))
     back, silent = ROUNDS * steps, 0
@@ -454,7 +454,7 @@ def _given_back(given: Scenario, paired: Paired) -> Iterator[str]:
         yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
 
 
-def _fixed(case: Case, given: Scenario, paired: Paired) -> Iterator[str]:
+def _fixed(case: LivenessCase, given: Scenario, paired: Paired) -> Iterator[str]:
     """In the last rounds of a constant load nothing happens."""
     if case.policy in CYCLING:
         return

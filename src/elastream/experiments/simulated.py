@@ -17,7 +17,7 @@ from elastream.simulation import Result, SimulatedPlant
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """What a run came to. decisions: of every planning round. refused: actions of the policy that were not carried out."""
 
     result: Result
@@ -45,7 +45,7 @@ def simulated(
     period: float,
     until: float,
     look: Callable[[Observation], None] = lambda _: None,
-) -> Simulated:
+) -> SimulatedRun:
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
     look: receives every observation, one a period, that at `until` included. Raises ElastreamError where the plant or the
@@ -64,7 +64,7 @@ def simulated(
     for decision in watch.decisions.values():
         for fault in decision.faults:
             raise ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}")
-    return Simulated(plant.result(), tuple(watch.decisions.values()))
+    return SimulatedRun(plant.result(), tuple(watch.decisions.values()))
 
 
 class _Watch:

@@ -38,7 +38,7 @@ MILLISECONDS_FROM = 1e11
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TraceColumns:
     """Where a file has what. times: column of times, or None; unit: seconds of one of its numbers; None: only texts.
 
     counts: column of counts, from the left, or -1 for the last; rates: whether it has records per second instead.
@@ -80,7 +80,7 @@ def trace(
     return Pattern(tuple(Section(seconds, count / seconds, count / seconds, count) for count in counts))
 
 
-def _read(file: Path) -> tuple[Form, list[Row]]:
+def _read(file: Path) -> tuple[TraceColumns, list[Row]]:
     try:
         with (
             gzip.open(file, "rt", encoding="utf-8-sig")
@@ -88,7 +88,7 @@ def _read(file: Path) -> tuple[Form, list[Row]]:
             else file.open(encoding="utf-8-sig") as lines
         ):
             reader = csv.reader(lines, delimiter=_delimiter(lines))
-            form = Form()
+            form = TraceColumns()
             rows: list[Row] = []
             for fields in reader:
                 if not any(fields):
@@ -98,7 +98,7 @@ def _read(file: Path) -> tuple[Form, list[Row]]:
                     if _is_header(fields):
                         form = _named(fields, place)
                         continue
-                    form = Form(times=0 if len(fields) > 1 else None)
+                    form = TraceColumns(times=0 if len(fields) > 1 else None)
                 rows.append(_row(fields, form, reader.line_num, place))
             return form, rows
     except FileNotFoundError:
@@ -129,10 +129,10 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z]+", name.lower())
 
 
-def _named(names: Sequence[str], place: str) -> Form:
+def _named(names: Sequence[str], place: str) -> TraceColumns:
     """Columns by the names in a header. Raises InputError where several could be the counts, and none is called so."""
     if len(names) == 1:
-        return Form()
+        return TraceColumns()
     times = next((at for at, name in enumerate(names) if UNITS.keys() & set(_words(name))), None)
     others = [at for at in range(len(names)) if at != (0 if times is None else times)]
     counts = next((at for word in COUNTED for at in others if word in _words(names[at])), None)
@@ -142,12 +142,12 @@ def _named(names: Sequence[str], place: str) -> Form:
         raise InputError(f"{place}: which of the columns {listed} holds the counts is not said: call it 'count'")
     chosen = counts if counts is not None else rates if rates is not None else others[-1]
     if times is None:
-        return Form(0, None, chosen, counts is None and rates is not None)
+        return TraceColumns(0, None, chosen, counts is None and rates is not None)
     unit = min(UNITS[word] for word in _words(names[times]) if word in UNITS)
-    return Form(times, unit, chosen, counts is None and rates is not None)
+    return TraceColumns(times, unit, chosen, counts is None and rates is not None)
 
 
-def _row(fields: Sequence[str], form: Form, line: int, place: str) -> Row:
+def _row(fields: Sequence[str], form: TraceColumns, line: int, place: str) -> Row:
     try:
         time = None if form.times is None or len(fields) < 2 else _time(fields[form.times], form.unit, place)
         count = float(fields[form.counts])

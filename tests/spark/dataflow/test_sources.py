@@ -35,7 +35,7 @@ WORDS = tuple({"word": word} for word in ("to", "be", "or", "not", "to", "be", "
 SCHEMA = pa.schema([("word", pa.string()), (COLUMN, pa.int64())])
 
 
-def source(spec: SourceSpec | None) -> Operator:
+def source(spec: SourceSpec) -> Operator:
     return Operator("lines", Kind.SOURCE, reads=spec)
 
 
@@ -153,7 +153,6 @@ def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        (None, "'lines' reads nothing"),
         (TextFiles("/no/such/place"), "no file or folder /no/such/place"),
         (TextFiles("s3a://bucket/text", constant(1)), "needs local files, not s3a://bucket/text"),
         (Files("/no/such/place", "n long"), "no file or folder"),
@@ -162,7 +161,7 @@ def test_the_load_goes_by_when_it_began_and_not_by_when_the_reader_was_made(tmp_
         (KafkaTopic("t", "127.0.0.1"), "'127.0.0.1' is not host:port"),
     ],
 )
-def test_bad_input_is_refused_before_anything_starts(spec: SourceSpec | None, says: str) -> None:
+def test_bad_input_is_refused_before_anything_starts(spec: SourceSpec, says: str) -> None:
     with pytest.raises(InputError) as refused:
         check_source(source(spec))
     assert says in str(refused.value)

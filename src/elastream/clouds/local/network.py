@@ -178,9 +178,11 @@ class Network:
             _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", *discipline)
 
     def remove(self, index: int) -> None:
-        """Remove the namespace, and with it both ends of its link."""
-        with contextlib.suppress(OSError):  # it is gone already
-            _run("ip", "netns", "delete", self.namespace(index))
+        """Remove the namespace and both ends of its link."""
+        # The kernel would remove the link with the namespace, but only some time later.
+        for command in (("link", "delete", self.device(index)), ("netns", "delete", self.namespace(index))):
+            with contextlib.suppress(OSError):  # it is gone already
+                _run("ip", *command)
 
     def inside(self, index: int) -> list[str]:
         """Command prefix that executes a command in the namespace, under the same process id."""

@@ -19,11 +19,12 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import offered_rates
+from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
 
-__all__ = ["Need", "enlarge", "needs_of", "reduce"]
+__all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
 
 
 ENOUGH = 100.0
@@ -31,7 +32,7 @@ ENOUGH = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class CoreNeed:
     """What an operator needs, in cores of speed 1. cores: for the records that arrive. drain: for those late in queues
     before it. per_instance: cores of one instance."""
 
@@ -47,7 +48,7 @@ class Need:
 
 def needs_of(
     observation: Observation, units: Sequence[Unit], rate: float, arriving: float, start: float, ahead: float
-) -> tuple[dict[str, Need], tuple[Unknown, ...]]:
+) -> tuple[dict[str, CoreNeed], tuple[Unknown, ...]]:
     """Need of each unit (one operator each) at `rate` records/s of all sources, and metrics whose lack leaves one without.
 
     arriving: the rate at which the newest figures were measured. start: of a host, seconds: what is late is worked off
@@ -68,7 +69,7 @@ def needs_of(
     waiting = {name: 0.0 if math.isnan(value) else value for name, value in backlogs.items()}
     pending = offered_rates(graph, waiting, per_source, observation.composition)
     target = observation.context.target_latency
-    found: dict[str, Need] = {}
+    found: dict[str, CoreNeed] = {}
     unknown: list[Unknown] = []
     for unit in units:
         name = unit.name
@@ -91,7 +92,7 @@ def needs_of(
                 queued = max(0.0, queued + (offered[name] - instances * own / cost) * ahead)
             late = max(0.0, queued - offered[name] * target * WITHIN)
             drain = late * cost / max(target, start)
-        found[name] = Need(cores, drain, own)
+        found[name] = CoreNeed(cores, drain, own)
     return found, tuple(unknown)
 
 
@@ -135,7 +136,7 @@ def enlarge(
     for _ in range(least):
         kind = cheapest_type(observation.context, max(draft.units, key=lambda each: each.cores), host_type)
         if kind is not None and draft.may_lease:
-            draft.lease(kind, f"{spare} spare hosts, at least {observation.context.min_hosts} hosts")
+            draft.lease(kind, f"{counted(spare, 'spare host')}, at least {counted(observation.context.min_hosts, 'host')}")
 
 
 def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) -> list[Action]:

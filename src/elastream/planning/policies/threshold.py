@@ -22,7 +22,8 @@ from elastream.model.observation import Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
-from elastream.planning.algorithms.apart import Need, enlarge, needs_of, reduce
+from elastream.model.wording import counted
+from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import LoadFigures, Seen, sum_of
@@ -237,14 +238,14 @@ class _Round:
         has, each = capacity(observation, there), kind.cores * kind.speed
         lacking = context.min_hosts - len(there)
         if lacking > 0:
-            why = f"at least {context.min_hosts} hosts"
+            why = f"at least {counted(context.min_hosts, 'host')}"
         if not math.isnan(need):
             by_need = math.ceil((need - has) / each - 1e-9) + self.policy.spare
             if by_need > max(0, lacking):
                 lacking, why = (
                     by_need,
-                    f"{why}; {len(there)} hosts have {has:.3g}"
-                    + (f", and {self.policy.spare} hosts are spare" if self.policy.spare else ""),
+                    f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
+                    + (f", and {counted(self.policy.spare, 'host')} to spare" if self.policy.spare else ""),
                 )
         kept = draining[: max(0, lacking)]
         leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
@@ -279,7 +280,7 @@ class _Round:
         if not going:
             return []
         left = capacity(observation, [host for host in usable if host not in going])
-        why = f"{len(usable) - len(going)} hosts are filled to {highest / left:.0%} at most, as needed for "
+        why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
         return [DrainHost(host, why=why + format_duration(self.settle)) for host in going]
 
     def _highest(self, seen: Seen) -> float:
@@ -358,7 +359,7 @@ class _Round:
                 growing = self.later / self.rate if self.rate > 0 else 1.0
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
-                    kept = Need(least, 0.0, needs[unit.name].per_instance).instances(self.most)
+                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
                     surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
         why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
         leased = len(draft.hosts)
@@ -376,15 +377,15 @@ class _Round:
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
 
-    def _full(self, need: Need, upper: float) -> int:
-        return Need(need.cores * upper, need.drain, need.per_instance).instances(1.0)
+    def _full(self, need: CoreNeed, upper: float) -> int:
+        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
-    def _reason(self, name: str, need: Need | None, now: int) -> str:
+    def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:
             return "late, and the need is unknown: one instance more"
         late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
         has = now * need.per_instance
-        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {now} instances have {has:.3g}"
+        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
 
     # Both.
 

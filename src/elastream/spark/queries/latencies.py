@@ -16,14 +16,14 @@ from elastream.spark.queries.compiler import RunningSegment
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.origins import Moments, Origin, condensed
 
-__all__ = ["Known", "Latencies"]
+__all__ = ["KnownBatch", "Latencies"]
 
 KEPT = 1000
 """Newest batches of each query whose moments are kept: those behind a durable edge may be that many batches late."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownBatch:
     """A batch, and the moments of its records by the number of the source or edge; None while forerunners are unknown."""
 
     batch: Batch
@@ -47,7 +47,7 @@ class Latencies:
         self._running = {each.segment.name: each for each in running}
         self._queues = queues
         self._segment_of = {name: stage.segment for name, stage in layout.stage_of.items()}
-        self._known: dict[str, dict[int, Known]] = {name: {} for name in self._running}
+        self._known: dict[str, dict[int, KnownBatch]] = {name: {} for name in self._running}
         self.origins: dict[str, Origin] = {}
         self._stamped: dict[Edge, Origin] = {}
         for each in running:
@@ -70,14 +70,14 @@ class Latencies:
         for batch in fresh:
             running, known = self._running[batch.query], self._known[batch.query]
             parts = [None if isinstance(inlet, Edge) else self.origins[inlet].took(batch) for inlet in running.reads]
-            known[batch.id] = Known(batch, tuple(parts))
+            known[batch.id] = KnownBatch(batch, tuple(parts))
             known.pop(batch.id - KEPT, None)
         for name, running in self._running.items():
             for number, each in self._known[name].items():
                 if not each.whole:
                     self._known[name][number] = self._completed(running, each)
 
-    def of(self, batch: Batch) -> Known | None:
+    def of(self, batch: Batch) -> KnownBatch | None:
         """What is known of a batch; None while that is not all."""
         found = self._known[batch.query].get(batch.id)
         return found if found is not None and found.whole else None
@@ -92,12 +92,12 @@ class Latencies:
         times = [at for at, _ in moments] or [float("nan")]
         return min(times), max(times)
 
-    def _completed(self, running: RunningSegment, each: Known) -> Known:
+    def _completed(self, running: RunningSegment, each: KnownBatch) -> KnownBatch:
         parts = [
             self._along(inlet, number, each.batch) if part is None and isinstance(inlet, Edge) else part
             for number, (inlet, part) in enumerate(zip(running.reads, each.parts, strict=True))
         ]
-        return Known(each.batch, tuple(parts))
+        return KnownBatch(each.batch, tuple(parts))
 
     def _along(self, edge: Edge, number: int, batch: Batch) -> Moments | None:
         """Moments of what a batch took from a durable edge."""
@@ -119,10 +119,25 @@ class Latencies:
             elif (wrote is None and by > last) or (wrote is not None and not wrote.whole):
                 return None  # its progress comes with one of the next looks
             else:
-                found.append((at, weight))  # its progress was missed: what it spent before it wrote is not known
+                found.append((self._before(edge, by, at), weight))
         return condensed(found)
 
+    def _before(self, edge: Edge, by: int, at: float) -> float:
+        """An upper bound for records that batch `by`, whose progress was missed, wrote at second `at`: they came after the
+        batch before it was planned, which the checkpoint tells.
+        """
+        running = self._running[self._segment_of[edge.source]]
+        for inlet in running.reads:
+            if isinstance(inlet, str):
+                self.origins[inlet].basis = Basis.BOUND
+        for number in (by - 1, by):
+            try:
+                return min(at, (running.checkpoint / "offsets" / str(number)).stat().st_mtime)
+            except OSError:  # cleaned up
+                continue
+        return at
 
-def _during(batches: Mapping[int, Known], at: float) -> Known | None:
+
+def _during(batches: Mapping[int, KnownBatch], at: float) -> KnownBatch | None:
     """The batch that was under way at epoch second `at`."""
     return next((each for each in batches.values() if each.batch.start <= at <= each.batch.end), None)
