@@ -5,7 +5,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -105,7 +105,7 @@ class Seen:
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        return Seen(self.samples, self.since, self.began, (*kept, (time, cores)))
+        return replace(self, needs=(*kept, (time, cores)))
 
     @property
     def highest(self) -> Floats:
