@@ -12,12 +12,14 @@ import numpy as np
 
 from elastream.model.observation import Floats
 from elastream.spark.dataflow.stamps import OBSERVED
+from elastream.spark.worker.composition import latest_batch
 
 __all__ = [
     "WINDOW",
     "Batch",
     "Doing",
     "Taken",
+    "planned_at",
     "planned_offsets",
     "rate_of",
     "read_batch",
@@ -197,6 +199,16 @@ def planned_offsets(checkpoint: Path, at_least: int) -> Sequence[Mapping[str, An
             continue
         return [_read_offset(line) for line in lines[2:]]
     return ()
+
+
+def planned_at(checkpoint: Path, last: int | None) -> float:
+    """Epoch second at which the batch under way was planned; NaN where none is. last: the newest batch seen committed."""
+    number = last + 1 if last is not None else latest_batch(checkpoint)
+    try:
+        planned = (checkpoint / "offsets" / str(number)).stat().st_mtime
+    except OSError:  # none was planned since
+        return NAN
+    return NAN if (checkpoint / "commits" / str(number)).exists() else planned
 
 
 def _read_offset(line: str) -> Mapping[str, Any]:
