@@ -27,10 +27,9 @@ def read_prices(
     """Host types of a CSV price list, dearest last, priced per unit of `billing`.
 
     Columns: `instance_type`; a price an hour (`usd_per_hour`, or `usd_per_hour_linux`); `vcpu`, `memory_gib` and, where
-    there, `speed` (of a core, relative to the one that costs are of) or `ecu` (all cores, relative to the m1.small's), which
-    `shapes`, another such list, may give instead. Of
-    several prices of one type the newest `snapshot_date` counts. only: types wanted, in that order. Raises InputError
-    naming file and line.
+    there, `speed` (of a core, relative to the one that costs are of) or `ecu` (all cores, relative to the m1.small's),
+    which `shapes`, another such list, may give instead. Of several prices of one type the newest `snapshot_date` counts.
+    only: types wanted, in that order. Raises InputError naming file and line.
     """
     known = {row.get("instance_type", ""): row for row in _rows(shapes)} if shapes is not None else {}
     rows = _rows(path)
