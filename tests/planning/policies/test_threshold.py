@@ -272,6 +272,14 @@ def test_a_trend_is_followed_one_host_start_ahead():
     assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
 
 
+def test_the_first_batches_with_records_are_no_measure_however_long_the_run_waited_for_them():
+    heavy = frame(50.0, work=0.05)
+    first = replace(observe([host("h1")], 50.0, before=0.0), operators=heavy)
+    assert Threshold().plan(first).actions == ()
+    lasting = tuple(Sample(1000.0 - ago, heavy if ago < 7 else frame(0.0)) for ago in range(30, 0, -1))
+    assert LeaseHost in kinds(Threshold().plan(replace(first, history=lasting)).actions)
+
+
 def test_noise_leases_no_host():
     draw = random.Random(7)
     plant, policy, memory = FakePlant(hosts=2), Threshold(host_type="small"), None

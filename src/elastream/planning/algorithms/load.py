@@ -5,7 +5,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
 with less, noise dominates the slope."""
 LEAST_SECONDS = 6.0
-"""Seconds from which few samples do, where they are taken seldom: then the first batches of a run are over."""
+"""Seconds of work from which few samples do, where they are taken seldom: then the first batches of a run are over."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
 WITHIN = 0.5
@@ -34,14 +34,15 @@ WITHIN = 0.5
 @dataclass(frozen=True, eq=False)
 class Seen:
     """Samples so far, oldest first, shape (samples,) each: times, records/s that arrive at and are processed by the
-    sources, and busy cores. since: time of the first sample ever. needs: (time, cores that were needed, by part) of
-    earlier rounds."""
+    sources, and busy cores. since: time of the first sample ever; worked: of the first in which records were processed, inf
+    before. needs: (time, cores that were needed, by part) of earlier rounds."""
 
     times: Floats
     arriving: Floats
     processed: Floats
     busy: Floats
     since: float
+    worked: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
 
     @classmethod
@@ -73,7 +74,8 @@ class Seen:
         table = table[table[:, 0] >= observation.time - keep]
         since = float(table[0, 0]) if before is None else before.since
         times, arriving, processed, busy = table.T
-        return cls(times, arriving, processed, busy, since, () if before is None else before.needs)
+        worked = min([math.inf if before is None else before.worked, *times[processed > 0][:1]])
+        return cls(times, arriving, processed, busy, since, float(worked), () if before is None else before.needs)
 
     @property
     def _table(self) -> Floats:
@@ -82,7 +84,7 @@ class Seen:
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
-        return Seen(self.times, self.arriving, self.processed, self.busy, self.since, (*kept, (time, cores)))
+        return replace(self, needs=(*kept, (time, cores)))
 
     @property
     def highest(self) -> Floats:
@@ -194,8 +196,8 @@ class LoadFigures:
         fixed, each = self._line
         if not math.isnan(each):
             return fixed + each * rate
-        # The first batches of a run are dominated by start-up costs.
-        few = len(self._pairs) < LEAST_SAMPLES and self.observation.time - self.seen.since < LEAST_SECONDS
+        # The first batches with records are dominated by start-up costs, however long the run waited for them.
+        few = len(self._pairs) < LEAST_SAMPLES and self.observation.time - self.seen.worked < LEAST_SECONDS
         if few or math.isnan(self.work):
             return rate * self.declared
         if math.isnan(self.declared):
