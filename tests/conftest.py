@@ -4,9 +4,13 @@ A shell that runs a command in the background, and nohup, let it ignore signals.
 and a test which ends them by a signal would wait for ever.
 """
 
+import atexit
+import fcntl
 import logging
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -14,6 +18,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadFileScheduling
 
+from elastream.clouds.local.archive import LOCK, cache_folder
 from properties import USUAL
 from spark_jvm import end_shared_session, shared_session
 
@@ -34,6 +39,18 @@ settings.load_profile("quick")
 
 # JVMs live for seconds here, and the optimising compiler spends more in them than it saves.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+CACHE = os.environ.get("CACHE_OF_TESTS")
+if CACHE is None:  # the first process; its workers, and what they start, inherit both
+    # No test writes into the user's cache, and none makes an archive of Java classes beside the others, which takes a core
+    # for ten seconds: as long as tests run, another process seems to make one.
+    CACHE = tempfile.mkdtemp(prefix="cache-of-tests-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+    os.environ |= {"CACHE_OF_TESTS": CACHE, "XDG_CACHE_HOME": CACHE}
+    making = cache_folder() / "java-classes" / LOCK
+    making.parent.mkdir(parents=True)
+    MAKING = making.open("w")
+    fcntl.flock(MAKING, fcntl.LOCK_EX)
 
 SHARING = (
     "tests/spark/queries/test_compile.py",

@@ -42,6 +42,8 @@ from elastream.planning.policies.otd import Otd
 from one_run import OneRun
 from properties import examples
 
+ROUND = 2.0
+"""Seconds from one planning round of the loop to the next, unless a run sets another period."""
 PLACING: dict[str, Callable[[], Policy]] = {
     "even": Even,
     "random": lambda: Random(1),
@@ -307,6 +309,13 @@ def conformance_suite(case: PlantCase) -> type:
             with self.plant(shared) as plant:
                 seen = wait_for(plant, case, lambda observation: not missing(observation, case))
                 assert not missing(seen, case), f"promised by the table of metrics, and unknown: {missing(seen, case)}"
+
+        def test_no_metric_that_the_table_promises_is_unknown_for_three_rounds(self, shared):
+            with self.plant(shared) as plant:
+                wait_for(plant, case, lambda observation: not missing(observation, case))
+                rounds = [set(missing(advance(plant, ROUND), case)) for _ in range(6)]
+                for three in zip(rounds, rounds[1:], rounds[2:], strict=False):
+                    assert not set.intersection(*three)
 
         @pytest.mark.parametrize("kind", KINDS)
         def test_an_action_that_makes_sense_comes_into_force(self, shared, kind):

@@ -117,6 +117,7 @@ def test_what_comes_to_an_operator_is_known_behind_sources_functions_and_columns
     layout = lay_out(flow.graph)
     told = {o.name for o in flow.graph.operators if o.kind is not Kind.SINK and Given.TOLD.holds(layout, None, o)}
     assert told == {"lines", "words", "upper", "one"}
+    assert [Given.AS_MANY.holds(layout, None, flow.graph.by_name[name]) for name in ("words", "upper")] == [False, True]
     assert [o.name for o in flow.graph.operators if Given.WIDTH.holds(layout, None, o)] == ["lines", "upper"]
 
 

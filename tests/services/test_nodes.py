@@ -662,7 +662,7 @@ def test_refusals_reach_the_region_with_their_reason():
     node.round()
     node.report(RegionReport("east", 1, 0, (), add=("small-east",)))
     node.round()
-    assert node.report(RegionReport("east", 2, 0, ())).refused == "there are 0 hosts, as many as may be"
+    assert node.report(RegionReport("east", 2, 0, ())).refused == "at most 0 hosts may be leased"
     node.round()
     assert node.report(RegionReport("east", 3, 0, ())).refused == ""
 
@@ -674,7 +674,5 @@ def test_a_request_that_no_region_may_meet_is_refused_with_the_reason():
         "the manager of east is not heard"
     )
     node.report(RegionReport("east", 1, 0, ()))
-    assert node.claim(Claim("a", 2, 1, (), asks=("small-east",)), key).refused.startswith(
-        "there are 0 hosts, as many as may"
-    )
+    assert node.claim(Claim("a", 2, 1, (), asks=("small-east",)), key).refused.startswith("at most 0 hosts may")
     assert "there is no host type 'huge'" in node.claim(Claim("a", 3, 1, (), asks=("huge",)), key).refused

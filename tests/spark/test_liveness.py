@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def busy(value: object) -> object:
     until = time.thread_time() + WORK
     while time.thread_time() < until:
         pass
-    return {"value": str(value)}
+    return str(value)
 
 
 class Counting(SimpleDataSourceStreamReader):
@@ -97,8 +97,8 @@ class Rate:
         return spark.readStream.format("rate").option("rowsPerSecond", 200).load()
 
 
-def files(stop: threading.Event) -> tuple[object, Basis]:
-    """A folder that files of more and more lines are moved to."""
+def files(stop: threading.Event) -> tuple[object, Basis, Callable[[], None]]:
+    """A folder, and what moves files of more and more lines to it."""
     folder = Path(tempfile.mkdtemp(prefix="dropped-"))
 
     def drop() -> None:
@@ -110,21 +110,20 @@ def files(stop: threading.Event) -> tuple[object, Basis]:
             hidden.rename(folder / f"{number}.txt")
 
     (folder / "0.txt").write_text("a line\n")
-    threading.Thread(target=drop, daemon=True).start()
-    return text_files(folder), Basis.FILES
+    return text_files(folder), Basis.FILES, drop
 
 
 SOURCES = {
     "files at a rising rate": files,
-    "Spark's rate source": lambda _: (Rate(), Basis.BOUND),
-    "a user's own DataSource": lambda _: (Own(), Basis.BOUND),
+    "Spark's rate source": lambda stop: (Rate(), Basis.BOUND, stop.wait),
+    "a user's own DataSource": lambda stop: (Own(), Basis.BOUND, stop.wait),
 }
 
 
 @pytest.mark.parametrize("case", SOURCES)
 def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
     stop = threading.Event()
-    reads, basis = SOURCES[case](stop)
+    reads, basis, load = SOURCES[case](stop)
     flow = Dataflow("overloaded")
     flow.source(reads, name="in").map(busy, returns="value string", name="work").sink(parquet(tmp_path / "out"))
     directory = RunDirectory.create(tmp_path / "runs", "overloaded")
@@ -134,6 +133,7 @@ def test_hosts_are_leased_for_a_source_without_a_load(case, tmp_path):
     loop = Loop(plant, Threshold(), observers=[kept], header=header)
     thread = threading.Thread(target=loop.run)
     thread.start()
+    threading.Thread(target=load, daemon=True).start()
     try:
         wait_until(lambda: len(plant.ledger) > 1 and kept.recording.latency_basis == {"in": basis}, look=1.0)
     finally:

@@ -24,6 +24,7 @@ from elastream.model.action import (
 from elastream.model.cloud import HostState
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
+from elastream.model.wording import counted
 
 __all__ = ["arbitrate", "subject"]
 
@@ -189,7 +190,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
     match action:
         case LeaseHost():
             leased = len(observation.leases) + sum(isinstance(a, LeaseHost) for a in plan.granted)
-            return f"at most {context.max_hosts} hosts may be leased" if leased >= context.max_hosts else ""
+            return f"at most {counted(context.max_hosts, 'host')} may be leased" if leased >= context.max_hosts else ""
         case DrainHost(host) | ReleaseHost(host):
             # A working host may only go while enough others work; one that is coming may also lean on others coming.
             if plan.state(host) is HostState.DRAINING or DrainHost(host) in plan.granted:
@@ -197,7 +198,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
             others = {other for other in observation.leases if other != host}
             works = plan.takes_tasks if plan.state(host) is HostState.RUNNING else plan.will_take_tasks
             left = sum(works(other) for other in others)
-            return f"at least {context.min_hosts} hosts must stay" if left < context.min_hosts else ""
+            return f"at least {counted(context.min_hosts, 'host')} must stay" if left < context.min_hosts else ""
     return ""
 
 

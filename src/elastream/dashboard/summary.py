@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastream.model.latency import basis_text, is_bound
-from elastream.model.wording import UNKNOWN, amount, duration_text, money, percent, quantity, rate_text
+from elastream.model.wording import UNKNOWN, amount, counted, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
 from elastream.report.page import static_aside
 from elastream.report.summary import summarise
@@ -41,11 +41,12 @@ def print_summary(recording: Recording, console: Console, report: Path | None = 
         rows.append(("longest batch", duration_text(figures.longest_batch)))
     lost = f", {figures.lost} lost" if figures.lost else ""
     static = f"; {aside}" if (aside := static_aside(figures)) else ""
+    refused = counted(figures.refused, "proposal")
     rows += [
         ("hosts", f"{figures.peak_hosts} at most, {figures.leases} leased, {figures.releases} given back{lost}"),
         ("host-minutes", f"{figures.host_minutes:,.1f}"),
         ("cost", f"{money(figures.cost)}{static}"),
-        ("decisions", f"{figures.rounds} rounds, {figures.moves} tasks moved, {figures.refused} proposals refused"),
+        ("decisions", f"{counted(figures.rounds, 'round')}, {counted(figures.moves, 'task')} moved, {refused} refused"),
         *(("remark", str(each)) for each in figures.lacked),
     ]
     shown = {"records", "batches", "latency_p50", "latency_p99", "longest batch", "moves", "owed"}

@@ -17,13 +17,14 @@ _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = f"records taken by {_BATCHES}"
-_LAST_20 = "records of the last 20 batches over the time between them"
+_LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
 _WINDOW = "mean over the last seven batches"
 _DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
 _FROM = (
     "commit of the batch less the moment from which the record counts: due time of a declared load, timestamp (Kafka), "
     f"modification time of its file, else the last poll that did not take it (an upper bound); {_BATCHES}"
 )
+_LONGEST = f"{_FROM}; without a load at least the time since the batch under way was planned"
 _POLL = "upper bound, from the last poll that did not take the record to the commit; the last seven batches"
 
 _TABLE = read_table(f"""
@@ -34,7 +35,7 @@ offered load.
   operator S transform native told | what the operators before it emitted
   operator S keyed told | what the operators before it emitted
   operator S fed durable | records written to its durable edges
-  operator W source | {_LAST_20}
+  operator W source | {_LATELY}, and what it holds more, as far as it tells
   operator A reading | counted in the monitoring period
   operator F source | counted in the monitoring period
   operator F working first | what its query's batches took
@@ -43,15 +44,16 @@ processed_rate rate | Records that an operator or a task finished.
   operator S source | {_TAKEN}
   operator S transform python | {_METER}
   operator S transform native told | what the operators before it emitted
+  operator S keyed python | {_METER}
   operator S keyed told | what the operators before it emitted
-  operator W source | {_LAST_20}
+  operator W source | {_LATELY}
   operator A reading | counted in the monitoring period; of a source, records passed on to the operators it feeds
   operator F reading first | {_TAKEN}
   task SW | records read from shuffles, {_WINDOW}
 emitted_rate rate | Records that an operator emitted.
   operator S source | {_TAKEN}
   operator S working python | {_METER}
-  operator S transform native told | as many as it takes, unless a record is exploded into several
+  operator S transform native told as_many | as many as it takes
   operator A reading | counted in the monitoring period
   operator F reading first | {_TAKEN}
 backlog records | Records queued at an operator (VISP's o_queue). A fused operator has no queue of its own; its query's \
@@ -78,7 +80,8 @@ duration_p99 seconds | 99th percentile of `duration`.
   as duration
 service_time seconds | Core-seconds that an operator works on one record.
   operator S transform python | {_METER}
-  operator S keyed | {_METER_AND_REST}
+  operator S keyed python | {_METER_AND_REST}
+  operator S keyed told | {_METER_AND_REST}
   operator S source walked | the same
   operator A working | counted in the monitoring period
   operator F reading first | counted in the monitoring period
@@ -146,7 +149,7 @@ latency_p50 seconds | Of the application: time from a record being due to its re
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
 latency_p99 seconds | 99th percentile of the same.
-  application S | {_FROM}
+  application S | {_LONGEST}
   application W | {_POLL}, longest of the slowest query
   application A | records that reached a sink in the monitoring period
   application F | {_DUE}
@@ -157,7 +160,7 @@ latency seconds | Mean of the same (E2DF's response time).
   application F | {_DUE}
 throughput rate | Of the application: records taken from its sources and committed.
   application S | {_TAKEN}
-  application W | {_LAST_20}, sum over the queries
+  application W | {_LATELY}, sum over the queries
   application A | counted in the monitoring period
   application F | {_TAKEN}
 compliance fraction | Part of the records that passed within the service level.

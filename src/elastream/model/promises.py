@@ -65,6 +65,7 @@ class Given(StrEnum):
     FILES = "the source reads local files"
     COUNTED = "each source has a declared load, reads local files, or reports how far it is behind"
     NATIVE = "the operator is column expressions"
+    AS_MANY = "none of its expressions explodes a record into several"
     TOLD = "the operators before it say what they emit"
     SET = "its number is set: of a source with a load, a durable edge or a keyed operator; or a Python function runs in it"
     TARGET = "a target latency is set"
@@ -116,6 +117,8 @@ class Given(StrEnum):
                 files = any(edge.durable == "parquet" for edge in graph.inputs[lead.name])
                 walked = (graph.operator(name) for name in stage.operators)
                 return stage.keyed or lead.load is not None or files or any(map(_is_python, walked))
+            case Given.AS_MANY:
+                return emits_as_many(operator)
             case Given.TOLD:
                 return _told(layout.graph, operator)
             case Given.DURABLE:

@@ -32,6 +32,7 @@ from elastream.model.errors import CloudError, DataflowError
 from elastream.model.fitting import refuse_misfit
 from elastream.model.observation import Composition, Context, Observation
 from elastream.model.stages import Layout
+from elastream.model.wording import counted
 from elastream.planning.provision import first
 from elastream.simulation.arrivals import Load
 from elastream.simulation.batch_watch import BatchWatch
@@ -229,7 +230,7 @@ class SimulatedPlant:
         if kind is None or not action.host:
             return Status.REFUSED, f"host type {action.type!r} is not declared" if kind is None else "a host needs a name"
         if len(self.pool.active) >= self.context.max_hosts:
-            return Status.REFUSED, f"{self.context.max_hosts} hosts are leased, which is the limit"
+            return Status.REFUSED, f"at most {counted(self.context.max_hosts, 'host')} may be leased"
         self.pool.lease(action.host, kind, self.time)
         return Status.ACCEPTED, "the host is starting"
 
@@ -297,7 +298,7 @@ class SimulatedPlant:
                 count = self.settings.state_partitions
             refused = self.staffing.extend(station, count, (), self.time)
             if refused:
-                raise CloudError(f"{refused}: the run must start with {count} of them on {len(self.pool)} hosts")
+                raise CloudError(f"{refused}: the run must start with {count} of them on {counted(len(self.pool), 'host')}")
             station.crew.free[station.crew.host >= 0] = self.time
         self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
 
@@ -359,7 +360,7 @@ def _first_hosts(layout: Layout, types: Sequence[HostType], least: int, most: in
     needed = max(least, first(layout, kind).hosts)
     if needed > most:
         raise CloudError(
-            f"one instance of every operator needs {needed} hosts of type {kind.name!r}, and at most {most} may be leased "
-            "(max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
+            f"one instance of every operator needs {counted(needed, 'host')} of type {kind.name!r}, and at most {most} "
+            "may be leased (max_hosts): allow more, declare fewer `cores` for operators, or larger hosts"
         )
     return [kind.name] * needed

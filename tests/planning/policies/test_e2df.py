@@ -226,7 +226,7 @@ def test_what_the_application_manager_refuses_its_operators_is_reported_by_name_
 def test_what_the_infrastructure_manager_refuses_a_region_is_reported() -> None:
     seen = observed({"h1": 0.5}, [("split", "h1", 0.5)], max_hosts=2)
     assert refusals(E2df(spare=3, initial=1), seen) == [
-        ("lease h3 (small)", "region manager of local", "infrastructure manager: there are 2 hosts, as many as may be")
+        ("lease h3 (small)", "region manager of local", "infrastructure manager: at most 2 hosts may be leased")
     ]
 
 
@@ -235,7 +235,7 @@ def test_what_the_infrastructure_manager_refuses_a_region_is_reported() -> None:
     [
         ({"max_price": 0.5}, "a host in local costs 1 a second, more than 0.5"),
         ({"max_latency": 0.01, "latency": {"local": 0.05}}, "local is 0.05 s away, more than 0.01 s"),
-        ({"capacity": {"local": 1}}, "local has all 1 hosts that it can have"),
+        ({"capacity": {"local": 1}}, "local has as many hosts as it can have, 1"),
     ],
 )
 def test_a_region_that_is_dear_far_or_full_gets_nothing(given: dict[str, object], reason: str) -> None:

@@ -71,8 +71,8 @@ def test_an_unacknowledged_order_is_sent_again_and_its_region_may_request_nothin
     [
         (ArbiterRules(by_spare=True, regions={"east": RegionFacts(price=3)}, max_price=2), "costs 3 a second"),
         (ArbiterRules(by_spare=True, regions={"east": RegionFacts(latency=0.2)}, max_latency=0.1), "0.2 s away"),
-        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "all 1 hosts"),
-        (ArbiterRules(by_spare=True, max_hosts=1), "as many as may be"),
+        (ArbiterRules(by_spare=True, regions={"east": RegionFacts(capacity=1)}), "as many hosts as it can have, 1"),
+        (ArbiterRules(by_spare=True, max_hosts=1), "at most 1 host may be leased"),
         (ArbiterRules(by_spare=True, prefer=("west",)), "west is preferred"),
     ],
     ids=["price", "latency", "capacity", "hosts in all", "another region preferred"],
@@ -161,7 +161,7 @@ def test_a_report_that_comes_again_after_its_drain_was_cancelled_drains_nothing(
 
 def test_the_last_hosts_stay() -> None:
     state, (order,) = decide(RULES, start(h1=viewed()), 0.0, [asks(up=("h1",), release=("h1",))])
-    assert order.kept == (("h1", "infrastructure manager", "at least 1 hosts must stay"),)
+    assert order.kept == (("h1", "infrastructure manager", "at least 1 host must stay"),)
     assert state.hosts["h1"].tenure is Tenure.HELD
 
 
@@ -341,7 +341,7 @@ def test_where_no_region_may_grow_a_host_is_recalled_for_who_is_entitled_with_th
 def test_an_application_with_its_share_gets_that_reason() -> None:
     state = demand(h1=viewed(), h2=viewed(owner="b"))
     state, _ = decide(DEMAND, state, 0.0, [asks(up=("h1", "h2")), requested("b", 1, hosts=("h2",))])
-    assert state.applications["b"].refused == "east has all 2 hosts that it can have; the share of b is 1 of 2"
+    assert state.applications["b"].refused == "east has as many hosts as it can have, 2; the share of b is 1 of 2"
 
 
 def test_a_host_of_a_critical_application_is_not_drained() -> None:

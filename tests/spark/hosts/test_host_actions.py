@@ -50,7 +50,7 @@ def test_a_host_is_leased_once_and_its_name_never_again(actions):
         (LeaseHost("h9", "huge"), "there is no host type 'huge'"),
         (LeaseHost("", "small"), "a host needs a name"),
         (LeaseHost("h9", "small", "moon"), "hosts of type 'small' are in 'edge', not in 'moon'"),
-        (LeaseHost("h9", "small"), "all 3 hosts are leased"),
+        (LeaseHost("h9", "small"), "at most 3 hosts may be leased"),
         (RenewHost("h9"), "there is no host 'h9'"),
         (DrainHost("h3"), "host 'h3' is starting"),
         (CancelDrain("h3"), "host 'h3' is starting"),

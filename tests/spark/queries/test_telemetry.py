@@ -42,7 +42,7 @@ def batches_of(*told):
 
 def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     flow = Dataflow("f")
-    lines = flow.source(records([{"value": "a"}], "value string"), load=constant(rate, lasts=lasts))
+    lines = flow.source(records([{"value": "a"}], "value string"), load=rate and constant(rate, lasts=lasts))
     lines.flat_map(str.split, returns="word string", name="split").key_by("word").count().sink(collect("out"))
     layout = lay_out(flow.graph)
     (tmp_path / "offsets").mkdir(exist_ok=True)
@@ -103,6 +103,25 @@ def test_before_the_first_batch_everything_is_unknown(tmp_path):
     assert not seen.reading("f", Metric.LATENCY_P99).known
     assert not seen.reading("f", Metric.BACKLOG).known
     assert not made.exhausted("source", STARTED + 1e6)
+
+
+def test_records_of_a_batch_under_way_wait_at_least_since_it_was_planned_be_it_the_first(tmp_path):
+    made = telemetry(tmp_path, [], rate=None)
+    (tmp_path / "offsets" / "0").write_text('v1\n{}\n{"n": 50}')
+    os.utime(tmp_path / "offsets" / "0", (STARTED, STARTED))
+    assert made.application(STARTED + 7.0, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(7.0)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").touch()
+    assert not made.application(STARTED + 7.0, cost=0.0).reading("f", Metric.LATENCY_P99).known
+
+
+def test_a_batch_that_takes_longer_than_those_before_it_shows_at_once(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)), rate=None)
+    (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"n": 150}')
+    os.utime(tmp_path / "offsets" / "1", (STARTED + 1.5, STARTED + 1.5))
+    for later, wait in ((2.0, 0.5), (11.5, 10.0)):
+        seen = made.application(STARTED + later, cost=0.0)
+        assert seen.value("f", Metric.LATENCY_P99) == pytest.approx(wait, abs=0.03)
 
 
 def test_a_load_is_exhausted_when_its_last_record_is_committed(tmp_path):
@@ -235,6 +254,18 @@ def test_a_batch_behind_a_durable_edge_waits_for_what_the_query_before_reports(t
     late = replace(a_batch(1, 1.5, 1.0, 10, 15), query=first)
     made.took([late], STARTED)
     assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY) > 2.0
+
+
+def test_records_of_a_batch_whose_progress_was_missed_count_from_the_batch_before_it_which_is_a_bound(tmp_path):
+    made, _ = behind_an_edge(tmp_path, (2.0, 1.0, 0, 4), (3.0, 1.0, 4, 9), written=[(1.0, 4), (2.5, 5)])
+    (first,) = made._running[0].reads
+    offsets = tmp_path / "none" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").touch()
+    os.utime(offsets / "0", (STARTED - 6.0, STARTED - 6.0))
+    made.took([replace(a_batch(2, 3.5, 0.5, 15, 20), query=first)], STARTED)  # what came of batch 1 was not seen
+    assert made.application(STARTED + 4.5, cost=0.0).value("f", Metric.LATENCY_P99) == pytest.approx(10.0)
+    assert made.latency_basis == {"lines": Basis.BOUND}
 
 
 def test_sources_of_one_query_are_told_apart(tmp_path):

@@ -19,6 +19,7 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan
 from elastream.model.promises import Rows
+from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import TICK
 from elastream.planning.managers.applications import ApplicationRules, initial_placement
 from elastream.planning.managers.columns import Snapshot
@@ -188,7 +189,7 @@ class E2df:
         if max(held.values(), default=0) <= max(limit.values(), default=0) and len(shared) <= len(hosts):
             return []
         return [
-            MoveTask(task, wanted[str(task)], why=f"first placement, over {len(hosts)} hosts")
+            MoveTask(task, wanted[str(task)], why=f"first placement, over {counted(len(hosts), 'host')}")
             for task, host in at.items()
             if wanted[str(task)] != host
         ]

@@ -11,6 +11,7 @@ from elastream.model.errors import DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.stages import Layout
+from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft, Unit
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import At, Costs, declared, declared_cores, runs_apart, width
@@ -59,7 +60,7 @@ class Static:
             ]
         else:
             actions += _filling(observation)
-        few = f"{hosts} hosts are wanted, and {context.max_hosts} are the most that may be leased"
+        few = f"{counted(hosts, 'host')} wanted, {context.max_hosts} at most may be leased"
         remarks = (few,) if hosts > context.max_hosts else ()
         return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]), hosts, remarks=remarks)
 
@@ -93,7 +94,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
     kind = host_type or next(iter(observation.context.host_types))
     wanted = min(hosts, observation.context.max_hosts)
     missing = wanted - len(observation.usable) - len(observation.coming)
-    return [LeaseHost(observation.host_name(n), kind, why=f"{hosts} hosts at all times") for n in range(missing)]
+    return [LeaseHost(observation.host_name(n), kind, why=f"{counted(hosts, 'host')} at all times") for n in range(missing)]
 
 
 def _filling(observation: Observation) -> list[Action]:
@@ -101,7 +102,7 @@ def _filling(observation: Observation) -> list[Action]:
     usable, composition = observation.usable, observation.composition
     if not runs_apart(observation.context.layout):
         slots = sum(width(observation.leases[host].type) for host in usable)
-        why = f"{len(usable)} hosts have {slots} slots"
+        why = f"{counted(slots, 'slot')} on {counted(len(usable), 'host')}"
         operators = observation.context.graph.by_name
         return [
             SetParallelism(name, slots, why=why)
@@ -122,7 +123,7 @@ def _filling(observation: Observation) -> list[Action]:
             open_for.remove(neediest)
             continue
         emptiest = max(room, key=lambda row: draft.free_cores[row] / draft.cores[row])
-        draft.add(neediest, draft.hosts[emptiest], f"{len(usable)} hosts are filled in proportion to work")
+        draft.add(neediest, draft.hosts[emptiest], f"{counted(len(usable), 'host')} filled in proportion to work")
     return draft.plan
 
 

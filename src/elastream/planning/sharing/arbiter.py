@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from elastream.model.wording import counted
 from elastream.planning.sharing.ledger import Ledger
 from elastream.planning.sharing.messages import Claim, RegionOrder, RegionReport, View
 from elastream.planning.sharing.rules import ArbiterRules
@@ -28,7 +29,7 @@ def refusal(state: Arbiter, application: str, minimum: int) -> str:
     promised = sum(member.minimum for member in state.applications.values())
     if promised + minimum > there:
         others = f", of which {promised} are promised to others" if promised else ""
-        return f"{application!r} cannot be sure of {minimum} hosts: there are {there} of {first!r}{others}"
+        return f"{application!r} cannot be sure of {counted(minimum, 'host')}: there are {there} of {first!r}{others}"
     return ""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from elastream.model.cloud import Lease, LifecycleError
+from elastream.model.wording import counted
 from elastream.planning.sharing.billing import Paid
 from elastream.planning.sharing.messages import RegionOrder, View
 from elastream.planning.sharing.rules import ArbiterRules
@@ -111,7 +112,7 @@ class Ledger:
         """Order a host of a region; returns why not, if refused."""
         reason = self.rules.refusal(region, self.sizes, self.present)
         if not reason and self.total >= self.rules.max_hosts:
-            reason = f"there are {self.total} hosts, as many as may be"
+            reason = f"at most {counted(self.rules.max_hosts, 'host')} may be leased"
         if reason:
             return reason
         host = f"h{self._next_number}"
@@ -146,7 +147,7 @@ class Ledger:
         if record is None or record.tenure is Tenure.RECALLED:
             return
         if self.staying <= self.rules.min_hosts:
-            self.keep(host, "infrastructure manager", f"at least {self.rules.min_hosts} hosts must stay")
+            self.keep(host, "infrastructure manager", f"at least {counted(self.rules.min_hosts, 'host')} must stay")
         elif record.tenure is Tenure.FREE:
             self.strike(host)
         elif record.tenure is Tenure.HELD:

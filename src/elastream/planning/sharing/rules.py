@@ -68,5 +68,5 @@ class ArbiterRules:
         if facts.latency > self.max_latency:
             return f"{region} is {facts.latency:g} s away, more than {self.max_latency:g} s"
         if sizes.get(region, 0) >= facts.capacity:
-            return f"{region} has all {facts.capacity:g} hosts that it can have"
+            return f"{region} has as many hosts as it can have, {facts.capacity:g}"
         return ""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, Outcome, ReleaseHost, RenewHost, Status
 from elastream.model.cloud import ACTIVE, HostState, HostType
+from elastream.model.wording import counted
 from elastream.spark.hosts.hosts import Hosts
 
 __all__ = ["HostAction", "HostActions"]
@@ -60,7 +61,7 @@ class HostActions:
             elsewhere = f"hosts of type {kind.name!r} are in {kind.region!r}, not in {action.region!r}"
             return Outcome(action, Status.REFUSED, elsewhere)
         if sum(lease.active for lease in self.hosts.leases.values()) >= self.most:
-            return Outcome(action, Status.REFUSED, f"all {self.most} hosts are leased")
+            return Outcome(action, Status.REFUSED, f"at most {counted(self.most, 'host')} may be leased")
         self.hosts.lease(host, kind)
         return Outcome(action, Status.ACCEPTED)
 

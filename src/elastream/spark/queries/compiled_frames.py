@@ -18,7 +18,15 @@ from elastream.model.stages import Layout
 from elastream.spark.dataflow.edges import EdgeLog, edge_name
 from elastream.spark.queries.compiler import RunningSegment
 from elastream.spark.queries.latencies import Latencies
-from elastream.spark.telemetry.batches import WINDOW, Batch, planned_offsets, rate_of, span_of, weighted_quantile
+from elastream.spark.telemetry.batches import (
+    WINDOW,
+    Batch,
+    planned_at,
+    planned_offsets,
+    rate_of,
+    span_of,
+    weighted_quantile,
+)
 from elastream.spark.telemetry.origins import Moments
 from elastream.spark.worker.meter import MeterRow
 
@@ -74,7 +82,7 @@ class Telemetry:
         self._latencies.took(fresh)
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
-                self._latencies.origins[name].look(now, self._under_way(each))
+                self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)))
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
@@ -91,8 +99,7 @@ class Telemetry:
 
     def last(self, segment: str) -> Batch | None:
         """The newest committed batch of a segment."""
-        recent = self._batches_of.get(segment)
-        return recent[-1] if recent else None
+        return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
         """The last batches of a segment, oldest first."""
@@ -201,10 +208,13 @@ class Telemetry:
         ]
         latencies, weights = _columns(spans)
         durations = [batch.seconds for batches in window.values() for batch in batches]
+        # A long batch, be it the first, tells at once that its records are late; a load has its backlog for that.
+        planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
+        going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
-            Metric.LATENCY_P99: weighted_quantile(latencies, weights, 0.99),
+            Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),
             Metric.LATENCY: float(np.average(latencies, weights=weights)) if len(latencies) else NAN,
             Metric.BATCH_DURATION: float(np.median(durations)) if durations else NAN,
             Metric.THROUGHPUT: sum(
@@ -348,10 +358,8 @@ class Telemetry:
         started = self.load_started(source)
         return NAN if started is None else self._patterns[source].rate(max(0.0, now - started))
 
-    def _under_way(self, running: RunningSegment) -> bool:
-        """Whether a batch is planned and not known to be committed."""
-        last = self.last(running.segment.name)
-        return (running.checkpoint / "offsets" / str(last.id + 1 if last else 0)).exists()
+    def _planned_at(self, running: RunningSegment) -> float:
+        return planned_at(running.checkpoint, last.id if (last := self.last(running.segment.name)) else None)
 
     def _window(self, now: float) -> dict[str, list[Batch]]:
         """Batches committed lately, by segment; where none was, the newest, so that an old value shows its age."""

@@ -119,8 +119,23 @@ class Latencies:
             elif (wrote is None and by > last) or (wrote is not None and not wrote.whole):
                 return None  # its progress comes with one of the next looks
             else:
-                found.append((at, weight))  # its progress was missed: what it spent before it wrote is not known
+                found.append((self._before(edge, by, at), weight))
         return condensed(found)
+
+    def _before(self, edge: Edge, by: int, at: float) -> float:
+        """An upper bound for records that batch `by`, whose progress was missed, wrote at second `at`: they came after the
+        batch before it was planned, which the checkpoint tells.
+        """
+        running = self._running[self._segment_of[edge.source]]
+        for inlet in running.reads:
+            if isinstance(inlet, str):
+                self.origins[inlet].basis = Basis.BOUND
+        for number in (by - 1, by):
+            try:
+                return min(at, (running.checkpoint / "offsets" / str(number)).stat().st_mtime)
+            except OSError:  # cleaned up
+                continue
+        return at
 
 
 def _during(batches: Mapping[int, KnownBatch], at: float) -> KnownBatch | None:
