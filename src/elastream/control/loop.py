@@ -78,6 +78,7 @@ class Loop:
         self._round = 0
         self._last: Decision | None = None
         self._memory: Any = None
+        self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
         self._faults: list[Fault] = []
         self._lacked: dict[Hashable, tuple[float, int]] = {}
@@ -221,7 +222,7 @@ class Loop:
             self._round,
             observation.time,
             self._policy.name,
-            seen(observation),
+            self._figures(observation),
             decided,
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
@@ -303,10 +304,16 @@ class Loop:
     def _complete(self, observation: Observation) -> None:
         """Complete the last decision with its actual effect."""
         if self._last is not None and observation.time > self._last.time:
-            now = seen(observation)
+            now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
             self._emit("decided", self._last.with_actual({**now, **missing}))
             self._last = None
+
+    def _figures(self, observation: Observation) -> dict[str, float]:
+        """The figures for a decision record, found once: one observation completes a round and begins the next."""
+        if self._figured is None or self._figured[0] is not observation:
+            self._figured = observation, seen(observation)
+        return self._figured[1]
 
     def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
         """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""
