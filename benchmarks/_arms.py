@@ -31,6 +31,7 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.planning.policies.by_load import ByLoad
 from elastream.recording.directory import RunDirectory
 from elastream.recording.recorder import Recorder
+from elastream.spark.dataflow.sources import HOLD
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.jvm.executors import Executors
@@ -173,10 +174,15 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
         )
         try:
             (segment,) = plant.queries.running
+            (control,) = segment.sources.values()
+            (control / HOLD).touch()  # its load waits as those of the others do, until the first host has settled
             observers = [] if keep is None else [Recorder(keep)]
             loop = Loop(plant, Threshold(), monitor=1.0, period=2.0, observers=observers, to_the_limit=True)
             steering = threading.Thread(target=loop.run, daemon=True)
             steering.start()
+            started(segment.query)
+            time.sleep(SETTLING)
+            (control / HOLD).unlink()
             finish(segment.query, load)
             spans = spans_of(plant.hosts.leases.values(), plant.clock.epoch)
             found = result(way, segment.query, root / "out", load, spans)

@@ -41,6 +41,8 @@ SOURCES = (
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
     Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
+    Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",
+           "how-to/hosts.md#how-long-a-host-takes"),
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
@@ -104,6 +106,7 @@ HEADLINES = (
         "reaction",
         "warmed executors",
     ),
+    Headline("seconds from a host's lease to its first task, over those of before", "start", "first task, first task over"),
     Headline("throughput of a word count under Elastream, over the same in plain PySpark", "overhead", "throughput"),
     Headline("longest batch while a host is given back under load, over the median before", "release", "longest batch"),
     Headline(

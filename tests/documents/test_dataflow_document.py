@@ -499,7 +499,7 @@ host_types:
         ),
         (
             "scale_out: 0.7", "settle: soon",
-            "flow.yaml:24: policy.threshold.settle: 'soon' is not a duration such as '50ms'",
+            "flow.yaml:24: policy.threshold.settle: 'soon' is neither a number nor a duration such as '50ms'",
         ),
         (
             "scale_out: 0.7", "scale_out: 1.5",

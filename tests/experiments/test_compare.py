@@ -154,12 +154,18 @@ def test_a_price_list_becomes_host_types_priced_by_the_second(tmp_path):
         ("instance_type,usd_per_hour\na,1\n", "line 2: how many cores"),
         ("instance_type,vcpu,memory_gib\na,1,1\n", "usd_per_hour"),
         ("instance_type,usd_per_hour,vcpu,memory_gib\na,1,x,1\n", "line 2: .* not a number"),
+        ("instance_type,usd_per_hour,vcpu,memory_gib,speed\na,1,1,1,quick\n", "line 2: .* not a number"),
         ("instance_type,usd_per_hour,vcpu,memory_gib\n", "holds no price"),
     ],
 )
 def test_a_damaged_price_list_names_file_and_line(tmp_path, text, sentence):
     with pytest.raises(InputError, match=sentence):
         read_prices(write(tmp_path / "p.csv", text))
+
+
+def test_a_price_list_says_how_fast_a_core_is(tmp_path):
+    text = "instance_type,usd_per_hour,vcpu,memory_gib,speed,ecu\nslow,1,2,4,0.7,\nfast,2,2,4,1.6,2\nby_ecu,3,2,4,,5\n"
+    assert [kind.speed for kind in read_prices(write(tmp_path / "p.csv", text))] == [0.7, 1.6, 2.5]
 
 
 def test_a_negative_price_is_refused(tmp_path):

@@ -5,11 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from conformance.fake_provider import FakeProvider
+from conformance.fake_provider import SMALL, FakeProvider
 from elastream.model.action import DrainHost, MoveTask, ReleaseHost, SwitchAlternate, TaskId
+from elastream.model.cloud import HostState
 from elastream.model.observation import Frame, Metric
+from elastream.spark import attach as module
 from elastream.spark.attach import attach
 from elastream.spark.plant import is_critical
+from waiting import wait_until
 
 
 class Driver:
@@ -18,10 +21,12 @@ class Driver:
     context = None
 
     def __init__(self):
-        self.cost, self._spent = 0.0, 0.0
+        self.cost, self._spent, self.also = 0.0, 0.0, []
 
     def ask(self, method, *_):
-        return [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"]] if method == "executors" else []
+        if method != "executors":
+            return []
+        return [["0", "10.0.0.2:7", "1", "0", "0"], ["1", "10.0.0.3:7", "1", "0", "0"], *self.also]
 
     def cpu_seconds(self):
         # A plant that looks and one mover ask it.
@@ -55,6 +60,20 @@ def test_what_is_owed_is_what_the_provider_says(spark, driver):
     try:
         assert plant.observe().application.value("queries", Metric.COST) == 12.0
         assert plant.facts()["owed"] == 12.0
+    finally:
+        plant.close()
+
+
+def test_a_leased_host_is_warmed_before_it_takes_tasks_and_those_found_are_not(spark, driver, monkeypatch):
+    warmed = []
+    monkeypatch.setattr(module, "warm_up", lambda session, executor, scratch: warmed.append((executor.id, scratch)))
+    plant = attach(spark, driver, None, provider=FakeProvider(), max_hosts=4)
+    try:
+        plant.hosts.lease("leased", SMALL)
+        wait_until(lambda: plant.hosts.state("leased") is HostState.STARTING)
+        driver.also = [["7", "at leased:7", "1", "0", "0"]]
+        wait_until(lambda: plant.observe() and plant.hosts.state("leased") is HostState.RUNNING)
+        assert warmed == [("7", None)]
     finally:
         plant.close()
 

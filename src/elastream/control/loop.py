@@ -20,6 +20,7 @@ from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
+from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 
@@ -77,6 +78,7 @@ class Loop:
         self._round = 0
         self._last: Decision | None = None
         self._memory: Any = None
+        self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
         self._faults: list[Fault] = []
         self._lacked: dict[Hashable, tuple[float, int]] = {}
@@ -140,10 +142,10 @@ class Loop:
                 self._follow(observation)
                 if self._clock.now() >= plan_at and not over:
                     self._plan(observation)
-                    plan_at = self._next(plan_at, self._period, "planning rounds")
+                    plan_at = self._next(plan_at, self._period, "planning round")
             if over:
                 break
-            monitor_at = self._next(monitor_at, self._monitor, "observations")
+            monitor_at = self._next(monitor_at, self._monitor, "observation")
             self._clock.sleep_until(min(monitor_at, end))
         if observation is not None:
             self._complete(observation)
@@ -159,7 +161,7 @@ class Loop:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - 1e-9))
         if ahead > 1:
-            self._notes.append(f"{ahead - 1} {what} were skipped: the last took too long")
+            self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
@@ -220,7 +222,7 @@ class Loop:
             self._round,
             observation.time,
             self._policy.name,
-            seen(observation),
+            self._figures(observation),
             decided,
             outcomes,
             {name: float(value) for name, value in plan.predicted.items()},
@@ -302,10 +304,16 @@ class Loop:
     def _complete(self, observation: Observation) -> None:
         """Complete the last decision with its actual effect."""
         if self._last is not None and observation.time > self._last.time:
-            now = seen(observation)
+            now = self._figures(observation)
             missing = {name: math.nan for name in self._last.predicted if name not in now}
             self._emit("decided", self._last.with_actual({**now, **missing}))
             self._last = None
+
+    def _figures(self, observation: Observation) -> dict[str, float]:
+        """The figures for a decision record, found once: one observation completes a round and begins the next."""
+        if self._figured is None or self._figured[0] is not observation:
+            self._figured = observation, seen(observation)
+        return self._figured[1]
 
     def _fault(self, source: str, said: str, error: Exception, *, noted: bool = True) -> None:
         """Log a caught error, with its traceback unless it repeats the last, and keep it for the decision record."""

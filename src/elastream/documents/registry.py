@@ -191,8 +191,8 @@ def _fitting(value: Any, hint: Any, path: tuple[str, ...], refusal: Refusal) -> 
     if isinstance(value, str) and float in wanted:
         try:
             return duration(value)
-        except ElastreamError as error:
-            raise refusal(path, str(error)) from None
+        except ElastreamError:
+            raise refusal(path, f"{value!r} is neither a number nor a duration such as '50ms'") from None
     if isinstance(value, bool) or not isinstance(value, int | (float if float in wanted else int)):
         raise refusal(path, f"{value!r} is not a {'number' if float in wanted else 'whole number'}")
     return value

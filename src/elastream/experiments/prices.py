@@ -27,9 +27,9 @@ def read_prices(
     """Host types of a CSV price list, dearest last, priced per unit of `billing`.
 
     Columns: `instance_type`; a price an hour (`usd_per_hour`, or `usd_per_hour_linux`); `vcpu`, `memory_gib` and, where
-    there, `ecu` (speed of a core relative to the m1.small's), which `shapes`, another such list, may give instead. Of
-    several prices of one type the newest `snapshot_date` counts. only: types wanted, in that order. Raises InputError
-    naming file and line.
+    there, `speed` (of a core, relative to the one that costs are of) or `ecu` (all cores, relative to the m1.small's),
+    which `shapes`, another such list, may give instead. Of several prices of one type the newest `snapshot_date` counts.
+    only: types wanted, in that order. Raises InputError naming file and line.
     """
     known = {row.get("instance_type", ""): row for row in _rows(shapes)} if shapes is not None else {}
     rows = _rows(path)
@@ -72,9 +72,10 @@ def _host_type(name: str, row: Mapping[str, str], billing: Billing, place: str) 
         raise InputError(f"{place}: how many cores and how much memory {name!r} has is not said (columns vcpu, memory_gib)")
     try:
         cores, memory, price = float(row["vcpu"]), float(row["memory_gib"]) * 2**30 / 1e6, float(hourly)
-        speed = float(row["ecu"]) / cores / ECU_PER_STANDARD_CORE if row.get("ecu") else 1.0
+        by_ecu = float(row["ecu"]) / cores / ECU_PER_STANDARD_CORE if row.get("ecu") else 1.0
+        speed = float(row["speed"]) if row.get("speed") else by_ecu
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"{place}: cores, memory, ecu or price of {name!r} is not a number") from None
+        raise InputError(f"{place}: cores, memory, speed, ecu or price of {name!r} is not a number") from None
     try:
         return HostType(
             name, cores=cores, memory=memory, speed=speed, price=price * billing.unit / 3600, billing=billing, slots=10_000

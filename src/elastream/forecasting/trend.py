@@ -5,10 +5,11 @@ across a step is none. A slope that its error cannot tell from noise is 0: a wid
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from elastream.model.observation import Floats
+from elastream.model.observation import Floats, Integers
 
 __all__ = ["Forecast", "forecast"]
 
@@ -43,29 +44,32 @@ class Forecast:
 def forecast(times: Floats, values: Floats, horizon: float, over: float) -> Forecast:
     """The value `horizon` seconds after the last of `times`, as a mean over `over` seconds.
 
-    times: ascending, seconds; values: not negative, NaN where unknown; shape (samples,) each. NaN all over without a known
-    value.
+    times: strictly ascending, seconds; values: not negative, NaN where unknown; shape (samples,) each. NaN all over without
+    a known value.
     """
     known = ~np.isnan(values)
     times, values = _averaged(times[known], values[known])
     if not values.size:
         return Forecast(np.nan, np.nan, np.nan, np.nan)
+    if values.min() == values.max():
+        level = float(values[0])  # as what follows would find, at once: idle rounds are most rounds of a quiet run
+        independent = min(_independent(times, over), times.size)
+        return Forecast(level, 0.0, level, FLOOR * level / float(np.sqrt(independent)))
     times, values = _since_jump(times, values)
-    spacing = (times[-1] - times[0]) / max(1, times.size - 1)
-    independent = max(1.0, over / spacing) if spacing > 0 else 1.0
+    independent = _independent(times, over)
     if times.size < LEAST_FOR_SLOPE:
-        level = float(np.median(values[-3:])) if times.size > 2 else float(values[-1])
+        level = _median(values[-3:]) if times.size > 2 else float(values[-1])
         noise = max(_deviation(values), FLOOR * level)
         return Forecast(level, 0.0, level, float(noise / np.sqrt(min(independent, times.size))))
     since = times - times[-1]
     slope = _theil_sen(since, values)
-    noise = max(_deviation(values - slope * since), FLOOR * float(np.median(values)))
+    noise = max(_deviation(values - slope * since), FLOOR * _median(values))
     slope_error = noise / float(np.sqrt(((since - since.mean()) ** 2).sum()))
     if abs(slope) <= SURE * (1 + 4 / (times.size - 2)) * slope_error:  # few points tell little of their own noise
         recent = values[since >= -over] if over > 0 else values[-1:]
-        level = float(np.median(recent if recent.size >= 3 else values[-3:]))
+        level = _median(recent if recent.size >= 3 else values[-3:])
         return Forecast(level, 0.0, level, float(noise / np.sqrt(independent)))
-    level = max(0.0, float(np.median(values - slope * since)))
+    level = max(0.0, _median(values - slope * since))
     expected = max(0.0, level + slope * horizon)
     error = np.sqrt(noise**2 / independent + noise**2 / times.size + (slope_error * horizon) ** 2)
     return Forecast(level, slope, expected, float(error))
@@ -86,8 +90,8 @@ def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
     if values.size < 4:
         return times, values
     steps = np.diff(values)
-    usual = float(np.median(steps))
-    scale = NORMAL * float(np.median(np.abs(steps - usual)))
+    usual = _median(steps)
+    scale = NORMAL * _median(np.abs(steps - usual))
     jumps = np.flatnonzero(
         np.abs(steps - usual) > np.maximum(JUMP * scale, 10 * FLOOR * np.maximum(values[:-1], values[1:]))
     )
@@ -97,11 +101,27 @@ def _since_jump(times: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 def _theil_sen(times: Floats, values: Floats) -> float:
     """Median of the slopes between all pairs of points."""
-    later, earlier = np.tril_indices(times.size, -1)
-    apart = times[later] - times[earlier]
-    usable = apart > 0
-    return float(np.median((values[later] - values[earlier])[usable] / apart[usable])) if usable.any() else 0.0
+    later, earlier = _pairs(times.size)
+    return _median((values[later] - values[earlier]) / (times[later] - times[earlier]))
+
+
+@lru_cache(POINTS)
+def _pairs(size: int) -> tuple[Integers, Integers]:
+    """Numbers of the later and the earlier point of every pair."""
+    return np.tril_indices(size, -1)
+
+
+def _independent(times: Floats, over: float) -> float:
+    """Samples that a mean over `over` seconds has, at least one."""
+    spacing = (times[-1] - times[0]) / max(1, times.size - 1)
+    return max(1.0, float(over / spacing)) if spacing > 0 else 1.0
 
 
 def _deviation(values: Floats) -> float:
-    return NORMAL * float(np.median(np.abs(values - np.median(values))))
+    return NORMAL * _median(np.abs(values - _median(values)))
+
+
+def _median(values: Floats) -> float:
+    """As `numpy.median`, whose checks take longer than the median of a few values."""
+    ordered, middle = np.sort(values), values.size // 2
+    return float(ordered[middle] if values.size % 2 else (ordered[middle - 1] + ordered[middle]) / 2)

@@ -17,7 +17,7 @@ _BATCHES = "the batches of the last 3 s"
 _METER = f"meter in the Python stage, {_BATCHES}"
 _METER_AND_REST = "meter, and an equal part of what hosts use and no meter saw"
 _TAKEN = f"records taken by {_BATCHES}"
-_LAST_20 = "records of the last 20 batches over the time between them"
+_LATELY = "records of the batches of the last 10 s, at least two, over the time between them"
 _WINDOW = "mean over the last seven batches"
 _DUE = f"commit of the batch less the moment at which the load made the record due, {_BATCHES}"
 _FROM = (
@@ -35,7 +35,7 @@ offered load.
   operator S transform native told | what the operators before it emitted
   operator S keyed told | what the operators before it emitted
   operator S fed durable | records written to its durable edges
-  operator W source | {_LAST_20}
+  operator W source | {_LATELY}, and what it holds more, as far as it tells
   operator A reading | counted in the monitoring period
   operator F source | counted in the monitoring period
   operator F working first | what its query's batches took
@@ -46,7 +46,7 @@ processed_rate rate | Records that an operator or a task finished.
   operator S transform native told | what the operators before it emitted
   operator S keyed python | {_METER}
   operator S keyed told | what the operators before it emitted
-  operator W source | {_LAST_20}
+  operator W source | {_LATELY}
   operator A reading | counted in the monitoring period; of a source, records passed on to the operators it feeds
   operator F reading first | {_TAKEN}
   task SW | records read from shuffles, {_WINDOW}
@@ -160,7 +160,7 @@ latency seconds | Mean of the same (E2DF's response time).
   application F | {_DUE}
 throughput rate | Of the application: records taken from its sources and committed.
   application S | {_TAKEN}
-  application W | {_LAST_20}, sum over the queries
+  application W | {_LATELY}, sum over the queries
   application A | counted in the monitoring period
   application F | {_TAKEN}
 compliance fraction | Part of the records that passed within the service level.

@@ -185,6 +185,11 @@ class TaskFrame(Frame):
         super().__init__(range(len(self.operator)), values, ages)  # type: ignore[arg-type]
 
     @cached_property
+    def per_host(self) -> Integers:
+        """Number of tasks by row of a host; hosts behind the last with a task are left out."""
+        return np.bincount(self.host[self.host >= 0])
+
+    @cached_property
     def tasks(self) -> tuple[TaskId, ...]:
         """Identity of each task, in row order."""
         return tuple(

@@ -18,6 +18,7 @@ from elastream.model.alarms import Alarms
 from elastream.model.cloud import HostType
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.session_executors import SessionExecutors
+from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
 from elastream.spark.jvm.executors import UNLIMITED, AllocationClient, Executors
 from elastream.spark.jvm.gateway import java_context
@@ -85,7 +86,9 @@ def attach(
     alarms = Alarms(clock.now)
     client, executors = AllocationClient(spark), Executors(driver)
     session = SessionExecutors(client, executors, Terms(tuple(kinds), max_hosts, patience=PATIENCE), allowed)
-    hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, session=session)
+    # Executors that Spark brings may run where nothing of ours is installed; those on leased hosts are made ready.
+    warm = None if provider is None or observe_only else lambda executor: warm_up(spark, executor, None)
+    hosts = Hosts(executors, provider or session, clock.now, fence=client.fence, warm=warm, session=session)
     hosts.look()
     placing = Placing({}, clock.now, VolatilePlan(), limits=FEW, alarms=alarms)
     instruments = Instruments(spark, driver, placing, task_loads, traffic)

@@ -42,7 +42,7 @@ from elastream.spark.mover import Mover
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.watched import WatchedQueries
-from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
+from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.links import LinkWatch
 
 __all__ = ["RunClock", "Scope", "SparkPlant"]
@@ -270,7 +270,7 @@ class SparkPlant(Generic[Q]):
         there = [name for name in leases if name in set(host_of.values())]
         links = Frame() if traffic is None else traffic.links(host_of, there, self._scope.terms.link_rate)
         hosts = self._watch.frame(leases, held, links, self.hosts.use, self.hosts.provider.measure(), now)
-        used = sum(hosts.value(name, Metric.CPU) * leases[name].type.cores for name in working)
+        used = cores_used(hosts, {name: leases[name] for name in working}, self.hosts.compiling)
         tasks = task_frame(context.graph, tuple(leases), held, loads)
         return Observation(
             time=now,

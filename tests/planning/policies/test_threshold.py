@@ -103,6 +103,36 @@ def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
+def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_it_keeps_up():
+    def seen(seconds):
+        early = observe([host("h1")], 50.0, seen_for=seconds)
+        dear = [replace(sample, operators=frame(50.0, work=0.05)) for sample in early.history]
+        return replace(early, operators=frame(50.0, work=0.05), history=tuple(dear))
+
+    assert Threshold().plan(seen(6)).actions == ()
+    assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
+
+
+def test_what_the_first_batches_of_a_host_work_is_no_work_of_a_record():
+    came = observe([host("h1"), host("h2", changed=994.0)], 100.0)
+    dear = [s if s.time < 994.0 else replace(s, operators=frame(100.0, work=0.05)) for s in came.history]
+    came = replace(came, operators=frame(100.0, work=0.05), history=tuple(dear))
+    assert LeaseHost not in kinds(Threshold().plan(came).actions)
+
+
+def test_no_host_goes_while_the_rate_rises_so_that_it_would_soon_be_missed():
+    two = [host("h1"), host("h2")]
+    rising = observe(two, 74.0)
+    rising = replace(rising, history=tuple(replace(s, operators=frame(s.time - 926.0)) for s in rising.history))
+    assert DrainHost in kinds(Threshold(settle=10.0).plan(observe(two, 74.0)).actions)
+    assert DrainHost not in kinds(Threshold(settle=10.0).plan(rising).actions)
+
+
+def test_a_queue_that_is_worked_off_within_the_target_is_not_late_though_nothing_arrives():
+    ending = observe([host("h1"), host("h2")], 0.0, before=100.0, processed=100.0, backlog=50.0, parallelism=1)
+    assert not any(isinstance(action, SetParallelism) for action in Threshold().plan(ending).actions)
+
+
 def test_no_more_hosts_are_leased_than_allowed():
     assert kinds(Threshold().plan(observe([host("h1")], 900.0, max_hosts=3)).actions) == [LeaseHost, LeaseHost]
 
@@ -270,6 +300,14 @@ def test_a_trend_is_followed_one_host_start_ahead():
     assert Threshold().plan(steady).actions == ()
     assert kinds(Threshold().plan(faster).actions) == [LeaseHost]
     assert "expected in 6.0 s" in Threshold().plan(faster).actions[0].why
+
+
+def test_the_first_batches_with_records_are_no_measure_however_long_the_run_waited_for_them():
+    heavy = frame(50.0, work=0.05)
+    first = replace(observe([host("h1")], 50.0, before=0.0), operators=heavy)
+    assert Threshold().plan(first).actions == ()
+    lasting = tuple(Sample(1000.0 - ago, heavy if ago < 12 else frame(0.0)) for ago in range(30, 0, -1))
+    assert LeaseHost in kinds(Threshold().plan(replace(first, history=lasting)).actions)
 
 
 def test_noise_leases_no_host():

@@ -96,6 +96,7 @@ def test_what_is_due_is_taken_and_then_nothing_is_a_batch(tmp_path: Path) -> Non
     planner, start = reader(tmp_path, constant("10/s", "3s")), begun(60)
     end = planner.latestOffset(start)
     assert end["n"] == 30
+    assert planner.reportLatestOffset() == end
     assert planner.latestOffset(end) == end
 
 
@@ -252,7 +253,7 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 
 @pytest.mark.spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    load = constant("2M/s", "1s")
+    load = ramp("0/s", "4M/s", over="1s")  # the first batches may take a few hundred records
     stream = open_source(
         spark, source(Records(WORDS, "word string", load)), control=tmp_path / "c", partitions=1, batch_seconds=0.5
     )

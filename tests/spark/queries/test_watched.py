@@ -147,7 +147,7 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     application = application_frame(layout.graph, [query], now, cost=3.0, target=5.0)
     assert application.value("queries", Metric.THROUGHPUT) == pytest.approx(50.0)
     assert application.value("queries", Metric.BACKLOG) == 700.0
-    # It holds records back: those of the last batch may have come when the first one was planned.
+    # It always holds 700 records back, which are those of seven batches: all taken were there when it was first seen.
     assert application.value("queries", Metric.LATENCY_P99) == pytest.approx(6.5)
     assert application.value("queries", Metric.LATENCY_P50) == pytest.approx(2.5)
     assert application.value("queries", Metric.LATENCY) == pytest.approx(3.5)
@@ -158,6 +158,25 @@ def test_frames_hold_what_is_known_and_nan_for_the_rest(query, driver):
     assert tasks.host.tolist() == [1]
     assert tasks.column(Metric.BUSY_CORES).tolist() == [0.2]
     assert tasks.column(Metric.BUSY_CORES_ERROR).tolist() == [0.02]
+
+
+def test_what_arrives_is_what_was_taken_and_what_is_held_more(query, driver):
+    driver.ended = [(n, START + 2.0 * n, 100, 0.5, 40.0 * n) for n in range(4)]
+    query.look()
+    now = START + 6.5
+    assert query.rate(now) == pytest.approx(50.0)
+    assert query.arriving(now) == pytest.approx(70.0)
+    graph = layout_of((("q", ()),)).graph
+    operators = operator_frame(graph, [query], {}, now, used=0.9)
+    assert operators.value("q", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
+    assert operators.value("q", Metric.PROCESSED_RATE) == pytest.approx(50.0)
+    assert application_frame(graph, [query], now, cost=0.0).value("queries", Metric.ARRIVAL_RATE) == pytest.approx(70.0)
+
+
+def test_rates_are_of_the_last_seconds(query, driver):
+    driver.ended = [(n, START + 2.0 * n, 100 if n < 20 else 500, 0.5, None) for n in range(26)]
+    query.look()
+    assert query.rate(START + 50.5) == pytest.approx(250.0)
 
 
 def test_before_there_is_a_query_there_is_nothing_to_describe():

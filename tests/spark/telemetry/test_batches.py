@@ -24,6 +24,18 @@ def test_a_source_that_does_not_say_how_far_it_is_behind_leaves_that_unknown():
     assert math.isnan(read_batch("q", line(4, 0, 0.5, source("7", "8")), None).behind)
 
 
+def test_a_source_whose_offsets_count_records_tells_what_it_holds_by_them():
+    first, second = {"n": 10, "t": 1.5, "fast": True}, {"n": 25, "t": 2.5, "fast": True}
+    held = source(first, second, 15, latest={**second, "n": 65, "t": 4.5})
+    (taken,) = read_batch("q", line(4, 2.0, 0.5, held), None).sources
+    assert (taken.behind, taken.everything) == (40.0, False)
+    same_time_later = source(first, second, 15, latest={**second, "t": 2.51})
+    (taken,) = read_batch("q", line(4, 2.0, 0.5, same_time_later), None).sources
+    assert (taken.behind, taken.everything) == (0.0, True)
+    files = source({"logOffset": 1}, {"logOffset": 2}, 400, latest={"logOffset": 9})
+    assert math.isnan(read_batch("q", line(4, 2.0, 0.5, files), None).behind)
+
+
 def test_offsets_of_ours_number_the_records_taken_and_others_say_nothing():
     edge = source({"edge": "a-b", "n": 3}, {"edge": "a-b", "n": 9}, 6)
     own = source({"n": 10, "started": START}, {"n": 25, "started": START}, 15)
@@ -59,12 +71,36 @@ def test_records_of_a_batch_after_idle_polls_came_after_the_last_poll():
     assert waiting(line(0, 0.0, 0.5, taken), line(1, 60.0, 0.5, taken), poll=math.nan)[1:] == [0.0], "no interval known"
 
 
-def test_where_a_source_holds_records_back_they_may_have_come_since_the_last_batch_that_took_all():
+def test_where_a_source_does_not_say_how_much_it_holds_that_may_have_come_since_the_last_batch_that_took_all():
     held = source(1, 2, rows=10, latest=9)
-    kafka = source({"t": {"0": 1}}, {"t": {"0": 2}}, rows=10, behind=5.0)
-    for more in (held, kafka):
-        lines = line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, more), line(2, 2.0, 1.0, more)
-        assert waiting(*lines, line(3, 3.0, 1.0, source(2, 3, 10, latest=3)))[1:] == [0.0, 0.0, 0.0]
+    lines = line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, held), line(2, 2.0, 1.0, held)
+    assert waiting(*lines, line(3, 3.0, 1.0, source(2, 3, 10, latest=3)))[1:] == [0.0, 0.0, 0.0]
+
+
+def test_what_a_source_holds_counts_from_when_it_came():
+    def kafka(behind):
+        return source({"t": {"0": 1}}, {"t": {"0": 2}}, rows=10, behind=behind)
+
+    late = [line(0, 0.0, 1.0, kafka(0.0)), *(line(n, float(n), 1.0, kafka(10.0 * n)) for n in range(1, 6))]
+    # Of the 20 that come a second 10 are taken: every second batch takes what came a second later than that before it.
+    assert waiting(*late)[1:] == [0.0, 0.0, 1.0, 1.0, 2.0]
+    steady = [line(0, 0.0, 1.0, kafka(0.0)), *(line(n, float(n), 1.0, kafka(5.0)) for n in range(1, 6))]
+    assert waiting(*steady)[1:] == [0.0, 0.0, 1.0, 2.0, 3.0], "what it always holds is no growing delay"
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=120))
+def test_what_a_source_holds_is_never_taken_for_newer_than_it_is(rounds):
+    came: list[int] = []  # the second after which each record came
+    lines, since, taken = [], [], 0
+    for number, (fresh, limit) in enumerate(rounds):
+        came += [max(0, number - 1)] * fresh
+        first, taken = taken, min(len(came), taken + limit)
+        since.append(came[first] if taken > first else None)
+        lines.append(
+            line(number, float(number), 1.0, source({"n": first}, {"n": taken}, taken - first, latest={"n": len(came)}))
+        )
+    for said, true in zip(batches("q", *lines), since, strict=True):
+        assert true is None or said.waiting - START <= true
 
 
 def test_what_was_there_before_the_query_was_first_seen_counts_from_then_on():

@@ -10,7 +10,7 @@ from elastream.clouds.provider import Measured
 from elastream.model.action import TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Frame, Metric
-from elastream.spark.telemetry.frames import HostWatch, task_frame, weights
+from elastream.spark.telemetry.frames import HostWatch, cores_used, task_frame, weights
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 HELD = {TaskId("count", 1): "h2", TaskId("count", 0): "h1", TaskId("count", 2): "h9"}
@@ -32,6 +32,26 @@ def leases():
 def loads(busy):
     column = np.array(busy)
     return PartitionLoads(column, column / 10, 2 * column, 10 * column, 100 * column, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("use", "compiling", "cores"),
+    [
+        ((0.4, 0.8, 0.6), (), 1.8),
+        ((0.4, 0.8, 2.7), ("h3",), 1.8),  # as busy as the others at most
+        ((0.4, 0.8, 0.1), ("h3",), 1.3),
+        ((1.9, 1.7, 1.8), ("h3",), 4.6),
+        ((2.7,), ("h1",), 1.0),
+        ((0.4, math.nan, 2.7), ("h3",), math.nan),
+        ((0.4, math.nan), ("h2",), math.nan),
+        ((), (), 0.0),
+    ],
+)
+def test_what_a_host_that_has_just_come_uses_to_compile_is_no_work_of_the_load(use, compiling, cores):
+    names = tuple(f"h{number}" for number in range(1, 1 + len(use)))
+    working = {name: Lease(name, HostType("small", cores=1.0), 0.0) for name in names}
+    found = cores_used(Frame(names, {Metric.CPU: use}), working, compiling)
+    assert found == pytest.approx(cores, nan_ok=True)
 
 
 def host_frame(leases, held, links, measured=None, now=0.0, watch=None):

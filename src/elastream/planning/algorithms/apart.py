@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elastream.model.action import Action, ReleaseHost, TaskId
 from elastream.model.cloud import HostState
@@ -128,8 +129,10 @@ def enlarge(
         draft.add(unit, draft.hosts[row], why[name])
         if draft.instances[name] >= wanted[name]:
             open_for.remove(name)
-    idle = sum(not draft.tasks_on(host) and host not in draft.received for host in draft.hosts)
-    least = max(0, spare - idle, observation.context.min_hosts - len(draft.hosts))
+    least = max(0, observation.context.min_hosts - len(draft.hosts))
+    if spare > 0:
+        idle = sum(not draft.tasks_on(host) and host not in draft.received for host in draft.hosts)
+        least = max(least, spare - idle)
     for _ in range(least):
         kind = cheapest_type(observation.context, max(draft.units, key=lambda each: each.cores), host_type)
         if kind is not None and draft.may_lease:
@@ -144,11 +147,14 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
     observation = draft.observation
     by_name = {unit.name: unit for unit in draft.scalable}
     releases: list[Action] = []
+    fit = _may_fit(draft, by_name, surplus)  # rules out most hosts in most rounds
     candidates = [
         host
         for host, lease in observation.leases.items()
-        if lease.state is HostState.RUNNING and due_back(lease, observation.time, pace)
+        if lease.state is HostState.RUNNING and fit[draft.row(host)] and due_back(lease, observation.time, pace)
     ]
+    if not candidates:
+        return releases
     candidates.sort(key=lambda host: (len(draft.tasks_on(host)), -observation.leases[host].since))
     left = dict(surplus)
     idle = sum(not draft.tasks_on(host) for host in draft.hosts if draft.is_ready(host))
@@ -158,11 +164,12 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
         empty = not draft.tasks_on(host)
         if empty and idle <= spare:
             continue
-        if not _may_fit(draft, host, by_name, left):
+        if not fit[draft.row(host)]:
             continue
         mark, before = draft.mark(), dict(left)
         if _emptied(draft, host, by_name, left):
             draft.close(host)
+            fit = _may_fit(draft, by_name, left)
             idle -= empty
             releases.append(ReleaseHost(host, why="its instances fit on the other hosts, and what is paid of it ends"))
         else:
@@ -171,11 +178,12 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
     return releases
 
 
-def _may_fit(draft: Draft, host: str, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> bool:
-    """Whether the instances on `host` could fit elsewhere by their cores in sum: most hosts are ruled out by that alone."""
-    free = draft.free_cores[draft.ready & ~draft.closed].sum() - draft.free_cores[draft._row[host]]
+def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> NDArray[np.bool_]:
+    """Whether the instances on each host could fit on the others by their cores in sum, `left` instances less."""
+    free = draft.free_cores[draft.ready & ~draft.closed].sum()
     surplus = math.fsum(max(0, count) * by_name[name].cores for name, count in left.items() if name in by_name)
-    return bool(math.fsum(draft.unit_of(task).cores for task in draft.tasks_on(host)) <= free + surplus + 1e-6)
+    # What a host's instances take must fit on what is free of the others.
+    return np.asarray(draft.cores <= free + surplus + 1e-6)
 
 
 def _emptied(draft: Draft, host: str, by_name: Mapping[str, Unit], left: dict[str, int]) -> bool:
@@ -216,7 +224,7 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
     for host in draft.hosts:
         if host == without or not draft.is_ready(host):
             continue
-        room = draft.free_cores[draft._row[host]]
+        room = draft.free_cores[draft.row(host)]
         for task in draft.tasks_on(host):
             other = draft.unit_of(task)
             if other.name in others and room + other.cores >= unit.cores - 1e-9:

@@ -154,6 +154,10 @@ class Draft:
         """Number of running hosts that accept instances."""
         return int((self.ready & ~self.closed).sum())
 
+    def row(self, host: str) -> int:
+        """Where `host` is in the arrays."""
+        return self._row[host]
+
     def is_ready(self, host: str) -> bool:
         """Whether `host` is running."""
         return bool(self.ready[self._row[host]])

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from elastream.model.cloud import HostState
 from elastream.model.observation import Floats, Frame, Metric, Observation
 
@@ -39,7 +37,7 @@ def capacity(observation: Observation, hosts: Iterable[str]) -> float:
 def tasks_on(observation: Observation, host: str) -> int:
     """Number of tasks placed on `host`."""
     row = observation.hosts.rows.get(host, -1)
-    return int(np.count_nonzero(observation.tasks.host == row)) if row >= 0 else 0
+    return int(observation.tasks.per_host[row]) if 0 <= row < observation.tasks.per_host.size else 0
 
 
 def seen(observation: Observation) -> dict[str, float]:

@@ -60,24 +60,26 @@ class Threshold:
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more.
 
-    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores; without a line, work
-    per record times the rate; before anything was measured, the declared costs. Apart, each operator's are its own work per
-    record times the rate that reaches it if no queue holds records back: from the sources' rates and measured (else
-    declared) selectivities. Late backlog adds: the part of the queues, when a host asked for now would work, above half of
-    arrival rate x target latency (Little's law; the other half is for their processing) is to be processed within the
-    target latency, or within the start of a host if that is longer. If latency is above target although no host came in
-    the last `cool_down` seconds, and records arrive faster than they are processed, the hosts are insufficient whatever
-    the metered work: the need is their cores times arrival over processed rate, at least one host more.
+    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores; without a line,
+    work per record times the rate; until a run has been warm, the declared costs. Samples of the `cool_down` seconds
+    after a run's first records or a host's coming are not warm: workers start, code is compiled. Apart, each operator's
+    are its own work per record times the rate that reaches it if no queue holds records back: from the sources' rates
+    and measured (else declared) selectivities. Late backlog adds: the part of the queues, when a host asked for now
+    would work, above half of arrival rate x target latency (Little's law; the other half is for their processing) is to
+    be processed within the target latency, or within the start of a host if that is longer. If latency is above target
+    although no host came in the last `cool_down` seconds, and records arrive faster than they are processed, the hosts
+    are insufficient whatever the metered work: the need is their cores times arrival over processed rate, at least one
+    host more.
 
     **Growing.** Hosts whose need would fill them above `scale_out` x (1 + `tolerance`) get all missing ones at once:
     drains are cancelled first, then hosts are leased; those that start count. `spare` hosts come on top, and `min_hosts`
     holds in any case. Apart, instances are placed on hosts with room, then on the new hosts, with which they start.
 
     **Shrinking.** Hosts go if the highest need of the last `settle` seconds (HPA's stabilisation window) fills those left
-    to no more than that bound, nothing is late, no host is starting or draining, and `cool_down` seconds have passed
-    since one came; at most half of them a round. And only when what is paid of a host ends, or costs nothing: its minimum
-    is over, and its billing time unit ends before the next round could give it back. Fused, it is drained first. A
-    constant load reaches a fixed point, after which nothing happens.
+    to no more than that bound, and so does that of a rate that goes on growing for so long, nothing is late, no host is
+    starting or draining, and `cool_down` seconds have passed since one came; at most half of them a round. And only when
+    what is paid of a host ends, or costs nothing: its minimum is over, and its billing time unit ends before the next round
+    could give it back. Fused, it is drained first. A constant load reaches a fixed point, after which nothing happens.
 
     **Operators.** Fused, a stage without state gets as many tasks as slots that the need fills to the target, all while
     anything is late; the pool of a `waits` operator follows its occupied threads. Tasks with state are spread onto new
@@ -152,7 +154,7 @@ class _Round:
         self.horizon = self.kind.start + self.pace
         self.settle = max(LEAST_SETTLE, SETTLE * self.kind.start) if policy.settle is None else policy.settle
         keep = max(3 * self.horizon, 2 * (observation.context.target_latency or 0.0), self.settle, REMEMBERED)
-        self.seen = Seen.after(before, observation, keep)
+        self.seen = Seen.after(before, observation, keep, policy.cool_down)
         self.load = LoadFigures(observation, self.seen, policy.window)
         self.forecast = self.load.expected(self.horizon)
         self.most = policy.scale_out * (1 + policy.tolerance)
@@ -170,6 +172,11 @@ class _Round:
         """Records/s that the hosts must still be able to process when full."""
         return self.rate + CERTAIN * self.forecast.error
 
+    @cached_property
+    def later(self) -> float:
+        """Records/s that hosts are kept for: a host that goes must not be missed before it could have settled."""
+        return max(self.rate, self.forecast.level + self.forecast.slope * (self.horizon + self.settle))
+
     @property
     def _said(self) -> str:
         """The rate, for people."""
@@ -184,6 +191,9 @@ class _Round:
         unknown = self._unknown() if math.isnan(base) else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         need, why = self._need(base)
+        if load.cold and math.isnan(load.declared) and not load.late and not load.arriving > load.processed:
+            # What the first batches work says nothing of the next ones, and the hosts keep up with the load.
+            need = min(need, capacity(observation, (*observation.usable, *observation.coming)))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
         more = self._grow(need, why, draining)
         hosts: list[Action] = [
@@ -250,7 +260,10 @@ class _Round:
         known = observation.time - seen.since >= self.settle
         if not known or observation.coming or self.load.late or self._since_change() < policy.cool_down:
             return []
-        highest = float(max(self._highest(seen), self.load.used if self.load.used > 0 else 0.0))
+        highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
+        least = min((host_capacity(observation, host) for host in usable), default=0.0)
+        if not highest <= self.most * (capacity(observation, usable) - least):
+            return []  # as in most rounds: not even the smallest could go
         candidates = sorted(
             (host for host in usable if due_back(observation.leases[host], observation.time, self.pace)),
             key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
@@ -288,9 +301,9 @@ class _Round:
         slots = sum(width(observation.leases[host].type) for host in load.working)
         if not slots:
             return []
+        each = capacity(observation, load.working) / slots
         if self.policy.max_parallelism is not None:
             slots = min(slots, self.policy.max_parallelism)
-        each = capacity(observation, load.working) / sum(width(observation.leases[host].type) for host in load.working)
         wanted = now
         if load.late:
             wanted = max(now, slots)
@@ -343,8 +356,10 @@ class _Round:
         if needs and len(needs) == len(units):
             seen = seen.needing(observation.time, tuple(needs[unit.name].cores for unit in units), self.settle)
             if observation.time - seen.since >= self.settle and not self.load.late:
+                growing = self.later / self.rate if self.rate > 0 else 1.0
                 for unit, cores in zip(units, seen.highest, strict=True):
-                    kept = CoreNeed(float(cores), 0.0, needs[unit.name].per_instance).instances(self.most)
+                    least = max(float(cores), needs[unit.name].cores * growing)
+                    kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
                     surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
         why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
         leased = len(draft.hosts)

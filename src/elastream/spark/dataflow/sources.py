@@ -184,6 +184,7 @@ class ShapedReader(RangeReader):
 
     _planned: dict[str, Any] | None = None
     _began: float | None = None
+    _due: tuple[int, float] | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:
@@ -209,7 +210,7 @@ class ShapedReader(RangeReader):
         taken, started = int(start["n"]), self._began
         due = self._load.count(now - started)
         upto = min(due, taken + self._pacing.allowance)
-        self._planned = dict(start)
+        self._planned, self._due = dict(start), (max(due, taken), now - started)
         if upto > taken:
             seconds = now - started if upto == due else self._load.due(upto - 1)
             self._planned = self._offset(n=upto, t=seconds, started=started)
@@ -217,11 +218,11 @@ class ShapedReader(RangeReader):
         return dict(self._planned)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The records due now, for Spark's progress report, where latest minus end offset is the backlog."""
-        if self._planned is None or self._began is None:
+        """The records due when the batch was planned, for Spark's progress: latest minus end offset is the backlog."""
+        if self._planned is None or self._due is None:
             return None
-        elapsed = time.time() - self._began
-        return {**self._planned, "n": max(self._planned["n"], self._load.count(elapsed)), "t": elapsed}
+        due, elapsed = self._due
+        return {**self._planned, "n": due, "t": elapsed}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Slice]:
         """Contiguous shares of the batch, as even as possible, none of them empty."""

@@ -169,6 +169,12 @@ class Hosts(HostBook):
                     if executor.id not in self._ever:
                         self._find(self._session, executor)
 
+    @property
+    def compiling(self) -> frozenset[str]:
+        """Hosts that take tasks and have not worked off their first batches."""
+        with self._lock:
+            return frozenset(name for name in self.usable if not self._known[name].settled)
+
     def step(self, *, batch: int, idle: bool, holds: Callable[[str], bool]) -> None:
         """Do what is due. batch: rounds of batches that ended; idle: none is under way; holds: whether one has state."""
         with self._lock:

@@ -5,7 +5,7 @@ store's native library: seconds, in the middle of a batch. A warm-up job pays th
 executor meanwhile, which also keeps the stream's own tasks off it until it is ready.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,8 +23,11 @@ LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 """Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
 
 
-def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
-    """Run one task on each slot of `executor` that does what a batch does; what it writes goes into `scratch`."""
+def warm_up(spark: SparkSession, executor: Executor, scratch: Path | None) -> None:
+    """Run one task on each slot of `executor` that does what a batch does.
+
+    What it writes goes into `scratch`; None where executors need not see the driver's folders, and nothing is written.
+    """
     context = spark.sparkContext
     context.setJobDescription(f"warm up executor {executor.id}")
     try:
@@ -32,9 +35,14 @@ def warm_up(spark: SparkSession, executor: Executor, scratch: Path) -> None:
         if "RocksDB" in str(spark.conf.get("spark.sql.streaming.stateStore.providerClass")):
             rows = rows.selectExpr(f"coalesce({LOAD_ROCKSDB}, word) as word")
         # Twice, because a task of the stream has two workers: one reads its source, the other runs its operators.
-        touched = rows.mapInArrow(_touch, "word string").mapInArrow(_touch, "word string")
+        touch = _touch()
+        touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
-        touched.groupBy("word").count().write.mode("overwrite").parquet(str(scratch / f"warm-up-{executor.id}"))
+        counts = touched.groupBy("word").count().write.mode("overwrite")
+        if scratch is None:
+            counts.format("noop").save()
+        else:
+            counts.parquet(str(scratch / f"warm-up-{executor.id}"))
     finally:
         context.setJobDescription(None)  # type: ignore[arg-type]
 
@@ -54,8 +62,14 @@ def _pinned(spark: SparkSession, executor: Executor) -> DataFrame:
     return DataFrame(java_session(spark).createDataFrame(rdd.toJavaRDD(), schema), spark)
 
 
-def _touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
+def _touch() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A stage in Python; defined in here, it travels whole, to executors that may not have this package."""
+    rows = ROWS
 
-    for _ in batches:
-        yield pa.record_batch([pa.array([f"word {number}" for number in range(ROWS)])], names=["word"])
+    def touch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pandas  # noqa: F401 - what operators and PySpark's own workers import at first use
+
+        for _ in batches:
+            yield pa.record_batch([pa.array([f"word {number}" for number in range(rows)])], names=["word"])
+
+    return touch

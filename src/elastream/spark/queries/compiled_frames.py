@@ -99,8 +99,7 @@ class Telemetry:
 
     def last(self, segment: str) -> Batch | None:
         """The newest committed batch of a segment."""
-        recent = self._batches_of.get(segment)
-        return recent[-1] if recent else None
+        return recent[-1] if (recent := self.recent(segment)) else None
 
     def recent(self, segment: str) -> Sequence[Batch]:
         """The last batches of a segment, oldest first."""

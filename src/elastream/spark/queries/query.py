@@ -4,6 +4,7 @@ Two calls to the driver a look, whatever the query does in between; three where 
 id, which outlives a restart from the same checkpoint; each run starts with nothing known. What was not seen is unknown.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,8 +26,8 @@ from elastream.spark.telemetry.traffic import Traffic
 __all__ = ["Instruments", "Query", "TaskWatch"]
 
 NAN = float("nan")
-REMEMBERED = 20
-"""Batches that rates and intervals are taken over."""
+RATED = 10.0
+"""Seconds of batches, but at least two batches, that rates are taken over: records come in lumps."""
 RECENT = 7
 """Batches that a latency is taken over."""
 
@@ -169,16 +170,23 @@ class Query:
 
     def interval(self, now: float) -> float:
         """Seconds from one batch to the next at epoch second `now`; NaN until two have been seen."""
-        recent = self._recent(REMEMBERED)
+        recent = self._rated()
         if len(recent) < 2:
             return NAN
         first, last = recent[0], recent[-1]
         return max((last.start - first.start) / (len(recent) - 1), now - last.end, 1e-3)
 
     def rate(self, now: float) -> float:
-        """Records/s taken, mean over the batches remembered."""
-        rows = [batch.rows for batch in self._recent(REMEMBERED)]
-        return float(np.mean(rows)) / self.interval(now) if len(rows) > 1 else NAN
+        """Records/s taken, by the batches of the last RATED seconds."""
+        rows = [batch.rows for batch in self._rated()]
+        return float(np.mean(rows[1:])) / self.interval(now) if len(rows) > 1 else NAN
+
+    def arriving(self, now: float) -> float:
+        """Records/s that came: those taken, and what the sources hold more; those taken if they do not say."""
+        taken, recent = self.rate(now), self._rated()
+        if len(recent) < 2 or math.isnan(more := recent[-1].behind - recent[0].behind):
+            return taken
+        return max(0.0, taken + more / (len(recent) - 1) / self.interval(now))
 
     def latencies(self, now: float) -> tuple[Floats, Floats]:
         """Seconds that the records of each recent batch took at most by epoch second `now`, and how many these are.
@@ -186,7 +194,7 @@ class Query:
         None of them can have come before the last poll of the source that did not take it. The batch under way counts as
         one more of the usual size, whose records have waited until now: so it shows where no batch ends any more.
         """
-        recent = [batch for batch in self._recent(RECENT) if batch.rows and batch.waiting == batch.waiting]
+        recent = [batch for batch in list(self.batches)[-RECENT:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
         rows = [float(batch.rows) for batch in recent]
         if recent and self._since is not None and self._since < now:
@@ -198,8 +206,10 @@ class Query:
         nothing, stages = LoadWindow(), self.stages or {}
         return {name: self._windows.get(name, nothing).loads(each.partitions, now) for name, each in stages.items()}
 
-    def _recent(self, count: int) -> Sequence[Batch]:
-        return list(self.batches)[-count:]
+    def _rated(self) -> Sequence[Batch]:
+        """The batches that began in the last RATED seconds, and the one before them."""
+        within = sum(batch.start > self.batches[-1].start - RATED for batch in self.batches)
+        return list(self.batches)[-within - 1 :]
 
     def _find_stages(self) -> None:
         stages = stateful_stages(self._with.driver, self._execution)

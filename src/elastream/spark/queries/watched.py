@@ -153,8 +153,8 @@ def operator_frame(
     per_stage = {name: float(each.busy.sum()) for name, each in loads.items()}
     charged = sum(load for load in per_stage.values() if load == load)
     for query in live:
-        # A source that holds nothing back passes on what arrives; one that does says what it is behind, or nothing.
-        columns[Metric.ARRIVAL_RATE][query.name] = columns[Metric.PROCESSED_RATE][query.name] = query.rate(wall)
+        columns[Metric.ARRIVAL_RATE][query.name] = query.arriving(wall)
+        columns[Metric.PROCESSED_RATE][query.name] = query.rate(wall)
         columns[Metric.BACKLOG][query.name] = query.batches[-1].behind if query.batches else NAN
         # In this order, NaN stays NaN.
         columns[Metric.BUSY_CORES][query.name] = max(used - charged, 0.0) / len(live)
@@ -166,7 +166,7 @@ def operator_frame(
 def application_frame(graph: Graph, live: Sequence[Query], wall: float, cost: float, target: float | None = None) -> Frame:
     """All queries as one application: the latency and the batch of the slowest, the rates of all."""
     batches = [query.batches[-1].seconds for query in live if query.batches]
-    rates = [query.rate(wall) for query in live]
+    rates, arriving = [query.rate(wall) for query in live], [query.arriving(wall) for query in live]
     known = [found for query in live if len((found := query.latencies(wall))[0])]
     behind = [query.batches[-1].behind if query.batches else NAN for query in live]
     values = {
@@ -175,7 +175,7 @@ def application_frame(graph: Graph, live: Sequence[Query], wall: float, cost: fl
         Metric.LATENCY_P99: max((float(each.max()) for each, _ in known), default=NAN),
         Metric.BATCH_DURATION: max(batches, default=NAN),
         Metric.THROUGHPUT: sum(rates) if rates else NAN,
-        Metric.ARRIVAL_RATE: sum(rates) if rates else NAN,
+        Metric.ARRIVAL_RATE: sum(arriving) if arriving else NAN,
         Metric.BACKLOG: sum(behind) if behind else NAN,
         Metric.COST: cost,
     }

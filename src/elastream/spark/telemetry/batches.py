@@ -1,11 +1,12 @@
 """What Spark reports of one micro-batch of a query - its progress, its offsets - as a `Batch`, and rates over batches."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
@@ -32,6 +33,9 @@ WINDOW = 3.0
 """Seconds of batches that one observation of our own queries speaks of: a few batches, so that one slow batch shows and
 does not rule."""
 NAN = float("nan")
+HELD = 50
+"""Most groups of records held back that are told apart."""
+Held: TypeAlias = tuple[tuple[float, float], ...]
 POLLING = 0.01
 """Seconds between two polls of the sources of a query without an interval (spark.sql.streaming.pollingDelay)."""
 
@@ -50,7 +54,8 @@ class Taken:
     start, end: its offsets. rows: records. behind: records that it says it still held when the batch was planned, NaN if it
     says nothing. everything: whether the batch took all that there was, as far as the source tells. waiting: epoch second
     before which none of the records can have come, if the source shows what it has whenever it is asked; at the earliest
-    the start of the first batch seen.
+    the start of the first batch seen. held: what it holds back, oldest first: epoch second before which these records
+    cannot have come, and how many they are, inf if it does not say.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +64,7 @@ class Taken:
     behind: float = NAN
     everything: bool = True
     waiting: float = NAN
+    held: Held = ()
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -125,14 +131,11 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
     taken = []
     for position, each in enumerate(sources):
         last = before.source(position) if before is not None else None
-        found = _taken(json.loads(each))
         if last is None or before is None:
-            waiting = start  # what was there before the query was first seen counts from then on
-        elif idle:
-            waiting = asked
+            since = start  # what was there before the query was first seen counts from then on
         else:
-            waiting = before.start if last.everything else last.waiting
-        taken.append(Taken(*found, waiting))
+            since = asked if idle else before.start
+        taken.append(_dated(_taken(json.loads(each)), () if last is None else last.held, since))
     return Batch(
         query=query,
         id=int(number),
@@ -145,13 +148,48 @@ def read_batch(query: str, fields: Sequence[str], before: Batch | None, poll: fl
     )
 
 
-def _taken(progress: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any], int, float, bool]:
-    """Offsets at the start and the end, rows, what is left, and whether nothing is, by the JSON of a SourceProgress."""
+def _taken(progress: Mapping[str, Any]) -> Taken:
+    """What the JSON of a SourceProgress says; when its records came is left out."""
     start, end, latest = (progress.get(name) for name in ("startOffset", "endOffset", "latestOffset"))
+    rows = int(progress.get("numInputRows", 0))
     mean = (progress.get("metrics") or {}).get("avgOffsetsBehindLatest")
-    behind = NAN if mean is None else float(mean) * _partitions(end)
-    everything = behind == 0 if mean is not None else latest is None or latest == end
-    return _offset(start), _offset(end), int(progress.get("numInputRows", 0)), behind, everything
+    behind = _counted(start, end, latest, rows) if mean is None else float(mean) * _partitions(end)
+    everything = latest is None or latest == end if math.isnan(behind) else behind == 0
+    return Taken(_offset(start), _offset(end), rows, behind, everything)
+
+
+def _counted(start: object, end: object, latest: object, rows: int) -> float:
+    """Records from `end` to `latest`, where a number in the offsets counts records: it grew by as many as were taken.
+
+    That is how sources without metrics of their own tell what they hold, as Python data sources; NaN where none does.
+    """
+    before, after, newest = (_offset(each) for each in (start, end, latest))
+    for name, number in after.items():
+        numbers = [before.get(name, 0), number, newest.get(name)]
+        if rows > 0 and all(type(each) in (int, float) for each in numbers) and number - numbers[0] == rows:
+            return float(max(0, numbers[2] - number))
+    return NAN
+
+
+def _dated(taken: Taken, before: Held, since: float) -> Taken:
+    """`taken` with when its records can have come: first those held `before`, then what came after epoch second `since`.
+
+    A source gives what is oldest first, so what it holds now came last.
+    """
+    left = 0.0 if taken.everything else math.inf if math.isnan(taken.behind) else taken.behind
+    queue = [*before, (since, max(0.0, left + taken.rows - math.fsum(count for _, count in before)))]
+    waiting = next((at for at, count in queue if count > 0), since)
+    if left == math.inf:
+        return replace(taken, waiting=waiting, held=((waiting, left),))
+    held: list[tuple[float, float]] = []
+    for at, count in reversed(queue):
+        if (kept := min(count, left)) > 0:
+            held.insert(0, (at, kept))
+            left -= kept
+    if len(held) > HELD:  # the oldest as one group, which counts from when the first of them can have come
+        oldest = held[: 1 - HELD]
+        held[: 1 - HELD] = [(oldest[0][0], math.fsum(count for _, count in oldest))]
+    return replace(taken, waiting=waiting, held=tuple(held))
 
 
 def span_of(batches: Sequence[Batch]) -> float:

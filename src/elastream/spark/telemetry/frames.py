@@ -1,7 +1,7 @@
 """Frames of an observation: what hosts do and hold, and what each state partition (task) takes, as measured."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -12,12 +12,25 @@ from elastream.model.graph import Graph
 from elastream.model.observation import Floats, Frame, Metric, TaskFrame
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
-__all__ = ["HostWatch", "task_frame", "weights"]
+__all__ = ["HostWatch", "cores_used", "task_frame", "weights"]
 
 CPU_WINDOW = 3.0
 """Seconds that a host's CPU use is averaged over: a few batches, since between two it is near nothing."""
 NAN = float("nan")
 UNMEASURED = Measured()
+
+
+def cores_used(hosts: Frame, working: Mapping[str, Lease], compiling: Collection[str]) -> float:
+    """Cores that the `working` hosts, of which `hosts` tells, spend on the load; NaN if the use of one is unknown.
+
+    Those that are `compiling` have come lately and may use more than they have: what exceeds the use of the others is the
+    price of their start, which the policy must not take for work that more hosts are needed for.
+    """
+    used = {name: hosts.value(name, Metric.CPU) * lease.type.cores for name, lease in working.items()}
+    others = [name for name in working if name not in compiling]
+    cores = sum(working[name].type.cores for name in others)
+    usual = min(1.0, sum(used[name] for name in others) / cores) if cores else 1.0
+    return sum(min(used[name], usual * working[name].type.cores) if name in compiling else used[name] for name in working)
 
 
 class HostWatch:
