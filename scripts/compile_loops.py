@@ -1,10 +1,12 @@
 """Compiles the inner loops of the simulator and of the matching into numba's cache, so that no first run waits for it.
 
-A tiny simulation each way that items travel, and one allocation, call every loop with the types that runs use.
+Tiny simulations, with a queue for each operator and fused as on Spark, and one allocation call every loop with the types
+that runs use.
 """
 
 import numpy as np
 
+from elastream import Alternate, Dataflow, HostType, Threshold, constant, simulate
 from elastream.experiments.visp.experiment import VispCase, make
 from elastream.planning.algorithms.matching import Objective, allocate
 from elastream.simulation import Travel
@@ -18,6 +20,10 @@ def main() -> None:
         plant = make(VispCase("stepwise", None, seed=1), travel=travel)
         plant.advance(SECONDS)
         plant.observe()
+    flow = Dataflow("compiled")
+    work = (Alternate("work", str, cost=0.001),)
+    flow.source(None, load=constant("100/s")).map(work, returns="word string", name="work").sink(None)
+    simulate(flow, Threshold(), host_types=[HostType("any", 1.0)], limit=SECONDS, fused=True, show=False)
     needs, base, sizes = np.full((4, 2), 0.3), np.zeros((2, 2)), np.full((2, 2), 2.0)
     for objective in Objective:
         allocate(needs, base, sizes, objective=objective)

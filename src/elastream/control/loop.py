@@ -20,6 +20,7 @@ from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
+from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 
@@ -141,10 +142,10 @@ class Loop:
                 self._follow(observation)
                 if self._clock.now() >= plan_at and not over:
                     self._plan(observation)
-                    plan_at = self._next(plan_at, self._period, "planning rounds")
+                    plan_at = self._next(plan_at, self._period, "planning round")
             if over:
                 break
-            monitor_at = self._next(monitor_at, self._monitor, "observations")
+            monitor_at = self._next(monitor_at, self._monitor, "observation")
             self._clock.sleep_until(min(monitor_at, end))
         if observation is not None:
             self._complete(observation)
@@ -160,7 +161,7 @@ class Loop:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
         ahead = max(1, math.ceil((self._clock.now() - due) / every - 1e-9))
         if ahead > 1:
-            self._notes.append(f"{ahead - 1} {what} were skipped: the last took too long")
+            self._notes.append(f"{counted(ahead - 1, what)} skipped: the last took too long")
         return due + ahead * every
 
     def _observe(self) -> Observation | None:
