@@ -17,8 +17,8 @@ from elastream.services.metrics import PrometheusObserver, gauge_name
 
 
 def run(observer, **loop):
-    plant = FakePlant(hosts=1, arrival_rate=200.0)
-    Loop(plant, Threshold(), monitor=1.0, period=2.0, limit=20, observers=[observer], **loop).run()
+    plant = FakePlant(hosts=1, arrival_rate=200.0)  # which grows in the run, and settles for longer than that
+    Loop(plant, Threshold(settle=60.0), monitor=1.0, period=2.0, limit=20, observers=[observer], **loop).run()
     return plant
 
 
