@@ -60,6 +60,17 @@ class Layout:
         """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
 
+    @cached_property
+    def apart(self) -> bool:
+        """Whether every operator is a stage of its own, whose instances reserve cores (simulation only)."""
+        return all(len(stage.operators) == 1 for stage in self.stages)
+
+    @cached_property
+    def circular(self) -> bool:
+        """Whether queries feed each other in a circle; else each of `segments` comes after those that feed it."""
+        place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}
+        return any(place[edge.source] > number for number, each in enumerate(self.segments) for edge in each.inputs)
+
 
 def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
     """Divide `graph` into segments and stages. fused=False: a separate stage per operator (simulation only)."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from elastream.model.cloud import HostState
 from elastream.model.observation import (
     Composition,
     Context,
@@ -61,7 +60,7 @@ class BatchWatch(Watch):
         count, period = closed.ends.size, self.settings.monitor
         active, usable = np.full(count, float(closed.active)), np.full(count, closed.usable)
         if closed.ends[-1] >= now:  # what happens to hosts at the end of a period shows in it
-            active[-1], usable[-1] = len(self.pool.active), self._usable()
+            active[-1], usable[-1] = len(self.pool.active), self.pool.running_cores
         self.ticks += count
         table = np.full((count, len(AT), len(self.names)), np.nan)
         offered = self._enter(table, closed, usable)
@@ -163,9 +162,6 @@ class BatchWatch(Watch):
                 judged += closed.tables[name][:, DONE]
         shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
         return shares
-
-    def _usable(self) -> float:
-        return math.fsum(lease.type.cores for lease in self.pool.leases if lease.state is HostState.RUNNING)
 
     def _operators(self) -> Frame:
         table = self._table.copy()

@@ -6,11 +6,9 @@ The queries do not slow each other down, so each is advanced by itself, those th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
-from elastream.model.cloud import HostState
 from elastream.model.graph import Edge
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import offered_rates
@@ -59,14 +57,12 @@ class FusedNetwork:
             StageStation(stage, stream, self._limit(stage), settings, seed) for stream, stage in enumerate(layout.stages)
         )
         self.by_name = {station.name: station for station in self.stations}
-        queries = {
+        self.segments = {
             each.name: FusedSegment(each, self.by_name, settings, seed, stream)
             for stream, each in enumerate(layout.segments)
         }
-        order, self.stepwise = upstream_first(layout)
-        self.segments = {name: queries[name] for name in order}
-        self.flows: dict[str, list[Items]] = {name: [] for name in order}
-        self.entered = dict.fromkeys(order, 0.0)
+        self.flows: dict[str, list[Items]] = {name: [] for name in self.segments}
+        self.entered = dict.fromkeys(self.segments, 0.0)
         for segment in self.segments.values():
             loads_of = [self.sources[name].load for name in segment.segment.operators if name in self.sources]
             if loads_of:
@@ -142,14 +138,14 @@ class FusedNetwork:
             kept = int(np.searchsorted(segment.log[:, 0] + segment.log[:, 1], ends[0] - KEPT))
             segment.log = segment.log[max(0, min(kept, segment.log.shape[0] - RECENT)) :]
             for edge, volume in self.out[name]:
-                target = next(s.segment.name for s in self.segments.values() if edge.target in s.segment.operators)
-                self.flows[target].append(Items(done.times, done.born, done.counts * volume))
+                self.flows[self.layout.stage_of[edge.target].segment].append(
+                    Items(done.times, done.born, done.counts * volume)
+                )
         pool.worked[: len(pool)] = worked[-1]
         self.closed = None
         if ends.size > 1:
-            usable = math.fsum(lease.type.cores for lease in pool.leases if lease.state is HostState.RUNNING)
             closed = {name: table[:-1] for name, table in tables.items()}
-            self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), usable)
+            self.closed = Periods(ends[:-1], closed, worked[:-1], offered, len(pool.active), pool.running_cores)
 
     def _count(self, segment: FusedSegment, more: Floats) -> None:
         """Add what happened in a query to the totals of its stages."""
@@ -195,13 +191,3 @@ def _first_rate(load: Emissions, seconds: float) -> float:
         return 0.0
     begins = load.times[present][0]
     return float(load.counts[present][load.times[present] < begins + seconds - DUST].sum()) / max(seconds, load.span)
-
-
-def upstream_first(layout: Layout) -> tuple[list[str], bool]:
-    """Names of the queries, each after those that feed it; and whether some feed each other in a circle."""
-    home = {name: segment.name for segment in layout.segments for name in segment.operators}
-    feeds = {each.name: {home[edge.source] for edge in each.inputs} - {each.name} for each in layout.segments}
-    try:
-        return list(TopologicalSorter(feeds).static_order()), False
-    except CycleError:
-        return list(feeds), True

@@ -137,7 +137,11 @@ class SimulatedPlant:
     def _horizon(self) -> float:
         """How far time can be advanced at once: over many monitoring periods where nothing changes between them."""
         network = self.network
-        if isinstance(network, FusedNetwork) and self.pool.steady and not (network.stepwise or self.staffing.shortfall):
+        if (
+            isinstance(network, FusedNetwork)
+            and self.pool.steady
+            and not (self.context.layout.circular or self.staffing.shortfall)
+        ):
             return self.watch.next_tick + PERIODS_AT_ONCE * self.settings.monitor
         return self.watch.next_tick
 
@@ -334,10 +338,9 @@ def make_plant(
         raise CloudError("the simulation has no host type: declare at least one")
     if unknown := set(loads or {}) - {source.name for source in layout.graph.sources}:
         raise DataflowError(f"load for {min(unknown)!r}: dataflow {layout.graph.name!r} has no such source")
-    fused = any(len(stage.operators) > 1 for stage in layout.stages)
-    kind = FusedNetwork if fused else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
+    kind = FusedNetwork if not layout.apart else TaskNetwork if settings.travel is Travel.TASKS else QueueNetwork
     network: QueueNetwork | FusedNetwork = kind(layout, loads or {}, settings, seed, seconds)
-    refuse_misfit(layout.graph, types.values(), apart=not fused)
+    refuse_misfit(layout.graph, types.values(), apart=layout.apart)
     context = Context(
         layout, types, target_latency, max_hosts, min_hosts,
         frozenset(KINDS), network.scalable,

@@ -78,6 +78,12 @@ class SimulatedHosts:
             self._active = (self.changes, np.array(rows, dtype=np.int64))
         return self._active[1]
 
+    @property
+    def running_cores(self) -> float:
+        """Cores of the hosts that take tasks."""
+        leases = (self.leases[row] for row in self.active.tolist())
+        return math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
+
     def active_row(self, host: str) -> int | None:
         """Row of a host whose lease is active; None for any other name."""
         row = self.rows.get(host)
