@@ -104,7 +104,7 @@ class ClassArchive:
         (making / RECORDED).write_text("\n".join(merged(lists)) + "\n")
         target, classes = making / ARCHIVE, ("-cp", class_path())
         dump = ("-Xshare:dump", f"-XX:SharedClassListFile={making / RECORDED}", f"-XX:SharedArchiveFile={target}")
-        for options in ((*dump, *MODULES, *classes), (*_use(target), "-Xshare:on", *MODULES, *classes, "-version")):
+        for options in ((*dump, *MODULES, *classes), (*options_for(target), "-Xshare:on", *MODULES, *classes, "-version")):
             done = subprocess.run(
                 [self.java, *options], capture_output=True, text=True, errors="replace", preexec_fn=end_with_parent
             )
@@ -141,12 +141,8 @@ def archive_for(java: Path) -> ClassArchive | None:
     return ClassArchive(java, cache_folder() / "java-classes" / key)
 
 
-def options_for(link: Path) -> tuple[str, ...]:
-    """Options of a JVM that is to use the archive `link`."""
-    return _use(link)
-
-
-def _use(file: Path) -> tuple[str, ...]:
+def options_for(file: Path) -> tuple[str, ...]:
+    """Options of a JVM that is to use the archive `file`."""
     # Mapped where it was made for, the JVMs of all hosts share its pages; anywhere else each would rewrite its own copy.
     return (f"-XX:SharedArchiveFile={file}", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from elastream.clouds.local.cluster import LocalCluster
 from elastream.clouds.provider import HostStatus, Measured, Phase, Reach, RunState, Terms
@@ -27,6 +27,9 @@ weighed the same, three started at once would be ready at once, after the time o
 would take half of two cores from those at work."""
 STARTING_FOR = 90.0
 """Seconds after which a host no longer counts as one that starts, even without a report that it takes tasks."""
+
+_States: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What the supervisor says of each process, by name of the host."""
 
 
 @dataclass(slots=True)
@@ -84,8 +87,7 @@ class LocalHosts:
         with self._lock:
             for name, kind in hosts.items():
                 self._hosts.setdefault(name, _Host(kind))
-            self._start_where_there_is_room(self.cluster.status())
-            self._weigh()
+            self._weigh(self._start_where_there_is_room(self.cluster.status()))
 
     def release(self, hosts: Collection[str]) -> None:
         """SIGTERM to the workers of `hosts`, after 3 s SIGKILL to all that is left of them."""
@@ -104,8 +106,8 @@ class LocalHosts:
         with self._lock:
             states = self.cluster.status()
             self._forget(states)
-            self._start_where_there_is_room(states)
-            self._weigh()
+            states = self._start_where_there_is_room(states)
+            self._weigh(states)
             return {name: self._status(name, host, states) for name, host in self._hosts.items()}
 
     def measure(self) -> Mapping[str, Measured]:
@@ -122,7 +124,8 @@ class LocalHosts:
                     self.cluster.confine(name, host.type.cores)
                     host.confined = True
                     self.cluster.archive_classes()  # it has loaded what work needs
-            self._weigh()
+            if not all(host.confined for host in self._hosts.values()):
+                self._weigh(self.cluster.status())
 
     def occupied(self) -> Collection[str]:
         """Hosts that wait for room, run, or of which processes are left."""
@@ -140,10 +143,11 @@ class LocalHosts:
 
     # -- under the lock ------------------------------------------------------------------------------------------------
 
-    def _start_where_there_is_room(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+    def _start_where_there_is_room(self, states: _States) -> _States:
+        """Start hosts that wait; returns the states of the processes after that."""
         waiting = [name for name, host in self._hosts.items() if host.started is None and not host.reason]
         if not waiting:
-            return
+            return states
         running = sum(not state["gone"] for state in states.values())
         most = max(1, int(STARTS_PER_CORE * len(os.sched_getaffinity(0))))
         free = max(0, min(most - len(self._starting(states)), self.terms.max_hosts - running))
@@ -154,8 +158,9 @@ class LocalHosts:
             except (ElastreamError, OSError) as error:
                 host.reason = f"it could not be started: {error}"
             host.started = self._clock()
+        return self.cluster.status() if free else states
 
-    def _starting(self, states: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
+    def _starting(self, states: _States) -> Sequence[str]:
         """Hosts that have been started and have not taken tasks yet, in the order of their requests."""
         return [
             name
@@ -164,9 +169,8 @@ class LocalHosts:
             if not host.ready and self._clock() - host.started < STARTING_FOR
         ]
 
-    def _weigh(self) -> None:
+    def _weigh(self, states: _States) -> None:
         """Set the CPU weight of every host that is not held to its cores yet, where it changed."""
-        states = self.cluster.status()
         starting = self._starting(states)
         for name, host in self._hosts.items():
             weight = 1.0 if name not in starting else FIRST_WEIGHT if name == starting[0] else NEXT_WEIGHT
@@ -174,7 +178,7 @@ class LocalHosts:
                 host.weight = weight
                 self.cluster.confine(name, None, weight)
 
-    def _status(self, name: str, host: _Host, states: Mapping[str, Mapping[str, Any]]) -> HostStatus:
+    def _status(self, name: str, host: _Host, states: _States) -> HostStatus:
         kind = host.type.name
         if host.reason:
             return HostStatus(kind, Phase.GONE, host.reason)
@@ -188,7 +192,7 @@ class LocalHosts:
         host.reason = self.cluster.failure(name) or "it ended by itself"
         return HostStatus(kind, Phase.GONE, host.reason)
 
-    def _forget(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+    def _forget(self, states: _States) -> None:
         """Drop hosts that were released and of which nothing is left."""
         for name, host in list(self._hosts.items()):
             if host.released and (name not in states or states[name]["gone"]):
