@@ -47,7 +47,7 @@ class RunResult:
         result = cls(directory.root, directory.report)
         recording, report = result.recording, directory.report
         if not report.exists() or report.stat().st_mtime < directory.recording.stat().st_mtime:
-            write_report(recording, report)
+            write_report(recording, report, result.summary)
         return result
 
     @cached_property

@@ -21,6 +21,7 @@ from elastream.recording.directory import RunDirectory
 from elastream.recording.observer import Observer
 from elastream.recording.recorder import Recording
 from elastream.report.page import write_report
+from elastream.report.summary import summarise
 
 __all__ = ["concluded", "length_of", "shown"]
 
@@ -78,7 +79,8 @@ def concluded(directory: RunDirectory, options: RunOptions, console: Console | N
     recording = Recording.read(directory.root)
     if not len(recording.times):
         return None
-    path = write_report(recording, options.report or directory.report)
+    summary = summarise(recording)
+    path = write_report(recording, options.report or directory.report, summary)
     if console is not None:
-        print_summary(recording, console, path)
+        print_summary(recording, console, path, summary)
     return path

@@ -22,8 +22,10 @@ def report(run: Recorded, output: Output = None) -> None:
     from elastream.dashboard.summary import print_summary
     from elastream.recording.recorder import Recording
     from elastream.report import write_report
+    from elastream.report.summary import summarise
 
     recording = Recording.read(run)
     beside = run / "report.html" if run.is_dir() else run.with_suffix(".html")
-    path = write_report(recording, output or beside)
-    print_summary(recording, Console(), path)
+    summary = summarise(recording)
+    path = write_report(recording, output or beside, summary)
+    print_summary(recording, Console(), path, summary)

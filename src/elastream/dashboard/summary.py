@@ -11,14 +11,16 @@ from elastream.model.latency import basis_text, is_bound
 from elastream.model.wording import UNKNOWN, amount, counted, duration_text, money, percent, quantity, rate_text
 from elastream.recording.recorder import Recording
 from elastream.report.page import static_aside
-from elastream.report.summary import summarise
+from elastream.report.summary import Summary, summarise
 
 __all__ = ["print_summary"]
 
 
-def print_summary(recording: Recording, console: Console, report: Path | None = None) -> None:
+def print_summary(
+    recording: Recording, console: Console, report: Path | None = None, summary: Summary | None = None
+) -> None:
     """Print the figures of a run on one screen, then the path of the report on a line of its own."""
-    header, ending, figures = recording.header, recording.ending, summarise(recording)
+    header, ending, figures = recording.header, recording.ending, summary or summarise(recording)
     target = header.target_latency
     simulated = " (simulated)" if header.plant == "simulated" else ""
     reason = f": {ending.reason}" if ending and ending.reason else ""

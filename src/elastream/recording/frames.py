@@ -40,9 +40,8 @@ class Frames:
         names = recording.series.application.metrics
         columns = {name: recording.series.application.column(None, name, count) for name in names}
         columns |= {each.value: recording.whole(each) for each in (Metric.ARRIVAL_RATE, Metric.BACKLOG)}
-        hosts = recording.host_count()
-        columns["hosts_ready"] = hosts[HostState.RUNNING]
-        columns["hosts_leased"] = sum(hosts.values(), start=np.zeros(count))
+        columns["hosts_ready"] = recording.host_count()[HostState.RUNNING]
+        columns["hosts_leased"] = recording.leased
         return pd.DataFrame(columns, index=pd.Index(recording.times, name="time"))
 
     @cached_property

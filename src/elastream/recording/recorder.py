@@ -237,6 +237,11 @@ class Recording:
         """Number of hosts in each paid state, over time."""
         return {state: np.array(self.series.states[state.value]) for state in HostState if state in ACTIVE}
 
+    @property
+    def leased(self) -> Floats:
+        """Number of hosts that are paid for, over time."""
+        return np.asarray(sum(self.host_count().values(), start=np.zeros(len(self.times))))
+
     def cost(self) -> Floats:
         return self.application(Metric.COST)
 

@@ -60,15 +60,14 @@ def _card(card: Card) -> str:
 
 def _curves(recording: Recording) -> list[str]:
     blue, orange, green, _, red, *_ = PALETTE
-    hosts = recording.host_count()
-    leased = sum(hosts.values(), start=np.zeros(len(recording.times)))
+    leased, ready = recording.leased, recording.host_count()[HostState.RUNNING]
     target = recording.header.target_latency
     of = recording.application
     panels = (
         ("load", rate_text, (("offered", recording.whole(Metric.ARRIVAL_RATE), orange),
                              ("processed", of(Metric.THROUGHPUT), blue)), None),
         ("latency", duration_text, (("p99", of(Metric.LATENCY_P99), red), ("p50", of(Metric.LATENCY_P50), blue)), target),
-        ("hosts", amount, (("leased", leased, orange), ("ready", hosts[HostState.RUNNING], green)), None),
+        ("hosts", amount, (("leased", leased, orange), ("ready", ready, green)), None),
     )  # fmt: skip
     return [
         _picture(title, write, recording.times, lines, level)

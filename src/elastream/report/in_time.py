@@ -35,9 +35,7 @@ class InTime:
                 self._within += batch.records * self._share(batch.oldest, batch.newest)
                 self._by_batches = True
 
-    def period(
-        self, seconds: Floats | float, p99: Floats | float, compliance: Floats | float, records: Floats | float
-    ) -> None:
+    def period(self, seconds: Values, p99: Values, compliance: Values, records: Values) -> None:
         """Count periods: their lengths, the 99th percentile of latency, the part of the records in time, and these.
 
         Numbers or arrays of one shape; NaN where unknown. Records count here where no batch says how long its own took.

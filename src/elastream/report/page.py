@@ -62,12 +62,15 @@ class Card:
     good: bool | None = None
 
 
-def write_report(recording: Recording, path: Path | str) -> Path:
-    """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails."""
-    return write_text(Path(path), render(recording), "report")
+def write_report(recording: Recording, path: Path | str, summary: Summary | None = None) -> Path:
+    """Write the report of `recording` to `path` and return the path. Raises EnvironmentProblem if that fails.
+
+    summary: that of the recording, where it is there already: of a run of weeks it takes seconds.
+    """
+    return write_text(Path(path), render(recording, summary), "report")
 
 
-def render(recording: Recording) -> str:
+def render(recording: Recording, summary: Summary | None = None) -> str:
     """The report of `recording` as HTML text."""
     from plotly.offline import get_plotlyjs
 
@@ -79,7 +82,7 @@ def render(recording: Recording) -> str:
     )
     texts = (amount, clock, describe, duration_text, money, quantities, quantity, rate_text)
     environment.filters |= {text.__name__: text for text in texts}
-    summary, header = summarise(recording), recording.header
+    summary, header = summary or summarise(recording), recording.header
     decisions = list(_quiet_or_not(recording.decisions))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(header.started)) if header.started else UNKNOWN
     return environment.get_template("report.html.j2").render(

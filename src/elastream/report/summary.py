@@ -103,7 +103,7 @@ def summarise(recording: Recording) -> Summary:
         leases=len(recording.hosts),
         releases=ended.count(HostState.RELEASED),
         lost=ended.count(HostState.LOST),
-        peak_hosts=int(max(sum(recording.host_count().values(), start=0 * recording.times), default=0)),
+        peak_hosts=int(max(recording.leased, default=0)),
         moves=sum(isinstance(outcome.action, MoveTask) for d in recording.decisions for outcome in d.done),
         rounds=len(recording.decisions),
         refused=sum(bool(proposal.refused) for d in recording.decisions for proposal in d.proposals),

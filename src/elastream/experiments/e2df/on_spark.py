@@ -174,7 +174,7 @@ def summed_up(name: str, recording: Recording, exact: bool) -> SparkScenario:
     width = np.diff(times, append=times[-1])
     placed = np.array([float(len(set(tasks.values()))) for tasks in recording.tasks("count")])
     replicas = recording.parallelism("source") + placed
-    hosts = sum(recording.host_count().values(), np.zeros(len(times)))
+    hosts = recording.leased
     cpu = _mean_cpu(recording)
     latency = recording.application(Metric.LATENCY)
     columns = (times - times[0], recording.application(Metric.ARRIVAL_RATE), latency, replicas, hosts, cpu)
