@@ -6,14 +6,13 @@ expressions.
 
 from collections.abc import Sequence
 
-from elastream.model.action import KINDS
 from elastream.model.cloud import HostType
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.errors import about
-from elastream.model.fitting import refuse_misfit, refuse_unreachable
+from elastream.model.fitting import refuse_unworkable
 from elastream.model.graph import Graph
-from elastream.model.observation import Composition, Context
-from elastream.model.plant import Policy, refuse_unfit
+from elastream.model.observation import Composition
+from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
@@ -50,9 +49,5 @@ def admit(
         for name in segment.operators:
             with about("operators", name, "sink"):
                 check_sink(graph.operator(name).writes, changes=key is not None)
-    if types:
-        refuse_misfit(graph, types)
-    refuse_unreachable(layout, types, target_latency)
     scalable = frozenset(stage.name for stage in layout.stages if not stage.keyed)
-    kinds = {each.name: each for each in types}
-    refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
+    refuse_unworkable(layout, types, policy, target_latency=target_latency, max_hosts=max_hosts, scalable=scalable)

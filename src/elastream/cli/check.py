@@ -48,11 +48,8 @@ def check(
 def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
-    from elastream.model.action import KINDS
     from elastream.model.compiling import simulated_only
-    from elastream.model.fitting import refuse_misfit, refuse_unreachable
-    from elastream.model.observation import Context
-    from elastream.model.plant import refuse_unfit
+    from elastream.model.fitting import refuse_unworkable
     from elastream.model.stages import lay_out
 
     asks = isinstance(given.cloud, Pool)  # a pool knows its types and its size only where it runs
@@ -65,12 +62,15 @@ def refuse(given: "Declared") -> "ElastreamError | None":
         admit(given.graph, types=types, policy=given.policy, target_latency=given.target_latency, max_hosts=most)
         return None
     layout = lay_out(given.graph, fused=not given.host_types)
-    if types:
-        refuse_misfit(given.graph, types, apart=bool(given.host_types))
-    refuse_unreachable(layout, types, given.target_latency)
-    scalable = frozenset(stage.name for stage in layout.stages if not stage.keyed)
-    kinds = {each.name: each for each in types}
-    refuse_unfit(given.policy, Context(layout, kinds, given.target_latency, most, 1, frozenset(KINDS), scalable))
+    refuse_unworkable(
+        layout,
+        types,
+        given.policy,
+        target_latency=given.target_latency,
+        max_hosts=most,
+        scalable=frozenset(stage.name for stage in layout.stages if not stage.keyed),
+        apart=bool(given.host_types),
+    )
     return reason
 
 
@@ -133,7 +133,7 @@ def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     from rich.table import Table
 
     from elastream.model.stages import lay_out
-    from elastream.model.wording import duration_text
+    from elastream.model.wording import counted, duration_text
 
     layout, console = lay_out(graph), Console()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -148,12 +148,8 @@ def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     console.print(table)
     for sentence in said:
         typer.echo(sentence)
-    counted = ", ".join(
-        f"{count} {one if count == 1 else many}"
-        for count, one, many in (
-            (len(graph.operators), "operator", "operators"),
-            (len(layout.stages), "stage", "stages"),
-            (len(layout.segments), "query", "queries"),
-        )
+    size = (
+        f"{counted(len(graph.operators), 'operator')}, {counted(len(layout.stages), 'stage')}, "
+        f"{counted(len(layout.segments), 'query', 'queries')}"
     )
-    console.print(f"{file}: dataflow {graph.name!r} is valid: {counted}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{file}: dataflow {graph.name!r} is valid: {size}", markup=False, highlight=False, soft_wrap=True)

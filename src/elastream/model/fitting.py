@@ -3,20 +3,44 @@
 Known from the dataflow and the host types alone, so that it is said before anything starts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from elastream.model.action import KINDS
 from elastream.model.cloud import HostType
 from elastream.model.errors import CloudError, DataflowError
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
+from elastream.model.observation import Context
+from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import Layout
 from elastream.model.units import format_duration
 
-__all__ = ["BATCH_OVERHEAD", "refuse_misfit", "refuse_unreachable"]
+__all__ = ["BATCH_OVERHEAD", "refuse_misfit", "refuse_unreachable", "refuse_unworkable"]
 
 WHOLE = 1.0
 """Cores of one thread: fused, a task has a slot, which on a host of less than a core is all of that host."""
 BATCH_OVERHEAD = 0.05
 """Seconds a micro-batch and stage, at least. Measured: a fused Arrow stage on Spark 4.3.0, two shared cores, 49 ms."""
+
+
+def refuse_unworkable(
+    layout: Layout,
+    types: Sequence[HostType],
+    policy: Policy | None,
+    *,
+    target_latency: float | None,
+    max_hosts: int,
+    scalable: frozenset[str],
+    apart: bool = False,
+) -> None:
+    """Raise ElastreamError for what can never work: an operator, a service level, or the policy on this dataflow.
+
+    types: empty where they are not known yet. scalable: operators whose parallelism the plant can change.
+    """
+    if types:
+        refuse_misfit(layout.graph, types, apart=apart)
+    refuse_unreachable(layout, types, target_latency)
+    kinds = {each.name: each for each in types}
+    refuse_unfit(policy, Context(layout, kinds, target_latency, max_hosts, 1, frozenset(KINDS), scalable))
 
 
 def refuse_misfit(graph: Graph, types: Iterable[HostType], *, apart: bool = False) -> None:
@@ -62,14 +86,13 @@ def refuse_unreachable(layout: Layout, types: Iterable[HostType], target_latency
     paths: dict[str, float] = {}
     for name in reversed(graph.order):
         paths[name] = _least(graph.operator(name)) + _onward(graph, name, paths)
-    fused = any(len(stage.operators) > 1 for stage in layout.stages)
     for source in graph.sources:
         segment = layout.stage_of[source.name].segment
         stages = sum(stage.segment == segment for stage in layout.stages)
-        overhead = BATCH_OVERHEAD * stages if fused else 0.0
+        overhead = 0.0 if layout.apart else BATCH_OVERHEAD * stages
         least = paths[source.name] / speed + overhead
         if least > target_latency:
-            batch = f", in micro-batches of {format_duration(overhead)} at least," if fused else ""
+            batch = f", in micro-batches of {format_duration(overhead)} at least," if overhead else ""
             raise DataflowError(
                 f"a record of {source.name!r} takes {format_duration(least)}{batch} though it waits for nothing, and the "
                 f"target latency is {format_duration(target_latency)} (`target_latency`): no number of hosts can keep that",
