@@ -145,7 +145,7 @@ class Screen:
         return table
 
     def _latency(self, seen: Observation) -> Text:
-        target, p99 = self._header.target_latency, application(seen, Metric.LATENCY_P99)
+        target, p99 = self._header.target_latency, seen.overall(Metric.LATENCY_P99)
         return Text.assemble(
             ("latency      ", "dim"),
             f"p50 {written(seen, Metric.LATENCY_P50)}   p99 ",
@@ -305,18 +305,12 @@ def sparkline(values: Sequence[float] | deque[float], width: int) -> str:
 
 def written(seen: Observation, metric: Metric) -> str:
     """A metric of the whole dataflow as people read it."""
-    return quantity(metric, application(seen, metric))
-
-
-def application(seen: Observation, metric: Metric) -> float:
-    """A metric of the whole dataflow; NaN if unknown."""
-    ids = seen.application.ids
-    return seen.application.value(ids[0], metric) if ids else math.nan
+    return quantity(metric, seen.overall(metric))
 
 
 def whole(seen: Observation, metric: Metric) -> float:
     """A metric of the whole dataflow, else the sum over its sources."""
-    known = application(seen, metric)
+    known = seen.overall(metric)
     if not math.isnan(known):
         return known
     return math.fsum(seen.operators.value(source.name, metric) for source in seen.context.graph.sources)

@@ -20,14 +20,10 @@ class SoFar:
     def observed(self, observation: Observation) -> None:
         """Take the next observation. `static` is then (hosts, cost) of the peak so far; None while it is not known."""
         width, self._time = observation.time - self._time, observation.time
-
-        def whole(metric: Metric) -> float:
-            frame = observation.application
-            return frame.value(frame.ids[0], metric) if frame.ids else float("nan")
-
         self._in_time.batches(observation.batches)
-        records = whole(Metric.THROUGHPUT) * width
-        self._in_time.period(width, whole(Metric.LATENCY_P99), whole(Metric.COMPLIANCE), records)
+        records = observation.overall(Metric.THROUGHPUT) * width
+        p99, kept = observation.overall(Metric.LATENCY_P99), observation.overall(Metric.COMPLIANCE)
+        self._in_time.period(width, p99, kept, records)
         self._work.observed(observation)
         types = tuple(observation.context.host_types.values())
         found = self._work.provision(types[0]) if types else None

@@ -14,7 +14,7 @@ from elastream.model.graph import Graph
 from elastream.model.plant import Policy
 from elastream.model.stages import Layout, lay_out
 from elastream.model.units import format_duration
-from elastream.planning.provision import Costs, declared
+from elastream.planning.provision import Costs, declared_cores, for_cores, rates_of
 from elastream.simulation import Settings, Travel
 
 __all__ = ["compare"]
@@ -116,10 +116,15 @@ def _static_peak(
     costs: Costs,
 ) -> Peak | str:
     """The cheapest provision that the load's peak fills, leased for all of it; why it is not known where it is not."""
+    try:
+        rates = rates_of(layout.graph, loads, "peak", seconds=length, window=target_latency, costs=costs)
+        work = declared_cores(layout.graph, rates, costs)
+    except ElastreamError as error:
+        return str(error)
     found, why = [], ""
     for type in host_types:
         try:
-            provision = declared(layout, type, loads, seconds=length, window=target_latency, costs=costs)
+            provision = for_cores(layout, type, work)
         except ElastreamError as error:
             why = str(error)
         else:

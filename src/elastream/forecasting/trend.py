@@ -19,8 +19,6 @@ LEAST_FOR_SLOPE = 5
 """Points from which a slope is taken at all: through fewer, one outlier makes any slope."""
 JUMP = 6.0
 """Standard deviations of the steps between points beyond which a step is a jump: about once in 10^9 normal ones."""
-AROUND = 5
-"""Points before a jump that say what the level was."""
 SURE = 3.0
 """Standard errors that a slope must exceed: a false one in 400 of noise alone, and a decision is taken every few
 seconds."""

@@ -6,7 +6,7 @@ check for unknown does nothing rather than something wrong.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.graph import Graph
+from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
 from elastream.model.stages import Layout
@@ -36,10 +36,17 @@ __all__ = [
     "Sample",
     "TableFrame",
     "TaskFrame",
+    "known_sum",
 ]
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+
+
+def known_sum(values: Iterable[float]) -> float:
+    """Sum of the known `values`; NaN if none is known."""
+    known = [value for value in (values.tolist() if isinstance(values, np.ndarray) else values) if value == value]
+    return math.fsum(known) if known else math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +284,10 @@ class Composition:
             dict(parallelism or {}),
         )
 
+    def alternate(self, operator: Operator) -> Alternate:
+        """The alternate of `operator` that runs: its first where nothing is said."""
+        return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
+
 
 @dataclass(frozen=True)
 class Context:
@@ -370,6 +381,11 @@ class Observation:
             np.array([sample.time for sample in samples]),
             np.array([sample.operators.value(operator, metric) for sample in samples]),
         )
+
+    def overall(self, metric: Metric) -> float:
+        """A metric of the whole dataflow; NaN if unknown."""
+        ids = self.application.ids
+        return self.application.value(ids[0], metric) if ids else math.nan
 
     def latency(self, metric: Metric = Metric.LATENCY_P99) -> Reading:
         """The application's latency."""

@@ -6,7 +6,7 @@ measured (`measured`). A load is summed up by its rates at the peak or on averag
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,7 @@ from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.graph import Graph, Kind, Operator
-from elastream.model.observation import Composition, Floats, Metric, Observation
+from elastream.model.observation import Composition, Floats, Metric, Observation, known_sum
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.recording.recorder import Recording
@@ -35,7 +35,6 @@ __all__ = [
     "for_cores",
     "measured",
     "rates_of",
-    "runs_apart",
     "width",
 ]
 
@@ -66,11 +65,6 @@ class Provision:
         return self.hosts * type.billing.units(seconds) * type.price
 
 
-def runs_apart(layout: Layout) -> bool:
-    """Whether every operator is a stage of its own, whose instances reserve cores (simulation only)."""
-    return all(len(stage.operators) == 1 for stage in layout.stages)
-
-
 def declared_cores(
     graph: Graph, rates: Mapping[str, float], costs: Costs | None = None, composition: Composition | None = None
 ) -> dict[str, float]:
@@ -79,12 +73,12 @@ def declared_cores(
     costs: measured figures in place of declared ones, None in them for what was not measured. Raises DataflowError for an
     operator without a cost. Operators that wait occupy threads, no cores.
     """
-    running = (composition or Composition()).alternates
+    running = composition or Composition()
     per_record: dict[str, float] = {}
     selectivity: dict[str, float] = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            alternate = operator.alternate(running.get(operator.name, operator.alternates[0].name))
+            alternate = running.alternate(operator)
             cost, emitted = (costs or {}).get(operator.name, (None, None))
             cost = alternate.cost if cost is None else cost
             emitted = alternate.selectivity if emitted is None else emitted
@@ -158,7 +152,7 @@ def for_cores(
     Apart, each operator has the instances that its own work fills, and hosts hold them by first fit, the largest first.
     Fused, tasks share their hosts' cores, and a stage is as wide as the hosts have slots.
     """
-    if not runs_apart(layout):
+    if not layout.apart:
         hosts = max(1, math.ceil(math.fsum(cores.values()) / (type.cores * type.speed * utilisation) - NEARLY))
         return Provision(hosts, filled(layout, type, hosts, cores))
     needed = {
@@ -193,7 +187,7 @@ def filled(layout: Layout, type: HostType, hosts: int, cores: Mapping[str, float
     instances have the most work each, as long as one fits; fused, a stage without state is as wide as
     the hosts have slots to use.
     """
-    if not runs_apart(layout):
+    if not layout.apart:
         return {stage.name: hosts * width(type) for stage in layout.stages if not stage.keyed}
     placed = _placed(layout)
     room = [_Room(type) for _ in range(hosts)]
@@ -245,13 +239,11 @@ class Work:
 
     def observed(self, observation: Observation) -> None:
         """Take an observation of a run that goes on."""
-        hosts, operators, whole = observation.hosts, observation.operators, observation.application
-        leases = observation.leases
+        hosts, operators, leases = observation.hosts, observation.operators, observation.leases
         of_hosts = [hosts.value(name, Metric.CPU) * leases[name].type.cores * leases[name].type.speed for name in hosts]
         of_operators = [operators.value(name, Metric.BUSY_CORES) for name in operators]
-        name = whole.ids[0] if whole.ids else ""
-        offered, processed = whole.value(name, Metric.ARRIVAL_RATE), whole.value(name, Metric.THROUGHPUT)
-        self.add(observation.time, offered, processed, _most(_total(of_hosts), _total(of_operators)))
+        offered, processed = observation.overall(Metric.ARRIVAL_RATE), observation.overall(Metric.THROUGHPUT)
+        self.add(observation.time, offered, processed, _most(known_sum(of_hosts), known_sum(of_operators)))
 
     def provision(self, type: HostType, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:
         """The hosts of `type` that the load, at its peak or on average, fills; None while it is unknown."""
@@ -274,11 +266,6 @@ def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_
     for each in zip(*(column.tolist() for column in (recording.times, offered, processed, _busy(recording))), strict=True):
         work.add(*each)
     return work.provision(recording.host_types[0], at, utilisation)
-
-
-def _total(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) if known else math.nan
 
 
 def _most(of_hosts: float, of_operators: float) -> float:

@@ -258,7 +258,7 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
             work, records = work + cost * done, records + done
         if records * lasts >= ENOUGH:
             break
-    declared = operator.alternate(observation.composition.alternates.get(name, operator.alternates[0].name)).cost
+    declared = observation.composition.alternate(operator).cost
     if declared is None:
         return work / records * speed if records > 0 else math.nan
     # Until enough is measured, the declared cost makes up for the rest.
@@ -275,5 +275,5 @@ def _selectivity(observation: Observation, name: str) -> float:
             return emitted / done
     if not operator.alternates:
         return 1.0
-    declared = operator.alternate(observation.composition.alternates.get(name, operator.alternates[0].name)).selectivity
+    declared = observation.composition.alternate(operator).selectivity
     return 1.0 if declared is None else declared

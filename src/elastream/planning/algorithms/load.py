@@ -16,8 +16,8 @@ from elastream.forecasting.trend import Forecast, forecast
 from elastream.model.cloud import HostState
 from elastream.model.errors import DataflowError
 from elastream.model.metrics import Metric
-from elastream.model.observation import Floats, Frame, Observation
-from elastream.planning.algorithms.measures import TICK, capacity, known_sum
+from elastream.model.observation import Floats, Frame, Observation, known_sum
+from elastream.planning.algorithms.measures import TICK, capacity
 from elastream.planning.provision import declared_cores
 
 __all__ = ["LoadFigures", "Seen", "sum_of"]
@@ -194,10 +194,7 @@ class LoadFigures:
         """Cores that the usable hosts use, including work not attributed to operators; NaN if unknown."""
         rows, has = self.observation.hosts.rows, self.observation.capacities
         used = self.observation.hosts.column(Metric.CPU).tolist()
-        known = [
-            cores for host in self.observation.usable if host in rows and (cores := used[rows[host]] * has[host]) == cores
-        ]
-        return math.fsum(known) if known else math.nan
+        return known_sum([used[rows[host]] * has[host] for host in self.observation.usable if host in rows])
 
     @cached_property
     def backlog(self) -> float:
@@ -308,8 +305,7 @@ class LoadFigures:
 
 def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str, ...] | list[str]) -> float:
     """Sum of the known values of `metric` over the operators `names`; NaN if none is known."""
-    found = [value for name in names if not math.isnan(value := frame.value(name, metric))]
-    return math.fsum(found) if found else math.nan
+    return known_sum([frame.value(name, metric) for name in names])
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
@@ -319,7 +315,7 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     wanted = (
         (Metric.ARRIVAL_RATE, sources, math.fsum),
         (Metric.PROCESSED_RATE, sources, math.fsum),
-        (Metric.BUSY_CORES, [o.name for o in graph.operators if not o.waits], _known),
+        (Metric.BUSY_CORES, [o.name for o in graph.operators if not o.waits], known_sum),
     )
     found: list[list[float]] = [[], [], [], []]
     for time, frame in frames:
@@ -329,8 +325,3 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
             column = frame.column(metric).tolist()
             into.append(total([column[rows[name]] if name in rows else math.nan for name in names]))
     return found
-
-
-def _known(values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return math.fsum(known) if known else math.nan

@@ -4,18 +4,12 @@ import math
 from collections.abc import Iterable
 
 from elastream.model.cloud import HostState
-from elastream.model.observation import Floats, Frame, Metric, Observation
+from elastream.model.observation import Frame, Metric, Observation, known_sum
 
-__all__ = ["TICK", "capacity", "host_capacity", "known_sum", "seen", "source_sum", "tasks_on"]
+__all__ = ["TICK", "capacity", "host_capacity", "seen", "source_sum", "tasks_on"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
-
-
-def known_sum(values: Floats) -> float:
-    """Sum of the known `values`; NaN if none is known."""
-    known = [value for value in values.tolist() if value == value]
-    return math.fsum(known) if known else math.nan
 
 
 def source_sum(observation: Observation, metric: Metric, operators: Frame | None = None) -> float:
@@ -43,19 +37,17 @@ def tasks_on(observation: Observation, host: str) -> int:
 def seen(observation: Observation) -> dict[str, float]:
     """The figures for a decision's record: load, backlog, latency, busy and usable cores, hosts by state, cost."""
     states = [lease.state for lease in observation.leases.values()]
-    application = observation.application
-    row = application.ids[0] if application.ids else ""
     return {
         "arrival_rate": source_sum(observation, Metric.ARRIVAL_RATE),
         "processed_rate": source_sum(observation, Metric.PROCESSED_RATE),
-        "throughput": application.value(row, Metric.THROUGHPUT),
+        "throughput": observation.overall(Metric.THROUGHPUT),
         "backlog": known_sum(observation.operators.column(Metric.BACKLOG)),
-        "latency_p50": application.value(row, Metric.LATENCY_P50),
-        "latency_p99": application.value(row, Metric.LATENCY_P99),
+        "latency_p50": observation.overall(Metric.LATENCY_P50),
+        "latency_p99": observation.overall(Metric.LATENCY_P99),
         "busy_cores": known_sum(observation.operators.column(Metric.BUSY_CORES)),
         "usable_cores": capacity(observation, observation.usable),
         "hosts_usable": float(len(observation.usable)),
         "hosts_coming": float(len(observation.coming)),
         "hosts_draining": float(states.count(HostState.DRAINING)),
-        "cost": application.value(row, Metric.COST),
+        "cost": observation.overall(Metric.COST),
     }

@@ -7,10 +7,10 @@ from typing import TypeAlias
 import numpy as np
 
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Floats, Integers, Metric, Observation
+from elastream.model.observation import Floats, Integers, Metric, Observation, known_sum
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.measures import capacity, host_capacity, known_sum
+from elastream.planning.algorithms.measures import capacity, host_capacity
 from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
 __all__ = ["floating", "holds", "lacking", "snapshot_of", "width"]
@@ -202,4 +202,4 @@ def _waits(observation: Observation, operator: int) -> bool:
 
 def _stage_sum(observation: Observation, operator: str, metric: Metric) -> float:
     stage = observation.context.layout.stage_of[operator]
-    return known_sum(np.array([observation.operators.value(name, metric) for name in stage.operators]))
+    return known_sum([observation.operators.value(name, metric) for name in stage.operators])

@@ -14,7 +14,7 @@ from elastream.model.stages import Layout
 from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft, Unit
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import At, Costs, declared, declared_cores, runs_apart, width
+from elastream.planning.provision import At, Costs, declared, declared_cores, width
 
 __all__ = ["Static", "missing_hosts", "places_only", "sized"]
 
@@ -49,8 +49,7 @@ class Static:
         if isinstance(memory, int):
             hosts = memory
         else:
-            found = sized(self, context.layout, tuple(context.host_types.values()), context.graph.loads)
-            hosts = int(getattr(found, "hosts", 1))
+            hosts = _number(self, context.layout, tuple(context.host_types.values()), context.graph.loads)
         actions = missing_hosts(observation, hosts, self.host_type)
         if self.parallelism:
             actions += [
@@ -79,14 +78,30 @@ def sized(
 
     Arguments as for `planning.provision.declared`, and it raises what that raises.
     """
-    if not isinstance(policy, Static) or isinstance(policy.hosts, int):
+    if not isinstance(policy, Static):
         return policy
+    hosts = _number(policy, layout, host_types, loads, seconds=seconds, window=window, costs=costs)
+    return replace(policy, hosts=hosts)
+
+
+def _number(
+    policy: Static,
+    layout: Layout,
+    host_types: Sequence[HostType],
+    loads: Mapping[str, ArrivalPattern],
+    *,
+    seconds: float | None = None,
+    window: float | None = None,
+    costs: Costs | None = None,
+) -> int:
+    if isinstance(policy.hosts, int):
+        return policy.hosts
     types = {type.name: type for type in host_types}
     if not types or policy.host_type not in (None, *types):
         raise InputError(f"host_type: there is no host type {policy.host_type!r} (there are: {', '.join(types) or 'none'})")
     type = host_types[0] if policy.host_type is None else types[policy.host_type]
     at: At = "peak" if policy.hosts == "peak" else "mean"
-    return replace(policy, hosts=declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts)
+    return declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
@@ -100,7 +115,7 @@ def missing_hosts(observation: Observation, hosts: int, host_type: str | None = 
 def _filling(observation: Observation) -> list[Action]:
     """Instances that fill the usable hosts in proportion to work; none is removed."""
     usable, composition = observation.usable, observation.composition
-    if not runs_apart(observation.context.layout):
+    if not observation.context.layout.apart:
         slots = sum(width(observation.leases[host].type) for host in usable)
         why = f"{counted(slots, 'slot')} on {counted(len(usable), 'host')}"
         operators = observation.context.graph.by_name

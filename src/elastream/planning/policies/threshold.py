@@ -29,7 +29,7 @@ from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen, sum_of
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.algorithms.placement import balance
-from elastream.planning.provision import TARGET_UTILISATION, runs_apart, width
+from elastream.planning.provision import TARGET_UTILISATION, width
 
 __all__ = ["Threshold"]
 
@@ -122,7 +122,7 @@ class Threshold:
         scaled = self.scale(observation, memory)
         hosts = list(scaled.hosts)
         leaving = any(isinstance(action, DrainHost) for action in hosts)
-        moves = [] if leaving or runs_apart(observation.context.layout) else balance(observation)
+        moves = [] if leaving or observation.context.layout.apart else balance(observation)
         actions = (*hosts, *scaled.parallelism, *moves)
         return Plan(actions, scaled.seen, scaled.predicted, unknown=scaled.unknown)
 
@@ -159,7 +159,7 @@ class _Round:
         self.most = policy.scale_out * (1 + policy.tolerance)
 
     def scaled(self) -> Scaled:
-        return self._apart() if runs_apart(self.observation.context.layout) else self._fused()
+        return self._apart() if self.observation.context.layout.apart else self._fused()
 
     @cached_property
     def rate(self) -> float:
@@ -247,10 +247,14 @@ class _Round:
         )
 
     @cached_property
+    def _width(self) -> int:
+        """Tasks that the hosts work at once."""
+        return sum(width(self.observation.leases[host].type) for host in self.load.working)
+
+    @property
     def _slots(self) -> int:
-        """Tasks that the hosts work at once, at most as many as the policy may make."""
-        slots = sum(width(self.observation.leases[host].type) for host in self.load.working)
-        return slots if self.policy.max_parallelism is None else min(slots, self.policy.max_parallelism)
+        """As many, but no more than the policy may make."""
+        return self._width if self.policy.max_parallelism is None else min(self._width, self.policy.max_parallelism)
 
     def _grow(self, need: float, why: str, draining: list[str]) -> list[Action]:
         observation, context, kind = self.observation, self.observation.context, self.kind
@@ -327,7 +331,7 @@ class _Round:
         slots = self._slots
         if not slots:
             return []
-        each = capacity(observation, load.working) / sum(width(observation.leases[host].type) for host in load.working)
+        each = capacity(observation, load.working) / self._width
         wanted, hurried = now, load.late or load.behind > 1
         if hurried:
             wanted = max(now, slots)
