@@ -17,6 +17,7 @@ from elastream.model.stages import lay_out
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
+from elastream.spark.queries.compiler import scalable_operators
 from elastream.spark.worker.composition import CompositionCodec
 
 __all__ = ["admit"]
@@ -49,5 +50,11 @@ def admit(
         for name in segment.operators:
             with about("operators", name, "sink"):
                 check_sink(graph.operator(name).writes, changes=key is not None)
-    scalable = frozenset(stage.name for stage in layout.stages if not stage.keyed)
-    refuse_unworkable(layout, types, policy, target_latency=target_latency, max_hosts=max_hosts, scalable=scalable)
+    refuse_unworkable(
+        layout,
+        types,
+        policy,
+        target_latency=target_latency,
+        max_hosts=max_hosts,
+        scalable=scalable_operators(layout),
+    )

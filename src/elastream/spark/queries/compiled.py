@@ -12,7 +12,7 @@ from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, led_by_edges, switch
+from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators, switch
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
@@ -41,8 +41,7 @@ class CompiledQueries:
     ) -> None:
         self.layout, self.running, self.composition = layout, tuple(running), composition
         self._partitions = partitions
-        graph = layout.graph
-        self.scalable = frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
+        self.scalable = scalable_operators(layout)
         self.live = tuple(_followed(instruments, each) for each in running)
         self._scalings = Counter(dict.fromkeys(self.scalable, 0))
         self._run_ids = {each.query.runId for each in running}

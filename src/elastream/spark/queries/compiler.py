@@ -41,7 +41,7 @@ from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
-__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "start_queries", "switch"]
+__all__ = ["RunningSegment", "explain_failure", "led_by_edges", "scalable_operators", "start_queries", "switch"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
@@ -146,6 +146,13 @@ def switch(running: Sequence[RunningSegment], composition: Composition) -> None:
             continue
         if _log(each.control).code(latest_batch(each.checkpoint) + 2) != code:
             _log(each.control).switch(each.checkpoint, composition.version, code)
+
+
+def scalable_operators(layout: Layout) -> frozenset[str]:
+    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
+    operators that wait."""
+    graph = layout.graph
+    return frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
 
 
 def led_by_edges(layout: Layout) -> tuple[str, ...]:
