@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from simulation_cases import SMALL, VM, chain, one_queue, operator, travelling
 
@@ -151,6 +151,27 @@ def test_a_move_costs_the_start_of_the_instance_on_the_other_host():
 def test_bad_input_is_reported_in_one_sentence(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0, 4.0]), st.integers(0, 7000)), min_size=1, max_size=8
+    ),
+    st.sampled_from(Travel),
+)
+@example([(1.0, 0), (3.0, 0), (3.0, 0), (0.25, 0)], Travel.SINGLE)
+def test_a_run_that_chooses_its_first_hosts_places_one_instance_of_every_operator_on_them(needs, travel):
+    operators = [operator(f"o{number}", 0.1, cores, memory=memory) for number, (cores, memory) in enumerate(needs)]
+    plant = make_plant(
+        chain(*operators),
+        host_types=[VM],
+        loads={"source": Emissions.every(1.0, [1])},
+        settings=Settings(**travelling(travel)),
+    )
+    assert all((station.crew.host >= 0).all() for station in plant.network.stations)
+    hosts = len(plant.pool)
+    assert (plant.pool.used_cores[:hosts] <= plant.pool.cores[:hosts] + 1e-9).all()
+    assert (plant.pool.used_memory[:hosts] <= plant.pool.memory[:hosts] + 1e-9).all()
 
 
 def test_an_empty_load_is_finished_at_once():

@@ -296,14 +296,18 @@ class SimulatedPlant:
 
     def staff(self, parallelism: Mapping[str, int]) -> None:
         """Place the initial instances, ready at once; raises CloudError if the first hosts have no room for them."""
-        for station in self.network.stations:
-            count = parallelism.get(station.name, 1)
-            if station.name not in self.network.scalable:
-                count = self.settings.state_partitions
-            refused = self.staffing.extend(station, count, (), self.time)
-            if refused:
-                raise CloudError(f"{refused}: the run must start with {count} of them on {counted(len(self.pool), 'host')}")
-            station.crew.free[station.crew.host >= 0] = self.time
+        settings, network = self.settings, self.network
+        counts = {
+            station.name: parallelism.get(station.name, 1)
+            if station.name in network.scalable
+            else settings.state_partitions
+            for station in network.stations
+        }
+        if refused := self.staffing.begin(counts, self.time):
+            raise CloudError(
+                f"{refused}: the run must start with {counted(sum(counts.values()), 'instance')} on "
+                f"{counted(len(self.pool), 'host')}"
+            )
         self._recompose(parallelism={station.name: len(station.crew) for station in self.network.stations})
 
 

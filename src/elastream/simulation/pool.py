@@ -187,6 +187,14 @@ class SimulatedHosts:
         self.placements += len(rows)
         return rows
 
+    def pack(self, cores: float, memory: float, count: int) -> list[int]:
+        """Reserve room for up to `count` such instances, each on the first host that has it; a row per placed instance."""
+        rows: list[int] = []
+        while len(rows) < count and (found := np.flatnonzero(self.fits(cores, memory))).size:
+            self.hold(int(found[0]), cores, memory)
+            rows.append(int(found[0]))
+        return rows
+
     def hold(self, row: int, cores: float, memory: float, sign: int = 1) -> None:
         """Reserve an instance's cores and memory, or free them with `sign` -1."""
         self.placements += 1

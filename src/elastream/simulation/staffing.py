@@ -1,7 +1,7 @@
 """Places operator instances on simulated hosts: starts, moves and removes them, and restarts those of lost hosts."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,38 @@ class Staffing:
             seconds += station.operator.image / self.settings.registry_bandwidth
             self.pool.images[row, column] = True
         return max(now, float(self.pool.ready[row])) + seconds
+
+    def begin(self, counts: Mapping[str, int], now: float) -> str:
+        """Place the first instances of a run, by operator; all or none. Returns a refusal or "".
+
+        Spread over the hosts; where that leaves one without room, by first fit, the largest first, as provisions are counted.
+        """
+        placed = [station for station in self.network.stations if station.placed]
+        rows, refused = self._reserve(placed, counts, self.pool.spread)
+        if refused:
+            placed.sort(key=lambda station: station.needs, reverse=True)
+            rows, refused = self._reserve(placed, counts, self.pool.pack)
+        for station in () if refused else self.network.stations:
+            count = counts[station.name]
+            chosen = rows.get(station.name, [-1] * count)
+            for row in chosen if station.placed else ():
+                self._start(station, row, now)
+            station.crew.add(chosen, [now if station.placed else math.inf] * count)
+        return refused
+
+    def _reserve(
+        self, stations: Sequence[Station], counts: Mapping[str, int], choose: Callable[[float, float, int], list[int]]
+    ) -> tuple[dict[str, list[int]], str]:
+        """(rows of hosts by operator, refusal or "") of instances as `choose` reserves room; nothing is kept if refused."""
+        rows: dict[str, list[int]] = {}
+        for station in stations:
+            rows[station.name] = choose(*station.needs, counts[station.name])
+            if len(rows[station.name]) < counts[station.name]:
+                for each in stations[: len(rows)]:
+                    for row in rows[each.name]:
+                        self.pool.hold(row, *each.needs, -1)
+                return {}, f"no host has room for another instance of {station.name}"
+        return rows, ""
 
     def extend(self, station: Station, count: int, on: Sequence[str], now: float) -> str:
         """Add `count` instances, first on hosts `on`, then where there is room; all or none. Returns a refusal or ""."""
