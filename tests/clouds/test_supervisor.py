@@ -302,7 +302,7 @@ def exists(pid: int) -> bool:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
     process, run, supervisor = driver(tmp_path)
-    wait_until(lambda: len(tagged(run)) == 6)
+    wait_until(lambda: sum(map(bool, tagged(run).values())) == 6)
     os.killpg(process.pid, ending)
     process.wait(20)
     wait_until(lambda: not tagged(run) and not exists(supervisor))
