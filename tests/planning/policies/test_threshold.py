@@ -103,11 +103,12 @@ def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
-def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_it_keeps_up():
+@pytest.mark.parametrize("processed", [50.0, 20.0])
+def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_is_late(processed):
     def seen(seconds):
         early = observe([host("h1")], 50.0, seen_for=seconds)
-        dear = [replace(sample, operators=frame(50.0, work=0.05)) for sample in early.history]
-        return replace(early, operators=frame(50.0, work=0.05), history=tuple(dear))
+        dear = [replace(sample, operators=frame(50.0, processed, work=0.05)) for sample in early.history]
+        return replace(early, operators=frame(50.0, processed, work=0.05), history=tuple(dear))
 
     assert Threshold().plan(seen(6)).actions == ()
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)

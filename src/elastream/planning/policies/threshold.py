@@ -190,8 +190,8 @@ class _Round:
         unknown = self._unknown() if math.isnan(base) else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         need, why = self._need(base)
-        if load.cold and math.isnan(load.declared) and not load.late and not load.arriving > load.processed:
-            # What the first batches work says nothing of the next ones, and the hosts keep up with the load.
+        if load.cold and math.isnan(load.declared) and not load.late:
+            # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, capacity(observation, (*observation.usable, *observation.coming)))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
         more = self._grow(need, why, draining)
