@@ -128,7 +128,7 @@ HEADLINES = (
         "promise",
         ": in time",
     ),
-    Headline("the same, billed by the second: hosts over those that the work fills, the worst case", "promise", "over those"),
+    Headline("the same, billed by the second: hosts over those that work fills, the worst case", "promise", "over those"),
     Headline("the same, billed by the hour: cost over the static peak's, the worst case", "promise", "the static peak's"),
     Headline("rounds of overload in which a policy neither acts nor says why", "liveness", "silent rounds"),
     Headline(
@@ -181,7 +181,9 @@ def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"    {about.get('command', source.command)}\n"
     marked = "*Earlier measurement*, " if about.get("earlier") else ""
     took = f", took {about['minutes']:g} min" if "minutes" in about else ""
-    yield f"{marked}{about['date']}; {conditions(found)}{took}." + (f" [What it means]({source.read})." if source.read else "")
+    yield f"{marked}{about['date']}; {conditions(found)}{took}." + (
+        f" [What it means]({source.read})." if source.read else ""
+    )
     if summary := found.get("summary"):
         yield f"\n{capital(summary)}"
     if found["checks"]:
