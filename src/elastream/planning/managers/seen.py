@@ -123,8 +123,9 @@ def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers |
     if not wide:
         return None
     slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
-    share = wide / max(1, int(slots.sum()))
-    taken: Integers = np.minimum(slots, np.ceil(slots * share - NEARLY)).astype(np.int64)
+    share = min(1.0, wide / max(1, int(slots.sum())))
+    upto = np.ceil(np.cumsum(slots) * share - NEARLY)  # each host rounded up by itself would fill every host of one slot
+    taken: Integers = np.diff(upto, prepend=0.0).astype(np.int64)
     return taken
 
 
