@@ -6,17 +6,18 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
-from elastream.experiments.liveness import POLICIES, Found, LivenessCase, cases, scenario, tried
+from elastream.experiments.liveness import Found, tried
+from elastream.experiments.scenarios import POLICIES, LivenessCase, cases, scenario
 from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation, TaskFrame
 from elastream.recording.recorder import Collector
 from elastream.simulation import SimulatedPlant
 
-NEVER_SILENT = ("threshold", "btu", "queue_threshold")
+SIZING = ("threshold", "btu", "queue_threshold")
 SEEDS = (3, 11, 19, 43)
 
 
-@pytest.mark.parametrize("policy", NEVER_SILENT)
+@pytest.mark.parametrize("policy", SIZING)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_what_it_lacks(policy, seed, fused):
@@ -79,5 +80,5 @@ def test_with_nothing_known_hosts_never_go_to_zero_nor_to_the_most(policy, absen
     plant = Blind(replace(drawn, max_hosts=12).plant(), absent=absent)
     counted: list[int] = []
     rounds = {"monitor": drawn.period, "period": drawn.period, "limit": 60 * drawn.period}
-    Loop(plant, POLICIES[policy](drawn.period), **rounds, observers=[Counting(counted)]).run()
+    Loop(plant, drawn.policy(policy), **rounds, observers=[Counting(counted)]).run()
     assert 1 <= min(counted) <= max(counted) < 12
