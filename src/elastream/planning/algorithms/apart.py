@@ -6,7 +6,7 @@ records that each operator emits per record.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,13 @@ class CoreNeed:
     drain: float
     per_instance: float
 
-    def instances(self, utilisation: float, drained: bool = True) -> int:
-        """Instances filled to `utilisation`, at least one."""
-        cores = self.cores + (self.drain if drained else 0.0)
-        return max(1, math.ceil(cores / (self.per_instance * utilisation) - 1e-9))
+    def instances(self, utilisation: float) -> int:
+        """Instances that what arrives fills to `utilisation`, at least one."""
+        return max(1, math.ceil(self.cores / (self.per_instance * utilisation) - 1e-9))
+
+    def when_full(self, grown: float) -> int:
+        """Instances that, when full, process what arrives, `grown` times as much, and what is late, at least one."""
+        return replace(self, cores=self.cores * grown + self.drain).instances(1.0)
 
 
 def needs_of(

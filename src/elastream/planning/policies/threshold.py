@@ -216,8 +216,9 @@ class _Round:
         each = base / self.rate if self.rate > 0 and base > 0 else load.work
         target = observation.context.target_latency
         if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
-            need += drained / self.most
-            why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
+            # The room that `scale_out` leaves is there to catch up: what is more is leased only for what does not fit it.
+            need = max(need, base + drained) if base > 0 else drained
+            why += f", and {drained:.3g} more, when full, to process {late:,.0f} records of late backlog in time"
         settled = self._since_change() >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
@@ -377,7 +378,7 @@ class _Round:
         if math.isnan(self.rate):
             unknown = self._unknown()
         upper = self.upper / self.rate if self.rate > 0 else 1.0
-        wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
+        wanted = {name: max(need.instances(self.most), need.when_full(upper)) for name, need in needs.items()}
         if self.load.late and not needs:
             for unit in units:
                 if not observation.coming:
@@ -409,9 +410,6 @@ class _Round:
         actions = [*draft.plan, *empty, *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
-
-    def _full(self, need: CoreNeed, upper: float) -> int:
-        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
     def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:
