@@ -62,8 +62,8 @@ tasks in every batch, and none is ever idle for Spark's default of 60 s."""
 def load_of(seconds: float, peak: float) -> Pattern:
     """A tenth of `peak`, a rise, the peak, a fall, and a tenth again: a daily cycle in brief."""
     low = peak * LOW / PEAK
-    rise = constant(low, lasts=0.2 * seconds).then(ramp(low, peak, over=0.2 * seconds)).hold(0.15 * seconds)
-    return rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.35 * seconds)
+    rise = constant(low, lasts=0.15 * seconds).then(ramp(low, peak, over=0.35 * seconds)).hold(0.12 * seconds)
+    return rise.then(ramp(peak, low, over=0.1 * seconds)).hold(0.28 * seconds)
 
 
 def mean_hosts(load: Pattern, peak: float) -> int:

@@ -6,7 +6,7 @@ records that each operator emits per record.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import offered_rates
+from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.planning.algorithms.draft import Draft, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
 from elastream.planning.algorithms.measures import host_speeds
 
@@ -42,12 +43,8 @@ class CoreNeed:
     per_instance: float
 
     def instances(self, utilisation: float) -> int:
-        """Instances that what arrives fills to `utilisation`, at least one."""
-        return max(1, math.ceil(self.cores / (self.per_instance * utilisation) - 1e-9))
-
-    def when_full(self, grown: float) -> int:
-        """Instances that, when full, process what arrives, `grown` times as much, and what is late, at least one."""
-        return replace(self, cores=self.cores * grown + self.drain).instances(1.0)
+        """Instances filled to `utilisation`, at least one."""
+        return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - 1e-9))
 
 
 def needs_of(

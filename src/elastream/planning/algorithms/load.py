@@ -26,6 +26,8 @@ __all__ = ["LoadFigures", "Seen", "sum_of"]
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
 with less, noise dominates the slope."""
+CERTAIN = 1.645
+"""Standard errors above what is expected that the hosts can still process when full: one case in twenty is higher."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
 ROUNDS = 3
@@ -272,13 +274,13 @@ class LoadFigures:
         return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
 
     def cores(self, rate: float) -> float:
-        """Cores needed for `rate` records/s: by the line through recent samples, else by the measured work per record up to
-        rates like those seen, and the declared work beyond; by the declared work where nothing was measured yet."""
+        """Cores needed for `rate` records/s: by the line through recent samples (`_Line`), else by the measured work per
+        record up to rates like those seen, and the declared work beyond; by the declared work where nothing was measured
+        yet."""
         if rate == 0:
             return 0.0
-        fixed, each = self._line
-        if not math.isnan(each):
-            return fixed + each * rate
+        if (line := self._line) is not None:
+            return line.cores(rate, rate * self.work)
         if math.isnan(self.work) or (self.cold and not math.isnan(self.declared)):
             return rate * self.declared
         if math.isnan(self.declared):
@@ -293,21 +295,49 @@ class LoadFigures:
         return known
 
     @cached_property
-    def _line(self) -> tuple[float, float]:
-        """(cores busy without load, core-seconds per additional record); NaN if the data does not separate them.
-
-        A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and
-        a step of the load would be answered with too many hosts.
-        """
+    def _line(self) -> "_Line | None":
+        """The line through what the last samples processed and worked; None if the data does not separate its parts."""
         pairs = self._pairs
         if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
-            return math.nan, math.nan
-        rates, busy = pairs.T
-        rate, mean = float(rates.mean()), float(busy.mean())
-        apart = rates - rate
-        each = float((apart * (busy - mean)).sum() / (apart * apart).sum())
-        fixed = mean - each * rate
-        return (fixed, each) if each > 0 and fixed > 0 else (math.nan, math.nan)
+            return None
+        line = _Line.through(*pairs.T)
+        return line if line.each > 0 and line.fixed > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Least squares of busy cores on records/s: cores busy without load, and core-seconds per additional record.
+
+    A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and a
+    step of the load would be answered with too many hosts. Far beyond the rates seen the slope is uncertain, and too few
+    hosts would come: there counts the upper bound of the mean response, but no more than in proportion.
+    """
+
+    fixed: float
+    each: float
+    deviation: float
+    mean: float
+    spread: float
+    highest: float
+    samples: int
+
+    @classmethod
+    def through(cls, rates: Floats, busy: Floats) -> "_Line":
+        mean, apart = float(rates.mean()), rates - rates.mean()
+        spread = float((apart * apart).sum())
+        each = float((apart * (busy - busy.mean())).sum() / spread)
+        fixed = float(busy.mean()) - each * mean
+        rest = busy - fixed - each * rates
+        deviation = math.sqrt(float((rest * rest).sum()) / (len(rates) - 2))
+        return cls(fixed, each, deviation, mean, spread, float(rates.max()), len(rates))
+
+    def cores(self, rate: float, proportional: float) -> float:
+        """Cores busy at `rate`; proportional: the work per record measured, times `rate`."""
+        cores = self.fixed + self.each * rate
+        if rate <= self.highest:
+            return cores
+        error = self.deviation * math.sqrt(1 / self.samples + (rate - self.mean) ** 2 / self.spread)
+        return max(cores, min(cores + CERTAIN * error, proportional))
 
 
 def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str, ...] | list[str]) -> float:
@@ -347,9 +377,7 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
         entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
         name = segment.name
-        offered[name], done[name] = (
-            _total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
-        )
+        offered[name], done[name] = (_total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
         if own:
             total += _total(frame, Metric.ARRIVAL_RATE, own)
         elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:

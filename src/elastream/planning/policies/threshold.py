@@ -26,7 +26,7 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen, sum_of
+from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen, sum_of
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION, width
@@ -40,8 +40,6 @@ SETTLE = 1.0
 starting it anew, the break-even of what may be needed again at any time. HPA's window of 300 s has the same purpose."""
 LEAST_SETTLE = 10.0
 """Seconds that it is at least: several batches, of which single ones are slow or quick by chance."""
-CERTAIN = 1.645
-"""Standard errors above the expected rate that the hosts can still process when full: one case in twenty is higher."""
 THREADS = 64
 """Most threads of an operator that waits."""
 PACE = 2.0
@@ -60,7 +58,8 @@ class Threshold:
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more.
 
-    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores; without a line,
+    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
+    rates the upper bound of its mean response; without a line,
     work per record times the rate; until a run has been warm, the declared costs. Samples of the `cool_down` seconds
     after a run's first records or a host's coming are not warm: workers start, code is compiled. Apart, each operator's
     are its own work per record times the rate that reaches it if no queue holds records back: from the sources' rates
@@ -216,9 +215,8 @@ class _Round:
         each = base / self.rate if self.rate > 0 and base > 0 else load.work
         target = observation.context.target_latency
         if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
-            # The room that `scale_out` leaves is there to catch up: what is more is leased only for what does not fit it.
-            need = max(need, base + drained) if base > 0 else drained
-            why += f", and {drained:.3g} more, when full, to process {late:,.0f} records of late backlog in time"
+            need += drained / self.most
+            why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
         settled = self._since_change() >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
@@ -378,7 +376,7 @@ class _Round:
         if math.isnan(self.rate):
             unknown = self._unknown()
         upper = self.upper / self.rate if self.rate > 0 else 1.0
-        wanted = {name: max(need.instances(self.most), need.when_full(upper)) for name, need in needs.items()}
+        wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
         if self.load.late and not needs:
             for unit in units:
                 if not observation.coming:
@@ -410,6 +408,9 @@ class _Round:
         actions = [*draft.plan, *empty, *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
+
+    def _full(self, need: CoreNeed, upper: float) -> int:
+        return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
     def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
         if need is None:

@@ -71,8 +71,10 @@ class Origin:
             return started + self.pattern.due(first), started + self.pattern.due(last - 1)
         return min((at for at, _ in moments), default=NAN), max((at for at, _ in moments), default=NAN)
 
-    def look(self, now: float, under_way: bool) -> None:
-        """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed."""
+    def look(self, now: float, under_way: bool, interval: float) -> None:
+        """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed. interval: seconds
+        from one poll of the source to the next: between two polls it is not known that nothing comes.
+        """
         if self.pattern is not None:
             return
         if self._files is not None:
@@ -84,7 +86,7 @@ class Origin:
                 self._note(now, self._taken + self._behind + (each * _bytes(planned) if under_way else 0.0))
                 return
         if not under_way and self._samples:
-            self._note(now, self._samples[-1][1])
+            self._note(now - interval, self._samples[-1][1])
 
     @property
     def backlog(self) -> float:
