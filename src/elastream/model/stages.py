@@ -5,13 +5,13 @@ Both plants share this rule, so that they agree on what scales separately. A *se
 a new stage together with the stateless operators after it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from elastream.model.graph import Edge, Graph, Kind
 
-__all__ = ["Layout", "Segment", "Stage", "lay_out"]
+__all__ = ["Layout", "Segment", "Stage", "Unit", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,21 @@ class Segment:
         return tuple(name for stage in self.stages for name in stage.operators)
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that scale together: those of one stage (a single operator if nothing is fused).
+
+    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
+    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    cores: float
+    memory: float
+    scalable: bool
+
+
 @dataclass(frozen=True)
 class Layout:
     """A graph divided into segments and stages, in topological order."""
@@ -64,6 +79,23 @@ class Layout:
     def apart(self) -> bool:
         """Whether every operator is a stage of its own, whose instances reserve cores (simulation only)."""
         return all(len(stage.operators) == 1 for stage in self.stages)
+
+    def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
+        """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
+        units = []
+        for stage in self.stages:
+            members = [self.graph.by_name[name] for name in stage.operators]
+            named = [name for name in stage.operators if name in scalable]
+            units.append(
+                Unit(
+                    named[0] if named else stage.name,
+                    stage.operators,
+                    max(operator.cores for operator in members),
+                    sum(operator.memory for operator in members),
+                    bool(named),
+                )
+            )
+        return tuple(units)
 
     @cached_property
     def circular(self) -> bool:

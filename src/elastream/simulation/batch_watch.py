@@ -13,7 +13,6 @@ from elastream.model.observation import (
     Composition,
     Context,
     Floats,
-    Frame,
     Metric,
     MicroBatch,
     Observation,
@@ -25,13 +24,10 @@ from elastream.simulation.fused import FusedNetwork, Periods
 from elastream.simulation.microbatch import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.watching import CURRENT, PERIODIC, Watch
+from elastream.simulation.watching import AT, Watch
 
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
-
-AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
-"""Rows of the operators' table."""
 
 
 class BatchWatch(Watch):
@@ -50,9 +46,6 @@ class BatchWatch(Watch):
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
         self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
 
-    def _blank(self) -> None:
-        self._table = np.full((len(AT), len(self.names)), np.nan)
-
     def tick(self, now: float) -> None:
         """Close the monitoring periods that ended by `now`."""
         closed = self.fused.closed
@@ -69,7 +62,6 @@ class BatchWatch(Watch):
         hosts = np.concatenate([np.pad(hosts, ((0, 0), (0, max(0, gap)))), closed.worked / period])[-self._averaged :]
         self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
         self._table = table[-1]
-        self.columns = dict(zip(PERIODIC, self._table, strict=False))
         for station in self.fused.stations:
             tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
             self.task_busy[station.name] = np.full(tasks, busy / max(1, tasks))
@@ -77,8 +69,7 @@ class BatchWatch(Watch):
             Sample(float(end), TableFrame(self.rows, AT, each))
             for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
         )
-        emitted = self.columns[Metric.EMITTED_RATE]
-        self.streams = self.network.streams({name: float(emitted[row]) for name, row in self.rows.items()})
+        self._stream()
         self.offered_last = float(offered[-1])
         kept = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
@@ -162,14 +153,6 @@ class BatchWatch(Watch):
                 judged += closed.tables[name][:, DONE]
         shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
         return shares
-
-    def _operators(self) -> Frame:
-        table = self._table.copy()
-        for station in self.fused.stations:
-            row = self.rows[station.name]
-            table[AT[Metric.BACKLOG], row] = station.backlog
-            table[AT[Metric.PARALLELISM], row], table[AT[Metric.SCALINGS], row] = len(station.crew), station.scalings
-        return TableFrame(self.rows, AT, table, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         """The state at `now`; the application's figures are those of the last whole period."""

@@ -19,9 +19,10 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import offered_rates
+from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.planning.algorithms.draft import Draft, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
 
 __all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]

@@ -10,9 +10,9 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
-from elastream.model.stages import Layout
+from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
-from elastream.planning.algorithms.draft import Draft, Unit
+from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import At, Costs, declared, declared_cores, width
 
