@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_telemetry import STARTED, a_running
 
 from conformance.suite import PlantCase, missing
 from elastream.model.endpoints import collect
@@ -18,7 +19,6 @@ from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.meter import MeterRow
 from properties import examples
-from test_telemetry import STARTED, a_running
 
 CASE = PlantCase("compiled", lambda: None, PlantKind.DATAFLOW)
 RATE = 100.0
@@ -42,7 +42,8 @@ def told(number, start, seconds, before):
     taken = Taken({"page": [number]}, {"page": [number + 1]}, rows, waiting=since)
     batch = Batch("source", number, start, seconds, rows, before.end if before else start, (taken,))
     at = start + seconds / 2
-    return batch, [MeterRow("source", number, name, 0, rows, rows, seconds / 4, start, at, 2) for name in ("source", "split")]
+    names = ("source", "split")
+    return batch, [MeterRow("source", number, name, 0, rows, rows, seconds / 4, start, at, 2) for name in names]
 
 
 def planned(checkpoint, batch, ended):

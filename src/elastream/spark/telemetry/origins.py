@@ -73,8 +73,8 @@ class Origin:
 
     def look(self, now: float, under_way: bool, interval: float) -> None:
         """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed. interval: seconds
-        from one poll of the source to the next, or from a batch's end to the next poll, at most: until one has found nothing,
-        it is not known that nothing comes.
+        from one poll of the source to the next, or from a batch's end to the next poll, at most: until a poll has found
+        nothing, it is not known that nothing comes.
         """
         if self.pattern is not None:
             return
