@@ -74,7 +74,8 @@ class Seen:
         came = [observation.leases[host].history[-1][0] for host in observation.usable]
         cold = times < began + warming
         for at in came:
-            cold |= (times >= at) & (times < at + warming)
+            if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
+                cold |= (times >= at) & (times < at + warming)
         samples[-1] = ~cold
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
