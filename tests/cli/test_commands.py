@@ -373,6 +373,7 @@ def test_explain_lists_rounds_that_failed_and_the_newest_metrics() -> None:
     assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
     assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
     assert re.search(r"newest metrics, at 0:0\d: arrival rate \d+/s", told)
+    assert "latency is measured: from due times" in told
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
