@@ -60,10 +60,15 @@ class Unit:
 
 @dataclass(frozen=True)
 class Layout:
-    """A graph divided into segments and stages, in topological order."""
+    """A graph divided into segments and stages, in topological order.
+
+    apart: whether operators are stages of their own, whose instances are placed singly and reserve cores (simulation only);
+    on Spark tasks share the cores of their hosts, also where durable edges leave each operator a query of its own.
+    """
 
     graph: Graph
     segments: tuple[Segment, ...]
+    apart: bool = False
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -74,11 +79,6 @@ class Layout:
     def stage_of(self) -> Mapping[str, Stage]:
         """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
-
-    @cached_property
-    def apart(self) -> bool:
-        """Whether every operator is a stage of its own, whose instances reserve cores (simulation only)."""
-        return all(len(stage.operators) == 1 for stage in self.stages)
 
     def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
         """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
@@ -129,7 +129,7 @@ def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
                 tuple(e for e in durable if segment_of[e.source] == segment),
             )
         )
-    return Layout(graph, _upstream_first(segments, segment_of))
+    return Layout(graph, _upstream_first(segments, segment_of), apart=not fused)
 
 
 def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:

@@ -5,6 +5,7 @@ the first commit, so that policies see the same lag and staleness as on Spark.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -58,8 +59,9 @@ class BatchWatch(Watch):
         table = np.full((count, len(AT), len(self.names)), np.nan)
         offered = self._enter(table, closed, usable)
         hosts = self._hosts
-        gap = closed.worked.shape[1] - hosts.shape[1]
-        hosts = np.concatenate([np.pad(hosts, ((0, 0), (0, max(0, gap)))), closed.worked / period])[-self._averaged :]
+        if (gap := closed.worked.shape[1] - hosts.shape[1]) > 0:
+            hosts = np.pad(hosts, ((0, 0), (0, gap)))
+        hosts = np.concatenate([hosts, closed.worked / period])[-self._averaged :]
         self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
         self._table = table[-1]
         for station in self.fused.stations:
@@ -171,19 +173,20 @@ class BatchWatch(Watch):
             by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
             batches += [MicroBatch(name, *row) for row in log[by - int(known[0]) : by].tolist()]
             rate += float(rates[0])
+        spreads = _spreads(batches)
+        middle, late = _quantiles(spreads, (0.5, 0.99))
         found = {
             Metric.ARRIVAL_RATE: self.offered_last if batches else math.nan,
             Metric.THROUGHPUT: rate,
-            Metric.LATENCY_P50: latency_quantile(batches, 0.5),
-            Metric.LATENCY_P99: latency_quantile(batches, 0.99),
+            Metric.LATENCY_P50: middle,
+            Metric.LATENCY_P99: late,
         }
         if batches:
-            counts = [batch.records for batch in batches]
-            means = [(batch.oldest + batch.newest) / 2 for batch in batches]
-            found[Metric.LATENCY] = float(np.average(means, weights=counts))
-            found[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
+            waited = math.fsum(batch.records * (batch.oldest + batch.newest) / 2 for batch in batches)
+            found[Metric.LATENCY] = waited / math.fsum(batch.records for batch in batches)
+            found[Metric.BATCH_DURATION] = statistics.median(batch.seconds for batch in batches)
             if (target := self.context.target_latency) is not None:
-                found[Metric.COMPLIANCE] = latency_share(batches, target)
+                found[Metric.COMPLIANCE] = _share(spreads, target)
         return found
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:
@@ -199,16 +202,25 @@ def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
 
     Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
     """
-    counts, low, wide = _spreads(batches)
-    if not counts.size:
-        return math.nan
-    knots = np.unique(np.concatenate([low, low + wide]))
-    return float(np.interp(q, _below(knots, counts, low, wide), knots))
+    return _quantiles(_spreads(batches), (q,))[0]
 
 
 def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
     """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
-    counts, low, wide = _spreads(batches)
+    return _share(_spreads(batches), limit)
+
+
+def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
+    counts, low, wide = spreads
+    if not counts.size:
+        return [math.nan] * len(wanted)
+    knots = np.sort(np.concatenate([low, low + wide]))
+    found: list[float] = np.interp(wanted, _below(knots, counts, low, wide), knots).tolist()
+    return found
+
+
+def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
+    counts, low, wide = spreads
     return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
 
 
@@ -223,5 +235,5 @@ def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
 
 def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
     """Fraction of records with a latency of at most each of `values`; shape (values,)."""
-    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) * counts).sum(axis=1) / counts.sum()
+    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) @ counts) / counts.sum()
     return share

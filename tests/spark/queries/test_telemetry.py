@@ -52,7 +52,7 @@ def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     return made
 
 
-def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None):
+def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None, interval=1.0):
     """A segment and its query, as far as telemetry asks."""
     return SimpleNamespace(
         segment=segment,
@@ -61,7 +61,7 @@ def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None):
         edges=edges or {},
         reads=reads,
         places=places or {},
-        interval=1.0,
+        interval=interval,
     )
 
 

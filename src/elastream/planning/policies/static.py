@@ -61,7 +61,9 @@ class Static:
             actions += _filling(observation)
         few = f"{counted(hosts, 'host')} wanted, {context.max_hosts} at most may be leased"
         remarks = (few,) if hosts > context.max_hosts else ()
-        return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]), hosts, remarks=remarks)
+        # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
+        moves = [] if observation.coming or context.layout.apart else balance(observation)
+        return Plan((*actions, *moves), hosts, remarks=remarks)
 
 
 def sized(

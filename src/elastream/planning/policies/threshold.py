@@ -286,6 +286,7 @@ class _Round:
             or observation.coming
             or self.load.late
             or self.load.behind > 1
+            or self.load.queued(self.settle)
             or self._since_change() < policy.cool_down
         ):
             return []

@@ -47,7 +47,7 @@ class Origin:
         self._samples: deque[tuple[float, float]] = deque()
         self._taken = self._bytes = self._records = 0.0
         self._behind = NAN
-        self._committed = -1
+        self._committed, self._ended = -1, NAN
         self.basis: Basis | None = None
 
     def took(self, batch: Batch) -> Moments:
@@ -57,7 +57,7 @@ class Origin:
             self._files = FileLog(self._checkpoint / "sources" / str(self.number), self._place)
         moments = self._moments(batch, taken)
         if self.pattern is None:
-            self._taken, self._behind = self._taken + taken.rows, taken.behind
+            self._taken, self._behind, self._ended = self._taken + taken.rows, taken.behind, batch.end
             if self._files is None:
                 self._note(batch.start, self._taken + (taken.behind if taken.behind == taken.behind else 0.0))
         return moments
@@ -73,7 +73,8 @@ class Origin:
 
     def look(self, now: float, under_way: bool, interval: float) -> None:
         """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed. interval: seconds
-        from one poll of the source to the next: between two polls it is not known that nothing comes.
+        from one poll of the source to the next, or from a batch's end to the next poll, at most: until a poll has found
+        nothing, it is not known that nothing comes.
         """
         if self.pattern is not None:
             return
@@ -85,7 +86,7 @@ class Origin:
                 self._behind = each * _bytes(waiting)
                 self._note(now, self._taken + self._behind + (each * _bytes(planned) if under_way else 0.0))
                 return
-        if not under_way and self._samples:
+        if not under_way and self._samples and now - interval > self._ended:
             self._note(now - interval, self._samples[-1][1])
 
     @property
