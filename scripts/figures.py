@@ -65,6 +65,8 @@ SOURCES = (
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
            "explanation/simulator.md"),
+    Source("liveness", "Every policy on random dataflows and loads", SIMULATED, "python benchmarks/liveness.py",
+           "how-to/benchmarks.md"),
     Source("simulator", "Speed of the simulator", PLANNING, "python benchmarks/simulator.py", "explanation/simulator.md"),
     Source("hierarchy", "Planning rounds of E2DF's managers", PLANNING, "python benchmarks/hierarchy.py",
            "explanation/e2df.md"),
