@@ -55,6 +55,7 @@ SOURCES = (
     Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
     Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
+    Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
     Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
