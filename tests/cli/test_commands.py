@@ -17,6 +17,7 @@ from elastream.cli.app import COMMANDS, app
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Fault, Proposal
+from elastream.model.latency import Basis
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, lacking_decisions, play
@@ -27,6 +28,8 @@ TESTS = Path(__file__).parent.parent
 PROGRAM = """\
 import sys
 sys.path.insert(0, {tests!r})
+from pathlib import Path
+
 from example_run import example_context, play
 from elastream.api.options import current_options
 from elastream.api.showing import shown
@@ -38,7 +41,7 @@ from elastream.model.errors import ElastreamError
 options = current_options()
 graph = example_context().graph
 options.before(graph, None, None)
-directory = RunDirectory(options.runs / "word_count-1")
+directory = RunDirectory((options.runs or Path("runs")) / "word_count-1")
 directory.root.mkdir(parents=True)
 recorders = [Recorder(directory.recording)]
 if options.record:
@@ -125,7 +128,7 @@ def test_the_report_goes_where_it_is_wanted() -> None:
 def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
     result = call("run", program(during="raise ElastreamError('the disk is full')", end=False))
     assert result.exit_code == 2
-    assert result.stderr == "elastream: job.py:22: the disk is full\n"
+    assert result.stderr == "elastream: job.py:24: the disk is full\n"
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert "the recording breaks off" in Path("runs/word_count-1/report.html").read_text()
 
@@ -135,7 +138,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> N
     result = call("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
     first, second = result.stderr.splitlines()
     assert first.startswith("elastream: the report file/report.html cannot be written: ")
-    assert second == "elastream: job.py:22: the disk is full"
+    assert second == "elastream: job.py:24: the disk is full"
 
 
 def test_an_interrupt_ends_with_status_130_and_a_report() -> None:
@@ -364,13 +367,15 @@ def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
 def test_explain_lists_rounds_that_failed_and_the_newest_metrics() -> None:
     recorder = Recorder(Path("runs/faults-2"))
     recorder.started(example_header())
-    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    seen = next(event for event in example_events() if isinstance(event, Observation))
+    recorder.observed(replace(seen, latency_basis={"lines": Basis.BOUND}))
     recorder.decided(Decision(1, 2.0, "mine", faults=(Fault("policy mine", "policy mine failed: KeyError: 'x'", "T"),)))
     recorder.decided(Decision(2, 4.0, "mine"))
     told = " ".join(call("explain", "runs/faults-2").stdout.split())
     assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
     assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
     assert re.search(r"newest metrics, at 0:0\d: arrival rate \d+/s", told)
+    assert "latency is measured: upper bound" in told
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:
