@@ -27,6 +27,7 @@ from _common import Report, Sides, main, progress
 
 from elastream import Local
 from elastream.clouds.local import archive, hosts, java
+from elastream.clouds.local.confinement import TAG
 from elastream.clouds.local.local import LocalHosts
 from elastream.clouds.provider import RunState
 from elastream.model.action import LeaseHost, ReleaseHost
@@ -40,11 +41,12 @@ from elastream.workload import constant
 TIME_BAR, CPU_BAR, BATCH_BAR = 0.5, 0.75, 1.5
 SOURCE = "the project's bar"
 WAYS: Mapping[str, frozenset[str]] = {
-    "now": frozenset({"first tier", "archive", "daemon", "weights"}),
+    "now": frozenset({"first tier", "archive", "daemon", "forks", "weights"}),
     "before": frozenset({"first tier"}),
-    "without the archive": frozenset({"first tier", "daemon", "weights"}),
+    "without the archive": frozenset({"first tier", "daemon", "forks", "weights"}),
     "without the daemon": frozenset({"first tier", "archive", "weights"}),
-    "all compiler tiers": frozenset({"archive", "daemon", "weights"}),
+    "a daemon of its own": frozenset({"first tier", "archive", "daemon", "weights"}),
+    "all compiler tiers": frozenset({"archive", "daemon", "forks", "weights"}),
 }
 """What each way of starting a host has."""
 LOAD = 1000
@@ -83,6 +85,8 @@ class Starter:
         )
         if "daemon" not in has:
             settings = {**settings, "spark.python.daemon.module": "pyspark.daemon"}
+        if "forks" not in has:
+            settings = {**settings, f"spark.executorEnv.{TAG}": ""}  # where its cluster's server is not looked for
         self.spark = session.open_session(reach.master, "start", folder, settings)
         self.executors, self.folder, self.number = Executors(DriverSide(self.spark)), folder, 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastream.clouds.local.confinement import TAG, tagged
+from elastream.clouds.local.confinement import TAG, CgroupV2, tagged
 from elastream.clouds.local.supervision import Connection
 from elastream.clouds.local.supervisor import Supervisor
 from elastream.model.errors import EnvironmentProblem
@@ -74,7 +74,8 @@ class Supervised:
         return self.ask("measure")[name][1]
 
     def living(self, name: str | None = None) -> set[int]:
-        return {pid for pid, host in tagged(self.run).items() if name in (None, host)}
+        """Processes of one host, or of all."""
+        return {pid for pid, host in tagged(self.run).items() if (host if name is None else host == name)}
 
     def groups(self) -> list[Path]:
         return [*Path("/sys/fs/cgroup").glob(f"**/elastream-{self.run}*")]
@@ -89,7 +90,7 @@ def supervised(tmp_path) -> Iterator[Supervised]:
     supervised = Supervised(tmp_path)
     yield supervised
     supervised.connection.close(grace=0.0)
-    assert supervised.living() == set()
+    assert tagged(supervised.run) == {}
     assert supervised.groups() == []
     assert (tmp_path / "supervisor.log").read_text() == ""
 
@@ -159,7 +160,7 @@ def test_a_command_that_cannot_be_run_is_a_host_that_is_not_alive_and_its_log_sa
 
 
 def test_a_host_that_cannot_join_its_control_group_is_not_alive_and_the_others_live_on(tmp_path):
-    class Broken:
+    class Broken(CgroupV2):
         def create(self, group):
             pass
 
@@ -179,7 +180,7 @@ def test_a_host_that_cannot_join_its_control_group_is_not_alive_and_the_others_l
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
     told = {"command": command, "environment": dict(os.environ), "log": str(tmp_path / "log"), "scratch": []}
     supervisor.spawn("b", **told, index=None)
-    supervisor.cgroups = Broken()
+    supervisor.cgroups = Broken(tmp_path)
     supervisor.spawn("a", **told, index=10)
     assert {name: state["alive"] for name, state in supervisor.status().items()} == {"a": False, "b": True}
     assert "preexec_fn" in (tmp_path / "log").read_text()
@@ -301,7 +302,7 @@ def exists(pid: int) -> bool:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_of_a_driver_ended_by_a_signal(tmp_path, ending):
     process, run, supervisor = driver(tmp_path)
-    wait_until(lambda: len(tagged(run)) == 6)
+    wait_until(lambda: sum(map(bool, tagged(run).values())) == 6)
     os.killpg(process.pid, ending)
     process.wait(20)
     wait_until(lambda: not tagged(run) and not exists(supervisor))

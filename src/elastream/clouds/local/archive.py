@@ -24,7 +24,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from elastream.clouds.local.java import SMALL_JVM, class_path, spark_home, version_of
-from elastream.clouds.local.processes import end_with_parent
+from elastream.clouds.local.processes import end_with_parent, take_only_idle_time
 
 __all__ = ["RECORDED", "ClassArchive", "Classes", "archive_for", "cache_folder", "main", "options_for"]
 
@@ -221,7 +221,8 @@ def _only_one(file: Path) -> Iterator[bool]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`JAVA FOLDER LINK LIST...`: make the archive in FOLDER from lists of classes, and let LINK refer to it."""
+    """`JAVA FOLDER LINK LIST...`: make the archive in FOLDER from lists, in idle time, and let LINK refer to it."""
+    take_only_idle_time()
     java, folder, link, *lists = map(Path, arguments)
     archive = ClassArchive(java, folder)
     if why := archive.make(lists):

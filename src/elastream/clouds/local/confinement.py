@@ -20,6 +20,7 @@ __all__ = [
     "Cgroups",
     "cpu_seconds",
     "find_cgroups",
+    "group_of",
     "kill",
     "megabytes",
     "mounted_cgroups",
@@ -110,6 +111,11 @@ class CgroupV2:
 
 Cgroups: TypeAlias = CgroupV1 | CgroupV2
 """A parent in which a control group can be created for each host; groups are identified by name."""
+
+
+def group_of(run: str, host: str) -> str:
+    """Name of the group of a host of the cluster `run`."""
+    return f"elastream-{run}-{host}"
 
 
 def mounted_cgroups(mountinfo: str, own: str) -> Iterator[Cgroups]:

@@ -22,14 +22,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from elastream.clouds.local.confinement import TAG, Cgroups, cpu_seconds, find_cgroups, kill, megabytes, tagged
+from elastream.clouds.local.confinement import TAG, Cgroups, cpu_seconds, find_cgroups, group_of, kill, megabytes, tagged
+from elastream.clouds.local.forks import ALIKE, command_for
 from elastream.clouds.local.network import Link, Network
-from elastream.clouds.local.processes import adopt_orphans, end_with_parent, take_only_idle_time
+from elastream.clouds.local.processes import adopt_orphans, end_with_parent
 from elastream.model.errors import in_one_line
 
 __all__ = ["Supervisor", "main"]
@@ -75,6 +76,7 @@ class Supervisor:
         self.run, self.children, self.link = run, dict[str, Child](), link
         self.wire: subprocess.Popen[str] | None = None
         self.asides: set[int] = set()
+        self.forks = 0
         self.apart = bool(delays)
         self.cgroups: Cgroups | None
         self.cgroups, self.why_no_cgroups = find_cgroups(f"elastream-{run}")
@@ -142,8 +144,12 @@ class Supervisor:
         child = self.children[name] = Child(name, 0, scratch=scratch)
         try:
             if index is not None and self.cgroups:
-                child.group = f"elastream-{self.run}-{name}"
+                child.group = group_of(self.run, name)
                 self.cgroups.create(child.group)
+                if not self.network and not self.forks:  # forks are told apart by their control groups
+                    serving = command_for(self.run, astuple(self.cgroups))
+                    self.forks = self._start("", serving, os.environ | ALIKE, str(Path(log).with_name("forks.log")), None)
+                    self.asides.add(self.forks)
             if index is not None and self.network:
                 child.namespace = index
                 self.network.add(index, self.link, region)
@@ -162,8 +168,6 @@ class Supervisor:
             end_with_parent()
             if group and self.cgroups:
                 self.cgroups.join(group)
-            if not name:
-                take_only_idle_time()
 
         with open(log, "ab") as out:
             process = subprocess.Popen(
@@ -179,7 +183,7 @@ class Supervisor:
         return process.pid
 
     def aside(self, command: list[str], log: str) -> None:
-        """Start `command`, which is no host, in idle time only; it is killed when everything ends."""
+        """Start `command`, which is no host; it is killed when everything ends."""
         self.asides.add(self._start("", command, os.environ, log, None))
 
     def status(self) -> dict[str, Any]:

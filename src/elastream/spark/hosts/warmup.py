@@ -19,6 +19,9 @@ __all__ = ["warm_up"]
 ROWS = 400
 """Rows a task: enough to run the generated code of every stage once, too few to take time."""
 
+TASKS = 2
+"""Tasks a slot behind the shuffle: each writes a file, the first slowly. One a state partition would be many."""
+
 LOAD_ROCKSDB = "java_method('org.rocksdb.RocksDB', 'loadLibrary')"
 """Unpacks and loads the native library of the store on disk, once a process: seconds on a small host."""
 
@@ -38,7 +41,7 @@ def warm_up(spark: SparkSession, executor: Executor, scratch: Path | None) -> No
         touch = _touch()
         touched = rows.mapInArrow(touch, "word string").mapInArrow(touch, "word string")
         # All of the shuffle's input is on this executor, so Spark runs the stage behind it there as well.
-        counts = touched.groupBy("word").count().write.mode("overwrite")
+        counts = touched.groupBy("word").count().coalesce(TASKS * executor.slots).write.mode("overwrite")
         if scratch is None:
             counts.format("noop").save()
         else:

@@ -3,14 +3,16 @@
 A worker costs a third of a second of CPU until its first record, and a task of the stream has two of them; forked from a
 daemon that has pandas, pyarrow and this package loaded, it costs a few milliseconds. PySpark's own daemon loads nothing,
 because modules may start threads, which a fork does not take along. Of those loaded here only jemalloc and OpenBLAS start
-any, and both begin anew in a child by themselves.
+any, and both begin anew in a child by themselves. Where several hosts are on one machine, the daemons themselves are forks.
 """
 
 import gc
 import importlib
 import sys
 
-__all__ = ["PRELOADED", "preload"]
+from elastream.clouds.local.forks import taken_over
+
+__all__ = ["PRELOADED", "preload", "run"]
 
 PRELOADED = (
     "pandas",
@@ -35,8 +37,13 @@ def preload() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
-    preload()
+def run() -> None:
+    """Be the daemon, until the executor ends."""
     from pyspark.daemon import manager
 
     manager()
+
+
+if __name__ == "__main__" and not taken_over("elastream.spark.worker.daemon"):
+    preload()
+    run()
