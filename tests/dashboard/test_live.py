@@ -273,3 +273,10 @@ def test_where_there_is_no_terminal_an_alarm_is_a_line_when_it_sounds_and_when_i
         view.observed(replace(first, time=float(time), alarms=alarms))
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[1:] == ["0:01 ALARM thread 0: thread died: KeyError: 'x'", "0:03 alarm cleared thread 0"]
+
+
+def test_the_length_of_a_run_counts_from_the_first_observation_not_from_the_start_of_its_hosts():
+    screen = Screen(terminal(), length=50.0)
+    screen.started(replace(example_header(), plant="spark"))
+    screen.observed(replace(next(each for each in example_events() if isinstance(each, Observation)), time=30.0))
+    assert "0:30 of 1:20" in shown(screen)

@@ -6,6 +6,7 @@ import pytest
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.model.observation import (
+    OLD,
     UNMEASURED,
     Composition,
     Context,
@@ -14,6 +15,7 @@ from elastream.model.observation import (
     Metric,
     Observation,
     Sample,
+    TableFrame,
     TaskFrame,
 )
 from elastream.model.stages import lay_out
@@ -56,6 +58,18 @@ def test_a_column_of_the_wrong_length_is_refused():
 def test_ages_are_per_frame_or_per_metric():
     assert Frame(["a"], {}, 4.0).age(Metric.CPU) == 4.0
     assert Frame(["a"], {}, {Metric.CPU: 2.0}).age(Metric.CPU) == 2.0
+
+
+def test_what_is_old_is_unknown_to_whoever_reads_it():
+    for age, known in ((OLD, True), (OLD + 1.0, False)):
+        frame = Frame(["a"], {Metric.CPU: [0.5], Metric.MEMORY: [1.0]}, {Metric.CPU: age})
+        assert frame.reading("a", Metric.CPU).known is known
+        assert math.isnan(frame.column(Metric.CPU)[0]) is not known
+        assert frame.value("a", Metric.MEMORY) == 1.0
+        table = TableFrame({"a": 0}, {Metric.CPU: 0}, np.array([[0.5]]), age)
+        assert (table.value("a", Metric.CPU) == 0.5) is known
+        assert Exchange([0], [1], [10.0], age=age).known is known
+    assert len(Exchange([0], [1], [10.0], age=OLD + 1.0)) == 0
 
 
 def test_tasks_are_named_after_operator_and_index():

@@ -23,6 +23,7 @@ from elastream.model.metrics import Metric
 from elastream.model.stages import Layout, Unit
 
 __all__ = [
+    "OLD",
     "UNMEASURED",
     "Composition",
     "Context",
@@ -41,6 +42,10 @@ __all__ = [
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+
+
+OLD = 300.0
+"""Seconds from which on a value is too old to say anything, and unknown: Prometheus' default, `query.lookback-delta`."""
 
 
 def known_sum(values: Iterable[float]) -> float:
@@ -66,7 +71,7 @@ class Frame:
     """Rows (operators, hosts, tasks, ...) by columns (metrics). Columns are float64 of length `len(frame)`, read-only.
 
     A metric that was never given is a column of NaN: unknown. `ages` gives seconds since the value was taken, one
-    number for the frame or one per metric.
+    number for the frame or one per metric; what is older than OLD is unknown, for whoever reads it.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class Frame:
         self._ages = ages
         self._columns: dict[Metric, Floats] = {}
         for metric, column in (values or {}).items():
+            if self.age(metric) > OLD:
+                column = np.full(len(self.ids), np.nan)
             array = np.asarray(column, dtype=np.float64)
             if array.shape != (len(self.ids),):
                 raise ValueError(f"column {metric} has shape {array.shape}, the frame has {len(self.ids)} rows")
@@ -141,7 +148,9 @@ class TableFrame(Frame):
         self.ids = tuple(rows)
         self.rows = rows
         self._ages = ages
-        self._at = at
+        self._at = (
+            at if isinstance(ages, int | float) and ages <= OLD else {m: a for m, a in at.items() if self.age(m) <= OLD}
+        )
         self._table = table
         table.flags.writeable = False
 
@@ -215,8 +224,8 @@ class Exchange:
 
     source, target: rows of `Observation.tasks`, int64; -1 is a sender or receiver without a host of its own, such as
     a floating source. rate: bytes/s, float64, mean over the last monitoring period. All three of one length, read-only.
-    age: seconds since it was taken. known: False where nothing was measured; then the entries are empty, while a
-    pair that is missing from a known exchange sends nothing. Unknown is never zero: check `known` first.
+    age: seconds since it was taken. known: False where nothing was measured, or it is older than OLD; then the entries are
+    empty, while a pair that is missing from a known exchange sends nothing. Unknown is never zero: check `known` first.
 
     Raises ValueError for columns of different lengths, entries without `known`, and rates that are NaN or negative.
     """
@@ -231,7 +240,9 @@ class Exchange:
         for name, kind in (("source", np.int64), ("target", np.int64), ("rate", np.float64)):
             column = np.asarray(getattr(self, name), dtype=kind).view()
             column.flags.writeable = False
-            object.__setattr__(self, name, column)
+            object.__setattr__(self, name, column[:0] if self.age > OLD else column)
+        if self.age > OLD:
+            object.__setattr__(self, "known", False)
         if not self.source.shape == self.target.shape == self.rate.shape == (self.rate.size,):
             raise ValueError(
                 f"an exchange of {self.source.size} sources, {self.target.size} targets, {self.rate.size} rates"
