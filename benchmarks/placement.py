@@ -5,7 +5,7 @@ first pass over all pairs fits in. Seconds are of processor time, which one proc
 clock is shown beside it. Besides, on small cases, what the greedy matching comes to is compared with the exact placement
 where the solver proves that one.
 
-python benchmarks/placement.py [--quick] [--json FILE]
+python benchmarks/placement.py [--quick] [--json FILE]        about 5 minutes on two free cores
 """
 
 import argparse

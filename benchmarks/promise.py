@@ -2,6 +2,8 @@
 
 python benchmarks/promise.py [--quick] [--json FILE] [--data DIR] [--seeds N] [--only TEXT]
 
+About an hour on two free cores.
+
 All simulated, processes side by side. --seeds N: also N random dataflows, loads and price lists, shown and not judged.
 --only TEXT: only cases with this in their title.
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,3 +160,24 @@ def test_where_there_is_none_jvms_record_what_one_is_made_from_once(tmp_path, mo
     assert str(tmp_path / "h1.lst") in classes.maker([tmp_path / "h1.lst"])
     assert classes.maker([tmp_path / "h1.lst"]) == ()
     assert classes.options(Path(RECORDED)) == options[:-1]
+
+
+def no_folder(cache, monkeypatch):
+    cache.write_text("a file where the folder should be")
+
+
+def no_room(cache, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1e6))
+
+
+@pytest.mark.parametrize("harm", [no_folder, no_room])
+def test_a_cache_that_cannot_be_written_or_is_full_is_said_once_and_nothing_is_recorded(
+    harm, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    harm(tmp_path / "cache", monkeypatch)
+    classes = Classes(find_java(), tmp_path)
+    assert not [option for option in classes.options(Path(RECORDED)) if "DumpLoaded" in option]
+    assert classes.maker([tmp_path / "h1.lst"]) == ()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "slower" in caplog.text

@@ -126,12 +126,14 @@ def _newest(recording: "Recording", console: "Console") -> None:
     known = [(metric, float(recording.application(metric)[-1])) for metric in Metric]
     said = [f"{str(metric).replace('_', ' ')} {quantity(metric, value)}" for metric, value in known if value == value]
     if said:
-        console.print(f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False)
+        console.print(
+            f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False, soft_wrap=True
+        )
     if recording.latency_basis:
-        console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False)
+        console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False, soft_wrap=True)
     if recording.header.target_latency is not None:
         whole = "in time over the whole run (compliance is that of the last batches alone)"
-        console.print(f"{whole}: {in_time(recording)}", highlight=False)
+        console.print(f"{whole}: {in_time(recording)}", highlight=False, soft_wrap=True)
 
 
 def _tell(recording: "Recording", decision: "Decision", console: "Console") -> None:

@@ -129,7 +129,7 @@ def simulate(
             seed=seed,
         )
     print_table(console, comparison.table())
-    console.print(comparison.verdict, highlight=False, markup=False)
+    console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)
     _finish(comparison.outcome(), html, json_file, console)
 
 

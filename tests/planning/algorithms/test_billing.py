@@ -12,10 +12,11 @@ from elastream.planning.algorithms.billing import due_back
         (Billing(1.0, 60.0), 30.0, False),
         (Billing(1.0, 60.0), 61.0, True),
         (Billing(3600.0), 1800.0, False),
-        (Billing(3600.0), 3500.0, True),
+        (Billing(3600.0), 3500.0, False),  # the load may rise before its hour ends
+        (Billing(3600.0), 3570.0, True),
         (Billing(3600.0), 3595.0, False),  # it would still be stopping when the next hour begins
         (Billing(3600.0), 3700.0, False),
-        (Billing(3600.0), 7100.0, True),
+        (Billing(3600.0), 7170.0, True),
         (Billing(600.0), 500.0, False),
         (Billing(600.0), 560.0, True),
     ],

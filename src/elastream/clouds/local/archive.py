@@ -37,6 +37,8 @@ RECORDED = "classes.lst"
 """File name of a list of loaded classes, in the folder of what loaded them."""
 MODULES = ("--add-modules=jdk.incubator.vector",)
 """Spark adds this module to each executor and driver: an archive made with others is refused by some versions of Java."""
+LEAST_FREE = 300e6
+"""Bytes that must be free where one is made: it takes 130 MB."""
 HEADER = 4096
 """First bytes of an archive, in which Java writes which Java it is for."""
 CHUNK = 1 << 24
@@ -64,7 +66,7 @@ class ClassArchive:
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text())
             why = self._flaw(manifest)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except (OSError, ValueError, TypeError, KeyError) as error:
             why = f"it cannot be read ({type(error).__name__})"
@@ -79,6 +81,16 @@ class ClassArchive:
         if version_of(self.java).encode() not in self.file.open("rb").read(HEADER):
             return "it was made by another Java"
         return "" if checksum(self.file) == manifest["crc32"] else "its content has changed"
+
+    def refused(self) -> str:
+        """Why none can be made where it would lie; empty where one can."""
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with (self.folder.parent / LOCK).open("a"):
+                free = shutil.disk_usage(self.folder.parent).free
+        except OSError as error:
+            return f"{self.folder.parent} cannot be written ({error.strerror})"
+        return f"the disk of {self.folder.parent} is full" if free < LEAST_FREE else ""
 
     def make(self, lists: Sequence[Path]) -> str:
         """Make it from recorded classes; why there is none, empty where it was made, by this process or another.
@@ -169,6 +181,9 @@ class Classes:
         except OSError as error:  # a file system without symbolic links
             log.info("hosts start without an archive of Java classes: %s", error)
             self._archive = None
+        if self._recording and self._archive is not None and (why := self._archive.refused()):
+            log.warning("hosts start slower than they could, without an archive of Java classes: %s", why)
+            self._recording = False
 
     def options(self, recorded: Path) -> tuple[str, ...]:
         """Options of a JVM, which writes what it loads into `recorded` where there is no archive yet."""

@@ -4,9 +4,6 @@ from elastream.model.cloud import Lease
 
 __all__ = ["due_back"]
 
-EARLY = 0.05
-"""Part of a billing time unit before whose end a host may go (VISP, optimise resource usage: hosts are judged in the last
-5 %)."""
 DRAINING = 30.0
 """Seconds for moving tasks off a host, where its billing time unit is longer: state partitions move one a batch."""
 
@@ -15,7 +12,9 @@ def due_back(lease: Lease, now: float, pace: float) -> bool:
     """Whether giving `lease` back at `now` wastes nothing that is paid, or the next round, `pace` seconds later, is too
     late.
 
-    A host is paid until it has stopped. Where a billing time unit is shorter than that takes, only the minimum counts.
+    As late as that: in a longer part of an hour's end some rounds of low load are found, and the host is leased anew
+    for another hour. A host is paid until it has stopped; where a billing time unit is shorter than that takes, only the
+    minimum counts.
     """
     kind = lease.type
     if kind.price == 0:
@@ -26,4 +25,4 @@ def due_back(lease: Lease, now: float, pace: float) -> bool:
     if kind.billing.unit <= takes:
         return True
     left = lease.remaining(now)
-    return kind.stop <= left <= max(EARLY * kind.billing.unit, takes + min(DRAINING, kind.billing.unit / 10))
+    return kind.stop <= left <= takes + min(DRAINING, kind.billing.unit / 10)
