@@ -2,7 +2,7 @@
 
 python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--json FILE]
 
-5,000 cases take about half an hour on two free cores, --quick (200) about a minute and a half. The first that fail are
+5,000 cases take about 25 minutes of CPU, --quick (200) about one. The first that fail are
 printed with their seeds; `elastream.experiments.liveness.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 

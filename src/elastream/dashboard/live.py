@@ -144,7 +144,8 @@ class Screen:
         beside = "" if static is None else f"static peak provision: {money(static[1])} ({hosts_text(static[0])})"
         table.add_row("cost so far", written(seen, Metric.COST), Text(beside, style="dim"))
         if self._header.target_latency is not None:
-            table.add_row("in time", self._sofar.in_time, "")
+            records, _, time = self._sofar.in_time.partition(", ")  # in two columns: one is as narrow as other figures
+            table.add_row("in time", records, Text(time, style="dim"))
         return table
 
     def _latency(self, seen: Observation) -> Text:

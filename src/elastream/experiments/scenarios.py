@@ -29,6 +29,8 @@ from elastream.workload.shapes import steps
 
 __all__ = ["FIXED", "HOSTS_ONLY", "POLICIES", "QUIET", "LivenessCase", "Scenario", "cases", "scenario"]
 
+TRIALS = 20_000
+"""Limit of the search for an allocation: it is the same question in a hundredth of a second."""
 POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "threshold": lambda _: Threshold(),
     "btu": lambda period: Btu(period=period),
@@ -37,7 +39,7 @@ POLICIES: Mapping[str, Callable[[float], Policy]] = {
     "by_load": lambda _: ByLoad(),
     "static": lambda _: Static(hosts="peak"),
     "otd": lambda period: Otd(period=period, hosts=4),
-    "elastic_allocator": lambda period: ElasticAllocator(period=period, hosts=4),
+    "elastic_allocator": lambda period: ElasticAllocator(period=period, hosts=4, trials=TRIALS),
 }
 """Policies with their defaults, for rounds that are so many seconds apart."""
 FIXED = frozenset({"static", "otd", "elastic_allocator"})

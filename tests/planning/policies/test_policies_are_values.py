@@ -101,7 +101,7 @@ def looped(policy: Policy, on: SimulatedPlant | Shown, rounds: int) -> Seen:
 
 def answers(seen: Seen) -> list[tuple[object, ...]]:
     """What the policy said round by round, and what broke."""
-    return [(d.time, d.proposals, d.predicted, d.note, d.faults) for d in seen.recording.decisions]
+    return [(d.time, d.proposals, d.predicted, d.note, d.faults, d.unknown) for d in seen.recording.decisions]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -134,7 +134,7 @@ def test_one_object_answers_two_loops_alike_one_after_the_other_and_in_turns(nam
     one, other = OneRun(policy), OneRun(policy)
     for observation in first.observations:
         told, again = one.plan(observation), other.plan(observation)
-        assert (told.actions, told.predicted, told.remarks, told.refused) == (
-            again.actions, again.predicted, again.remarks, again.refused,
+        assert (told.actions, told.predicted, told.remarks, told.refused, told.unknown) == (
+            again.actions, again.predicted, again.remarks, again.refused, again.unknown,
         )  # fmt: skip
         assert all(decision.note == "" or "failed" not in decision.note for decision in first.recording.decisions)
