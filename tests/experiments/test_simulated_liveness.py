@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
-from elastream.experiments.liveness import Found, Promised, is_unknown, tried
+from elastream.experiments.liveness import Found, Promised, _Watch, is_unknown, tried
 from elastream.experiments.scenarios import FIXED, POLICIES, LivenessCase, cases, scenario
 from elastream.model.decision import Unknown
 from elastream.model.metrics import Metric
@@ -26,6 +26,33 @@ def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_wha
     found = tried(LivenessCase(seed, policy, fused))
     assert found.silent == 0
     assert found.unpromised == ()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        LivenessCase(20018, "threshold", True),  # hosts of unlike speed: a stage's tasks wait for the slowest
+        LivenessCase(30064, "queue_threshold", True),  # hosts smaller than what the source declares
+        LivenessCase(30021, "e2df", True),  # a micro-batch of minutes
+    ],
+    ids=str,
+)
+def test_what_was_silent_or_never_settled_holds(case):
+    assert tried(case).holds
+
+
+@pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
+def test_a_policy_that_adds_instances_is_refused_where_records_wait_for_a_fixed_number_of_tasks(policy):
+    assert "'s0' wait for tasks with state" in tried(LivenessCase(30094, policy, True)).refused
+
+
+def test_a_decision_that_is_told_again_with_its_effect_is_judged_once():
+    drawn = scenario(LivenessCase(7, "threshold", True))
+    plant = drawn.plant()
+    watch = _Watch(LivenessCase(7, "threshold", True), plant, drawn)
+    rounds = {"monitor": drawn.period, "period": drawn.period, "limit": 3 * drawn.period}
+    Loop(plant, drawn.policy("threshold"), **rounds, observers=[watch]).run()
+    assert [each.time for each in watch.rounds] == sorted({each.time for each in watch.rounds})
 
 
 def test_a_case_is_the_same_whenever_it_is_drawn():

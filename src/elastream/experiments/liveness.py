@@ -128,6 +128,7 @@ class _Watch:
         self.case, self.plant, self.given = case, plant, given
         self.stop: Callable[[], None] = lambda: None
         self.rounds: list[Round] = []
+        self.judged = 0
         self.broken: list[str] = []
         self.silent = 0
         self.promised = Promised(given.layout, given.target, PlantKind.FUSED if case.fused else PlantKind.APART)
@@ -141,6 +142,9 @@ class _Watch:
         self.promised.look(observation)
 
     def decided(self, decision: Decision) -> None:
+        if decision.round == self.judged:
+            return None  # told again with its actual effect: the next round, which is still to come, would be held silent
+        self.judged = decision.round
         if decision.faults:
             self.broken.append(f"fault at {decision.time:g} s: {decision.faults[0].traceback}")
             return self.stop()

@@ -22,7 +22,7 @@ from elastream.model.qos import offered_rates
 from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft, cheapest_type
+from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import WITHIN
 from elastream.planning.algorithms.measures import host_speeds
 
@@ -122,7 +122,7 @@ def enlarge(
             draft.remove(task, "its work has fitted fewer instances for long enough")
             row = _roomiest(draft, unit)
         if row is None and draft.may_lease:
-            kind = cheapest_type(observation.context, unit, host_type)
+            kind = draft.cheapest_type(unit, host_type)
             if kind is not None:
                 draft.lease(kind, why[name])
                 row = len(draft.hosts) - 1
@@ -137,7 +137,7 @@ def enlarge(
         idle = sum(not draft.tasks_on(host) and host not in draft.received for host in draft.hosts)
         least = max(least, spare - idle)
     for _ in range(least):
-        kind = cheapest_type(observation.context, max(draft.units, key=lambda each: each.cores), host_type)
+        kind = draft.cheapest_type(max(draft.units, key=lambda each: each.cores), host_type)
         if kind is not None and draft.may_lease:
             draft.lease(kind, f"{counted(spare, 'spare host')}, at least {counted(observation.context.min_hosts, 'host')}")
 

@@ -17,25 +17,12 @@ from elastream.model.observation import Context, Floats, Metric, Observation
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["Draft", "cheapest_type"]
+__all__ = ["Draft", "fixed_head"]
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
 
 TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
-
-
-def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> HostType | None:
-    """The type with the lowest price per core, speed and second that holds an instance of `unit`; None if none does.
-
-    only: name of the only type to consider; None: all types.
-    """
-    fitting = [
-        type
-        for type in context.host_types.values()
-        if only in (None, type.name) and type.cores >= unit.cores - TOLERANCE and type.memory >= unit.memory - TOLERANCE
-    ]
-    return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
 
 
 def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
@@ -50,14 +37,33 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
     )
 
 
+def fixed_head(context: Context) -> str:
+    """Why adding instances where records wait does nothing, where these have a fixed number; empty where it does.
+
+    Apart every operator has a queue; fused only what a query reads from, and all its stages are behind that.
+    """
+    if not context.scalable:
+        return "no operator of the dataflow can have more instances, and it adds nothing else"
+    widens = {name: unit.scalable for unit in context.units for name in unit.operators}
+    for segment in () if context.layout.apart else context.layout.segments:
+        heads = [name for name in segment.operators if not context.graph.inputs[name]]
+        heads += [edge.target for edge in segment.inputs]
+        if not any(widens[name] for name in heads):
+            return (
+                f"it adds instances where records wait, and those that wait for {heads[0]!r} wait for tasks with state, "
+                "which have a fixed number"
+            )
+    return ""
+
+
 class Draft:
     """The working copy. Arrays are by host, in the order of `hosts`: leases that accept instances, oldest first.
 
     Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
     place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
-    of a host's cores at least, and their needs count in equal parts on all open hosts. A task of a unit that is not
-    scalable (a state partition) counts with the measured use of its operator, if known: the number of partitions does not
-    reflect the load.
+    of a host's cores at least, all of the largest at most; their needs count in equal parts on all open hosts. A task of
+    a unit that is not scalable (a state partition) counts with the measured use of its operator, if known: the number of
+    partitions does not reflect the load.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -217,6 +223,20 @@ class Draft:
         self._undo.append(lambda: self._tasks[host].remove(task))
         self.do(MoveTask(task, host, why=why))
 
+    def cheapest_type(self, unit: Unit, only: str | None = None) -> HostType | None:
+        """The type with the lowest price per core, speed and second that holds an instance of `unit`; None if none does.
+
+        Floating instances are held by no host in particular, so that any type gives them room. only: name of the only type
+        to consider; None: all types.
+        """
+        cores, memory = (0.0, 0.0) if self.floating[unit.name] else (unit.cores, unit.memory)
+        fitting = [
+            type
+            for type in self.observation.context.host_types.values()
+            if only in (None, type.name) and type.cores >= cores - TOLERANCE and type.memory >= memory - TOLERANCE
+        ]
+        return min(fitting, key=lambda t: (t.price / (t.billing.unit * t.cores * t.speed), t.name), default=None)
+
     def lease(self, type: HostType, why: str) -> str:
         """Lease a new, empty host of `type`; returns its name. Not undone by `rollback`."""
         host = self.observation.host_name(self._leased)
@@ -309,7 +329,7 @@ class Draft:
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
             if self.floating[unit.name]:
-                self.needs[unit.name] = (max(unit.cores, slot), unit.memory)
+                self.needs[unit.name] = (min(max(unit.cores, slot), float(self.cores.max())), unit.memory)
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * self.needs[unit.name][0] / len(self.hosts)
             self.free_memory -= elsewhere * self.needs[unit.name][1] / len(self.hosts)

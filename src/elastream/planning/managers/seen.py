@@ -10,7 +10,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Floats, Integers, Metric, Observation, known_sum
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.measures import capacity, host_capacity
+from elastream.planning.algorithms.measures import host_capacity
 from elastream.planning.managers.columns import Applications, LeasedHosts, Operators, Replicas, Snapshot, identities
 
 __all__ = ["floating", "holds", "lacking", "snapshot_of", "width"]
@@ -131,6 +131,8 @@ def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers |
 
 LATE = 3.0
 """Micro-batches that wait where a query is never idle: one waits while another runs, a second after a slow one."""
+TURN = 30.0
+"""Seconds within which a query that has time begins a micro-batch: E2DF's period, shorter than which it would not act."""
 _Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
 """Columns of replicas: operator, index, host, utilisation."""
 
@@ -159,10 +161,15 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
 def _never_idle(observation: Observation) -> bool:
     """Whether a query has so much more waiting than its last micro-batch took that it runs batch after batch.
 
-    What these take beside their records is no core's use, but leaves no time for more records.
+    What these take beside their records is no core's use, but leaves no time for more records. A query that ended none
+    since the last observation is within one, if more waits than comes while it could have had its turn.
     """
-    last = {batch.segment: batch.records for batch in observation.batches}
-    return any(observation.operators.value(name, Metric.BACKLOG) > LATE * records > 0 for name, records in last.items())
+    last, operators = {batch.segment: batch.records for batch in observation.batches}, observation.operators
+    for name in (segment.name for segment in observation.context.layout.segments):
+        usual = LATE * last[name] if name in last else TURN * operators.value(name, Metric.ARRIVAL_RATE)
+        if operators.value(name, Metric.BACKLOG) > usual > 0:
+            return True
+    return False
 
 
 def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:
@@ -198,9 +205,10 @@ def _instances(observation: Observation, operator: int) -> _Part:
     if _waits(observation, operator):
         each = observation.operators.value(name, Metric.UTILISATION)
     else:
-        slots = sum(observation.leases[host].type.slots for host in usable)
-        given = n * capacity(observation, usable) / slots if slots else math.nan
-        each = _stage_sum(observation, name, Metric.BUSY_CORES) / given
+        # Instances have equal parts of the records, so that all wait for the one on the slowest slot.
+        slots = [host_capacity(observation, host) / observation.leases[host].type.slots for host in usable]
+        slot = min(slots, default=math.nan)
+        each = min(_stage_sum(observation, name, Metric.BUSY_CORES) / (n * slot), 1.0)  # NaN stays NaN
     return np.full(n, operator), np.arange(n), np.full(n, -1), np.full(n, each)
 
 

@@ -20,7 +20,7 @@ from elastream.model.observation import Context, Floats, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
-from elastream.planning.algorithms.draft import Draft, cheapest_type
+from elastream.planning.algorithms.draft import Draft, fixed_head
 
 __all__ = [
     "Btu",
@@ -190,8 +190,8 @@ class Btu:
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
-        if not context.scalable:
-            return "no operator of the dataflow can have more instances, and it adds nothing else"
+        if sentence := fixed_head(context):
+            return sentence
         levels = service_levels(context)
         for unit in context.units:
             if unit.scalable and not any(name in levels for name in unit.operators):
@@ -259,12 +259,11 @@ class Btu:
 
     def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
         """Add an instance (Figure 4): where there is room, else in place of another operator's, else on a new host."""
-        context = draft.observation.context
         why = f"late with {draft.value(unit, Metric.BACKLOG):.0f} waiting"
         host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
         if host is not None:
             draft.add(unit, host, why)
-        elif draft.may_lease and (type := cheapest_type(context, unit, self.host_type)) is not None:
+        elif draft.may_lease and (type := draft.cheapest_type(unit, self.host_type)) is not None:
             draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 
     def _make_room(self, draft: Draft, unit: Unit, late: Sequence[Unit], *, ready: bool = False) -> str | None:

@@ -16,7 +16,7 @@ from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
-from elastream.planning.algorithms.draft import Draft, cheapest_type
+from elastream.planning.algorithms.draft import Draft, fixed_head
 
 __all__ = ["QueueThreshold"]
 
@@ -63,7 +63,7 @@ class QueueThreshold:
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
-        return "" if context.scalable else "no operator of the dataflow can have more instances, and it adds nothing else"
+        return fixed_head(context)
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)
@@ -77,7 +77,7 @@ class QueueThreshold:
         if len(room):
             draft.add(unit, draft.hosts[int(room[0])], why)
         elif draft.may_lease:
-            type = cheapest_type(draft.observation.context, unit, self.host_type)
+            type = draft.cheapest_type(unit, self.host_type)
             if type is not None:
                 draft.add(unit, draft.lease(type, f"no room for {unit.name}"), why)
 

@@ -331,7 +331,8 @@ class _Round:
         slots = self._slots
         if not slots:
             return []
-        each = capacity(observation, load.working) / self._width
+        # Tasks have equal parts of the records, so that all wait for the one on the slowest slot.
+        each = min(host_capacity(observation, host) / width(observation.leases[host].type) for host in load.working)
         wanted, hurried = now, load.late or load.behind > 1
         if hurried:
             wanted = max(now, slots)
@@ -344,7 +345,7 @@ class _Round:
         if wanted < now <= slots and load.queued(self.settle):
             return []
         why = (
-            f"{self._said} needs {need:.3g} of {slots * each:.3g} cores"
+            f"{self._said} needs {need:.3g} of {capacity(observation, load.working):.3g} cores"
             if not hurried
             else "all slots while it is late or falls behind"
         )
