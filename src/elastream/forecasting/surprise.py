@@ -38,8 +38,8 @@ class Surprises:
     def upper(self, expected: float, horizon: float, pace: float) -> float:
         """The value that `expected` may become within `horizon` seconds, as it did before.
 
-        At least `expected`, at most the highest level remembered. pace: seconds from one round to the next; a surprise lasts
-        for as many rounds as a horizon has.
+        At least `expected`, at most the highest level remembered. pace: seconds from one round to the next; a surprise
+        lasts for as many rounds as a horizon has.
         """
         _, levels, _, exceeded = self.rounds
         rank = RECURS * max(1, round(horizon / max(pace, 1e-9)))
