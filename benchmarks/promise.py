@@ -215,8 +215,8 @@ def run_case(case: Case) -> dict[str, Any]:
 def fewest(case: Case, utilisation: float) -> float:
     """Host-seconds of the fewest whole hosts that the load fills to `utilisation`, in each time of a target latency.
 
-    For who knows the load beforehand, and starts and ends hosts at will: no policy that keeps records in time at that
-    utilisation has fewer. Apart, whole instances are on whole hosts.
+    A reference for who knows the load beforehand, and starts and ends hosts at will; no strict bound, since its windows are
+    fixed. Apart, whole instances are on whole hosts.
     """
     layout = lay_out(case.graph, fused=case.fused)
     work = declared_cores(case.graph, {"source": 1.0})

@@ -1,14 +1,17 @@
 """One life of a dataflow on a real cluster: hosts come, go, and are shot, and every record is counted once."""
 
+import contextlib
 import json
 import shutil
 import signal
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
 
 from elastream import Dataflow, HostType, Local, constant, latest, parquet, records
+from elastream.clouds.local.confinement import group_of, tagged
 from elastream.model.action import (
     CancelDrain,
     DrainHost,
@@ -96,6 +99,18 @@ def executor_process(plant, host):
     return None
 
 
+def forked(plant):
+    """Processes that came of the server of forks, by host (which their control groups tell); the server itself under ""."""
+    found, run = {}, plant.hosts.provider.cluster.run
+    for pid in tagged(run):
+        with contextlib.suppress(psutil.Error, OSError):
+            if any("local.forks" in part for part in psutil.Process(pid).cmdline()):
+                groups = Path(f"/proc/{pid}/cgroup").read_text()
+                host = next((host for host in plant.hosts.leases if group_of(run, host) in groups), "")
+                found.setdefault(host, []).append(psutil.Process(pid))
+    return found
+
+
 def test_what_runs_is_observed_and_what_was_not_measured_is_unknown(plant):
     seen = observed(
         plant, lambda o: o.latency(Metric.LATENCY_P99).known and o.operators.reading("split", Metric.SERVICE_TIME).known
@@ -131,6 +146,18 @@ def test_an_alternate_is_switched_without_restart(plant):
     assert plant.queries.running[0].query.runId == run
 
 
+def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):
+    before = forked(plant)
+    if not before:
+        pytest.skip("without control groups every host loads for itself")
+    daemons = [min(before[host], key=psutil.Process.create_time) for host in ("h1", "h2")]
+    for server in before[""]:
+        server.kill()
+    wait_until(lambda: "" not in forked(plant))
+    batches_more(plant, 3)
+    assert all(daemon.is_running() for daemon in daemons)
+
+
 def test_an_executor_killed_in_mid_batch_is_replaced(plant):
     in_the_middle_of_a_batch(plant)
     executor_process(plant, "h2").send_signal(signal.SIGKILL)
@@ -153,6 +180,7 @@ def test_a_drained_host_gives_up_its_state_and_is_released(plant):
     observed(plant, lambda o: state(plant, "h3") is HostState.RUNNING)
     plant.apply(MoveTask(TaskId("count", 3), "h3"))
     observed(plant, lambda o: tasks_on(o, "h3") == 1 and not plant.placing.wanted())
+    assert "h3" not in forked(plant)  # the server was killed above: this host has loaded for itself
     assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED
     assert plant.apply(CancelDrain("h3")).status is Status.DONE
     assert plant.apply(DrainHost("h3")).status is Status.ACCEPTED

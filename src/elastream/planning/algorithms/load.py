@@ -5,13 +5,14 @@ Each sample is read once, when it is new: an observation's history is short and 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elastream.forecasting.surprise import Surprises
 from elastream.forecasting.trend import Forecast, forecast
 from elastream.model.cloud import HostState
 from elastream.model.errors import DataflowError
@@ -45,12 +46,13 @@ class Seen:
     """Samples so far, oldest first, shape (6, samples): times, records/s that arrive at and are processed by the sources,
     records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
     start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
-    inf before. needs: (time, cores that were needed, by part) of earlier rounds."""
+    inf before. needs: (time, cores that were needed, by part) of earlier rounds. surprises: of the rate that arrives."""
 
     samples: Floats
     since: float
     began: float = math.inf
     needs: tuple[tuple[float, tuple[float, ...]], ...] = ()
+    surprises: Surprises = field(default_factory=Surprises)
 
     @classmethod
     def after(cls, before: "Seen | None", observation: Observation, keep: float, warming: float) -> "Seen":
@@ -80,8 +82,9 @@ class Seen:
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-        since = float(samples[0, 0]) if before is None else before.since
-        return cls(samples, since, began, () if before is None else before.needs)
+        if before is not None:
+            return replace(before, samples=samples, began=began)
+        return cls(samples, float(samples[0, 0]), began)
 
     @property
     def times(self) -> Floats:
@@ -123,6 +126,10 @@ class Seen:
         """This, with the cores that are needed at `time`, and those needed in the `settle` seconds before."""
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         return replace(self, needs=(*kept, (time, cores)))
+
+    def surprised(self, time: float, forecast: Forecast, horizon: float) -> "Seen":
+        """This, with what the load did at `time` that was not foreseen."""
+        return replace(self, surprises=self.surprises.after(time, forecast.level, forecast.expected, horizon))
 
     @property
     def highest(self) -> Floats:

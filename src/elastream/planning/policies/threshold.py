@@ -56,7 +56,8 @@ class Threshold:
     its trend where that is certain (`forecasting.trend`; samples after the last jump only, so that a step is no trend and a
     burst counts at once). Noise does not count as growth: `scale_out` leaves room for it, and only where the upper
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
-    hosts, it needs more.
+    hosts, it needs more. So it does where the load jumped, unforeseen, by more several times in the last two hours
+    (`forecasting.surprise`): full, the hosts must be able to process such a jump.
 
     **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
     rates the upper bound of its mean response; without a line,
@@ -155,6 +156,8 @@ class _Round:
         self.seen = Seen.after(before, observation, keep, policy.cool_down)
         self.load = LoadFigures(observation, self.seen, policy.window, self.pace)
         self.forecast = self.load.expected(self.horizon)
+        if not math.isnan(self.forecast.level):
+            self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon)
         self.most = policy.scale_out * (1 + policy.tolerance)
 
     def scaled(self) -> Scaled:
@@ -168,7 +171,8 @@ class _Round:
     @cached_property
     def upper(self) -> float:
         """Records/s that the hosts must still be able to process when full."""
-        return self.rate + CERTAIN * self.forecast.error
+        again = self.seen.surprises.upper(self.rate, self.horizon, self.pace)
+        return max(self.rate + CERTAIN * self.forecast.error, again)
 
     @cached_property
     def later(self) -> float:
@@ -291,6 +295,7 @@ class _Round:
         ):
             return []
         highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
+        highest = max(highest, self.most * self.load.cores(self.upper))
         least = min((host_capacity(observation, host) for host in usable), default=0.0)
         if not highest <= self.most * (capacity(observation, usable) - least):
             return []  # as in most rounds: not even the smallest could go
