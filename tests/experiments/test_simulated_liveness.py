@@ -41,9 +41,10 @@ def test_what_was_silent_or_never_settled_holds(case):
     assert tried(case).holds
 
 
+@pytest.mark.parametrize("seed", [30094, 40429])  # one source; one of two
 @pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
-def test_a_policy_that_adds_instances_is_refused_where_records_wait_for_a_fixed_number_of_tasks(policy):
-    assert "'s0' wait for tasks with state" in tried(LivenessCase(30094, policy, True)).refused
+def test_a_policy_that_adds_instances_is_refused_where_records_wait_for_a_fixed_number_of_tasks(policy, seed):
+    assert "'s0' wait for tasks with state" in tried(LivenessCase(seed, policy, True)).refused
 
 
 def test_a_decision_that_is_told_again_with_its_effect_is_judged_once():

@@ -46,12 +46,10 @@ def fixed_head(context: Context) -> str:
         return "no operator of the dataflow can have more instances, and it adds nothing else"
     widens = {name: unit.scalable for unit in context.units for name in unit.operators}
     for segment in () if context.layout.apart else context.layout.segments:
-        heads = [name for name in segment.operators if not context.graph.inputs[name]]
-        heads += [edge.target for edge in segment.inputs]
-        if not any(widens[name] for name in heads):
+        if not widens[segment.name]:  # where all that waits for the query is counted, of every source
             return (
-                f"it adds instances where records wait, and those that wait for {heads[0]!r} wait for tasks with state, "
-                "which have a fixed number"
+                f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
+                "state, which have a fixed number"
             )
     return ""
 
