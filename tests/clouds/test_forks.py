@@ -38,8 +38,9 @@ class Cluster:
         self.folder, self.run = folder, secrets.token_hex(4)
         (folder / "slow.py").write_text(SLOW)
         self.environment = {**os.environ, **ALIKE, "LOADED": str(folder / "loaded"), "MINE": "?"}
-        path = os.pathsep.join([str(folder), self.environment.get("PYTHONPATH", "")])
-        self.environment["PYTHONPATH"] = path
+        # No empty entry: that would be the folder that a process was started in, and each host has its own.
+        path = [str(folder), *filter(None, [self.environment.get("PYTHONPATH")])]
+        self.environment["PYTHONPATH"] = os.pathsep.join(path)
         self.server = subprocess.Popen(
             [sys.executable, "-m", "elastream.clouds.local.forks", self.run], env={**os.environ, **ALIKE}
         )
