@@ -184,19 +184,9 @@ def check_frame(frame: Frame) -> None:
         assert not np.isinf(column).any(), f"{metric} is infinite: unknown is NaN"
 
 
-def frames(observation: Observation) -> dict[Rows, Frame]:
-    return {
-        Rows.APPLICATION: observation.application,
-        Rows.OPERATOR: observation.operators,
-        Rows.HOST: observation.hosts,
-        Rows.TASK: observation.tasks,
-        Rows.LINK: observation.links,
-    }
-
-
 def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
     """(row, promise) for what the table promises; of every row where rows are no operators."""
-    frame, graph = frames(observation)[rows], observation.context.graph
+    frame, graph = observation.frames[rows], observation.context.graph
     operators = [graph.by_name[name] if rows is Rows.OPERATOR else None for name in frame.ids]
     return [(row, each) for row, operator in enumerate(operators) for each in metric.promised(rows, kind, operator)]
 
@@ -204,7 +194,7 @@ def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: M
 def unpromised(observation: Observation, kind: PlantKind) -> list[str]:
     """Values that are known although the table of metrics promises nothing of the sort."""
     found = []
-    for rows, frame in frames(observation).items():
+    for rows, frame in observation.frames.items():
         for metric in frame.metrics:
             covered = {row for row, _ in promises_of(observation, kind, rows, metric)}
             known = np.flatnonzero(~np.isnan(frame.column(metric))).tolist()
@@ -217,7 +207,7 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
     found = []
     context = observation.context
     for metric in Metric:
-        for rows, frame in frames(observation).items():
+        for rows, frame in observation.frames.items():
             if case.measures is not None and (rows, metric) not in case.measures:
                 continue
             due: dict[int, bool] = {}
@@ -235,7 +225,7 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
 def check_observation(plant: Plant, observation: Observation, kind: PlantKind) -> None:
     """All that must hold of any observation at any time."""
     assert observation.time <= plant.clock.now()
-    for frame in frames(observation).values():
+    for frame in observation.frames.values():
         check_frame(frame)
     surplus = unpromised(observation, kind)
     assert not surplus, f"known, and not promised by the table of metrics: {surplus}"

@@ -14,7 +14,7 @@ instances, none of this was still under way, and the round names no metric that 
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,7 +27,7 @@ from elastream.model.action import Action, CancelDrain, LeaseHost, MoveTask, Ren
 from elastream.model.cloud import HostState
 from elastream.model.decision import Decision, Unknown
 from elastream.model.graph import Operator
-from elastream.model.observation import Context, Frame, Metric, Observation
+from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.promises import Given, PlantKind, Rows
 from elastream.model.stages import Layout
@@ -205,21 +205,10 @@ def _grows(action: Action, seen: Observation) -> bool:
 
 def is_unknown(seen: Observation, said: Unknown) -> bool:
     """Whether a metric that a policy says it lacks is unknown in the observation that it planned for."""
-    frame = frames(seen)[said.rows]
+    frame = seen.frames[said.rows]
     if said.row:
         return math.isnan(frame.value(said.row, said.metric))
     return bool(np.isnan(frame.column(said.metric)).all())
-
-
-def frames(seen: Observation) -> Mapping[Rows, Frame]:
-    """The frames of an observation, by what a row describes."""
-    return {
-        Rows.APPLICATION: seen.application,
-        Rows.OPERATOR: seen.operators,
-        Rows.HOST: seen.hosts,
-        Rows.TASK: seen.tasks,
-        Rows.LINK: seen.links,
-    }
 
 
 class Promised:
@@ -272,7 +261,7 @@ class Promised:
 
     def _unknown(self, seen: Observation, passed: set[str]) -> Iterator[tuple[Rows, Metric, str]]:
         for rows, metrics in self.others.items():
-            frame = frames(seen)[rows]
+            frame = seen.frames[rows]
             for metric in metrics:
                 column = frame.column(metric)
                 if np.isnan(column).any():

@@ -20,6 +20,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
+from elastream.model.promises import Rows
 from elastream.model.stages import Layout, Unit
 
 __all__ = [
@@ -397,6 +398,17 @@ class Observation:
             np.array([sample.operators.value(operator, metric) for sample in samples]),
         )
 
+    @property
+    def frames(self) -> Mapping[Rows, Frame]:
+        """Its frames by what a row of them describes."""
+        return {
+            Rows.APPLICATION: self.application,
+            Rows.OPERATOR: self.operators,
+            Rows.HOST: self.hosts,
+            Rows.TASK: self.tasks,
+            Rows.LINK: self.links,
+        }
+
     def overall(self, metric: Metric) -> float:
         """A metric of the whole dataflow; NaN if unknown."""
         ids = self.application.ids
@@ -414,12 +426,17 @@ class Observation:
 
     @cached_property
     def capacities(self) -> Mapping[str, float]:
-        """Capacity of each leased host in cores of speed 1: its cores times its speed, measured if known, else nominal."""
-        speeds, rows = self.hosts.column(Metric.SPEED).tolist(), self.hosts.rows
+        """Capacity of each leased host in cores of speed 1: its cores times its speed."""
+        return {host: lease.type.cores * self.speeds[host] for host, lease in self.leases.items()}
+
+    @cached_property
+    def speeds(self) -> Mapping[str, float]:
+        """Speed of the cores of each leased host: measured if known, else nominal."""
+        measured, rows = self.hosts.column(Metric.SPEED).tolist(), self.hosts.rows
         found = {}
         for host, lease in self.leases.items():
-            speed = speeds[rows[host]] if host in rows else math.nan
-            found[host] = lease.type.cores * (speed if speed == speed else lease.type.speed)
+            speed = measured[rows[host]] if host in rows else math.nan
+            found[host] = speed if speed == speed else lease.type.speed
         return found
 
     @cached_property

@@ -104,12 +104,12 @@ class Forks:
         """The module that is asked for; raises ValueError where another was loaded, or from elsewhere."""
         # The first entry is the folder that a program was started in.
         wanted = request["module"], request["python"], request["path"][1:]
-        if not self._loaded:
+        if not self._loaded and request["python"] == sys.executable:
             os.environ.update(request["environment"])  # libraries look there for how many threads they may have
             sys.path[:] = request["path"]
             importlib.import_module(request["module"]).preload()
             self._loaded = wanted
-        if wanted != self._loaded or request["python"] != sys.executable:
+        if wanted != self._loaded:
             raise ValueError(f"{request['module']} of {request['python']} is not what was loaded")
         return sys.modules[request["module"]]
 

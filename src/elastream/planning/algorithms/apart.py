@@ -24,7 +24,6 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import WITHIN
-from elastream.planning.algorithms.measures import host_speeds
 
 __all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
 
@@ -58,7 +57,7 @@ def needs_of(
     """
     graph, frame = observation.context.graph, observation.operators
     speeds = _speeds(observation)
-    anywhere = _mean_and_least(host_speeds(observation, observation.usable))
+    anywhere = _mean_and_least([observation.speeds[host] for host in observation.usable])
     costs = {unit.name: _cost(observation, unit.name, speeds.get(unit.name, anywhere)[0]) for unit in units}
     selectivity = {o.name: _selectivity(observation, o.name) for o in graph.operators if o.kind is not Kind.SINK}
     growth = rate / arriving if arriving > 0 else 0.0
@@ -240,8 +239,7 @@ def _speeds(observation: Observation) -> dict[str, tuple[float, float]]:
 
     Of its own hosts: of all, a need would change with every host that comes for another operator.
     """
-    tasks, names = observation.tasks, tuple(observation.leases)
-    speeds = np.array(host_speeds(observation, names))
+    tasks, speeds = observation.tasks, np.array([*observation.speeds.values()])
     found: dict[str, tuple[float, float]] = {}
     for row, name in enumerate(observation.operators.ids):
         at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]

@@ -82,7 +82,6 @@ class Seen:
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
-        if before is not None:
             return replace(before, samples=samples, began=began)
         return cls(samples, float(samples[0, 0]), began)
 

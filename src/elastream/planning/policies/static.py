@@ -1,6 +1,6 @@
 """A cluster of fixed size, filled: the baseline for elasticity."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, get_args
 
@@ -49,7 +49,11 @@ class Static:
         if isinstance(memory, int):
             hosts = memory
         else:
-            hosts = _number(self, context.layout, tuple(context.host_types.values()), context.graph.loads)
+            hosts = _number(
+                self,
+                tuple(context.host_types.values()),
+                lambda type, at: declared(context.layout, type, context.graph.loads, at).hosts,
+            )
         actions = missing_hosts(observation, hosts, self.host_type)
         if self.parallelism:
             actions += [
@@ -82,28 +86,25 @@ def sized(
     """
     if not isinstance(policy, Static):
         return policy
-    hosts = _number(policy, layout, host_types, loads, seconds=seconds, window=window, costs=costs)
-    return replace(policy, hosts=hosts)
+    return replace(
+        policy,
+        hosts=_number(
+            policy,
+            host_types,
+            lambda type, at: declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts,
+        ),
+    )
 
 
-def _number(
-    policy: Static,
-    layout: Layout,
-    host_types: Sequence[HostType],
-    loads: Mapping[str, ArrivalPattern],
-    *,
-    seconds: float | None = None,
-    window: float | None = None,
-    costs: Costs | None = None,
-) -> int:
+def _number(policy: Static, host_types: Sequence[HostType], size: Callable[[HostType, At], int]) -> int:
+    """The hosts of `policy`; size: how many of a type the load fills."""
     if isinstance(policy.hosts, int):
         return policy.hosts
     types = {type.name: type for type in host_types}
     if not types or policy.host_type not in (None, *types):
         raise InputError(f"host_type: there is no host type {policy.host_type!r} (there are: {', '.join(types) or 'none'})")
     type = host_types[0] if policy.host_type is None else types[policy.host_type]
-    at: At = "peak" if policy.hosts == "peak" else "mean"
-    return declared(layout, type, loads, at, seconds=seconds, window=window, costs=costs).hosts
+    return size(type, "peak" if policy.hosts == "peak" else "mean")
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:
