@@ -13,7 +13,7 @@ PACE, HORIZON = 15.0, 60.0
 def after(levels, expected=None):
     seen = Surprises()
     for number, level in enumerate(levels):
-        seen = seen.after(number * PACE, level, level if expected is None else expected[number], HORIZON)
+        seen = seen.after(number * PACE, level, level if expected is None else expected[number], HORIZON, PACE)
     return seen
 
 
@@ -28,6 +28,16 @@ def test_a_load_that_jumps_again_and_again_is_expected_to_jump_by_as_much():
 
 def test_one_jump_is_no_pattern():
     assert after([*jumps(1), 100.0]).upper(100.0, HORIZON, PACE) == 100.0
+
+
+def test_a_rise_that_outruns_its_forecast_is_one_surprise_however_long():
+    rise = [*[100.0] * 10, *np.linspace(100.0, 3000.0, 40), *[3000.0] * 10, *[100.0] * 10]
+    assert after(rise).upper(100.0, HORIZON, PACE) == 100.0
+
+
+def test_noise_around_what_was_expected_is_no_surprise_and_joins_none():
+    noisy = [level * (1.1 if number % 3 else 0.9) for number, level in enumerate([*jumps(3), *[100.0] * 8])]
+    assert 800.0 < after(noisy).upper(100.0, HORIZON, PACE) < 1200.0
 
 
 def test_nothing_above_the_highest_level_lately_is_reckoned_with():

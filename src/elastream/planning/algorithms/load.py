@@ -126,9 +126,9 @@ class Seen:
         kept = tuple(each for each in self.needs if each[0] >= time - settle and len(each[1]) == len(cores))
         return replace(self, needs=(*kept, (time, cores)))
 
-    def surprised(self, time: float, forecast: Forecast, horizon: float) -> "Seen":
+    def surprised(self, time: float, forecast: Forecast, horizon: float, pace: float) -> "Seen":
         """This, with what the load did at `time` that was not foreseen."""
-        return replace(self, surprises=self.surprises.after(time, forecast.level, forecast.expected, horizon))
+        return replace(self, surprises=self.surprises.after(time, forecast.level, forecast.expected, horizon, pace))
 
     @property
     def highest(self) -> Floats:

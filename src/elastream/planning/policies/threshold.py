@@ -157,7 +157,7 @@ class _Round:
         self.load = LoadFigures(observation, self.seen, policy.window, self.pace)
         self.forecast = self.load.expected(self.horizon)
         if not math.isnan(self.forecast.level):
-            self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon)
+            self.seen = self.seen.surprised(observation.time, self.forecast, self.horizon, self.pace)
         self.most = policy.scale_out * (1 + policy.tolerance)
 
     def scaled(self) -> Scaled:
