@@ -1,8 +1,8 @@
 """Guards beside the same conditions as plain Python functions: 10,000 guards over 1,000 signals, round by round.
 
 The plain functions are what somebody would write who knows the conditions: one a guard, of a dictionary of values, called
-one after the other; no unknown, no order, no record. Windows they keep as a list and a sum a signal. Both sides meet the same
-values in turn. Seconds are of processor time.
+one after the other; no unknown, no order, no record. Windows they keep as a list and a sum a signal. Both sides meet the
+same values in turn. Seconds are of processor time.
 
 python benchmarks/guards.py [--quick] [--json FILE]
 """

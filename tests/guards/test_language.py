@@ -104,8 +104,8 @@ def test_compiled_guards_answer_as_googles_evaluator_does(text: str, values: tup
 
 
 _PIECES = st.sampled_from(
-    ["error", "alert", "tariff", "(", ")", "[", "]", "{", "}", ".", ",", "'5m'", "avg", "held", "then", "age", "&&", "||", "!",
-     "-", "?", ":", "1", "0.0", "1e308", "9223372036854775807", "%", "/", "*", "==", "in", "has", "__class__", "eval", "\n",
+    ["error", "alert", "tariff", "(", ")", "[", "]", "{", "}", ".", ",", "'5m'", "avg", "held", "then", "age", "&&", "||",
+     "!", "-", "?", ":", "1", "0.0", "1e308", "9223372036854775807", "%", "/", "*", "==", "in", "has", "__class__", "eval", "\n",
      "\\", "'", '"', "b'x'", "null", "//", "\x00", "é", "\U0001f600", "1u", "@"],
 )  # fmt: skip
 

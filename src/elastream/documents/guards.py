@@ -199,7 +199,7 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
 
 
 def _folded(rows: list[str], row: int, start: int, column: int) -> tuple[int, int]:
-    """Row and column of character `column` of a text that begins at `start` of `row` and whose line breaks became spaces."""
+    """Row and column of character `column` of a text from `start` of `row` on whose line breaks became spaces."""
     while column > (length := len(rows[row].rstrip()) - start) + 1 and row + 1 < len(rows):
         column -= length + 1
         row += 1

@@ -140,7 +140,7 @@ class Evaluator:
                 self._set(signal, None, parts, formulas)
 
     def _advance(self, now: float, parts: set[int], formulas: set[int]) -> int:
-        """Advance the parts in `parts`, and those behind them that they change; parts stand in the order of their reading."""
+        """Advance the parts in `parts`, and those behind them that they change; each stands behind what it reads."""
         pending = sorted(parts, reverse=True)
         count = 0
         while pending:

@@ -238,4 +238,5 @@ class Then:
             if second is not False:
                 states.update(orders if state is None else (state,))
         self._states, self._first = frozenset(states), first
+        self.due = now if second is None else math.inf  # it may begin in any round
         return True if states == {True} else None if True in states else False
