@@ -54,6 +54,10 @@ class Evaluator:
                 self._ages.append(number)
             elif part.signal >= 0:
                 self._windows[part.signal].append(number)
+        self._fixed: list[dict[str, float] | None] = [
+            {rule.alternate: rule.fixed for rule in rules} if all(rule.value < 0 for rule in rules) else None
+            for rules in program.rules
+        ]
         self._results: list[object] = [_NEVER] * len(program.formulas)
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
@@ -194,7 +198,8 @@ class Evaluator:
                 missing = [*self._missing(rule.activate), *self._missing(rule.deactivate)]
                 unknown[rule.alternate] = tuple(dict.fromkeys(missing))
         allowed = tuple(rule.alternate for rule, is_active in zip(rules, active, strict=True) if is_active)
-        return Standing(self.program.elements[number], allowed, self._values(rules), unknown)
+        values = self._fixed[number]
+        return Standing(self.program.elements[number], allowed, self._values(rules) if values is None else values, unknown)
 
     def _missing(self, formula: int) -> tuple[str, ...]:
         """Signals of an undecided formula: the unknown ones, else all that it reads."""
@@ -210,8 +215,6 @@ class Evaluator:
         for rule in rules:
             value = rule.fixed if rule.value < 0 else self._results[rule.value]
             found[rule.alternate] = float(value) if isinstance(value, float | int) and math.isfinite(value) else math.nan
-        if all(rule.value < 0 for rule in rules):
-            return found
         best = max((value for value in found.values() if value > 0), default=math.nan)
         return {name: max(0.0, value / best) if not math.isnan(value) else math.nan for name, value in found.items()}
 

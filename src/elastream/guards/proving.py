@@ -55,7 +55,7 @@ def not_exclusive(guards: Sequence[Guard]) -> str:
         if len(active) != 1:
             where = ", ".join(f"{_named(term)} = {_shown(value)}" for term, value in zip(terms, cell, strict=True))
             said = " and ".join(active) + " are" if active else "none is"
-            return f"exactly one guard must be active, and {said} where {where}" if where else f"{said} always active"
+            return f"exactly one guard must be active, and {said} {f'where {where}' if where else 'always'}"
     return ""
 
 
@@ -90,7 +90,7 @@ def _representatives(constants: set[float | str]) -> list[float | str]:
     """The constants and a value of each interval between them."""
     numbers = sorted(each for each in constants if not isinstance(each, str))
     if not numbers:
-        texts = [str(each) for each in constants]
+        texts = sorted(str(each) for each in constants)
         return [*texts, "".join(texts) + "."]
     between = [(left + right) / 2 for left, right in pairwise(numbers)]
     return [numbers[0] - 1, *numbers, *between, numbers[-1] + 1]
