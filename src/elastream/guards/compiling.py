@@ -13,7 +13,7 @@ from elastream.guards.language import OVERLOADS
 from elastream.guards.tree import Call, Literal, Node, Read
 from elastream.model.signals import SignalValue
 
-__all__ = ["Compiled", "Slots", "compiled"]
+__all__ = ["UNKNOWN", "Compiled", "Slots", "compiled", "quick"]
 
 Slots: TypeAlias = Sequence[SignalValue | None]
 Compiled: TypeAlias = Callable[[Slots], Any]
@@ -65,6 +65,56 @@ def compiled(tree: Node, slots: Mapping[Node, int]) -> Compiled:
     code = ast.fix_missing_locations(ast.Expression(ast.Lambda(given, body)))
     function: Compiled = eval(compile(code, "<guard>", "eval"), _GLOBALS)
     return function
+
+
+UNKNOWN = (TypeError, KeyError)
+"""What a `quick` function raises where it meets an unknown operand."""
+_TRUTHS = {True: True, False: False}
+
+
+def quick(tree: Node, slots: Mapping[Node, int]) -> Compiled | None:
+    """The same in two-valued logic, twice as fast: for known operands, it raises UNKNOWN where it meets another. None if
+    `tree` has a part with which an unknown operand would go unnoticed."""
+    body = _quick(tree, slots)
+    if body is None:
+        return None
+    given = ast.arguments(posonlyargs=[], args=[ast.arg("v")], kwonlyargs=[], kw_defaults=[], defaults=[])
+    code = ast.fix_missing_locations(ast.Expression(ast.Lambda(given, body)))
+    function: Compiled = eval(compile(code, "<guard>", "eval"), {"__builtins__": {}, "truths": _TRUTHS})
+    return function
+
+
+def _quick(tree: Node, slots: Mapping[Node, int]) -> ast.expr | None:
+    """A truth value: `||`, `&&` and `!` of order comparisons of numbers, and of switches."""
+    if (slot := slots.get(tree)) is not None:
+        return ast.Subscript(_load("truths"), ast.Subscript(_load("v"), ast.Constant(slot), ast.Load()), ast.Load())
+    if not isinstance(tree, Call):
+        return ast.Constant(tree.value) if isinstance(tree, Literal) else None
+    function = OVERLOADS[tree.overload].function
+    parts = [_quick(arg, slots) if function in _LOGIC else _quick_number(arg, slots) for arg in tree.args]
+    known = [part for part in parts if part is not None]
+    if len(known) != len(parts):
+        return None
+    match function:
+        case "_||_":
+            return ast.BoolOp(ast.Or(), known)
+        case "_&&_":
+            return ast.BoolOp(ast.And(), known)
+        case "!_":
+            return ast.UnaryOp(ast.Not(), known[0])
+        case "_<_" | "_<=_" | "_>_" | "_>=_":
+            return ast.Compare(known[0], [_COMPARED[function]()], [known[1]])
+    return None
+
+
+_LOGIC = frozenset({"_||_", "_&&_", "!_"})
+
+
+def _quick_number(tree: Node, slots: Mapping[Node, int]) -> ast.expr | None:
+    """A number as it stands in a slot or in the text."""
+    if (slot := slots.get(tree)) is not None:
+        return ast.Subscript(_load("v"), ast.Constant(slot), ast.Load())
+    return ast.Constant(tree.value) if isinstance(tree, Literal) else None
 
 
 class _Writer:

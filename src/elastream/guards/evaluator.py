@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from elastream.guards.compiling import UNKNOWN
 from elastream.guards.elements import Standing
 from elastream.guards.program import Part, Program, Rule
 from elastream.guards.windows import Held, Then, Window
@@ -58,6 +59,7 @@ class Evaluator:
             {rule.alternate: rule.fixed for rule in rules} if all(rule.value < 0 for rule in rules) else None
             for rules in program.rules
         ]
+        self._functions = [quick or function for quick, function in zip(program.quick, program.formulas, strict=True)]
         self._results: list[object] = [_NEVER] * len(program.formulas)
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
@@ -98,11 +100,7 @@ class Evaluator:
         if self._fresh:
             elements.update(range(len(self.program.elements)))
             self._fresh = False
-        for number in sorted(elements):
-            standing = self._standing(number)
-            if self.standings.get(standing.element) != standing:
-                self.standings[standing.element] = standing
-                done.changed.append(standing.element)
+        done.changed = [self.program.elements[number] for number in sorted(elements) if self._stand(number)]
         return done
 
     def _read(self, now: float, readings: Mapping[str, SignalReading], parts: set[int], formulas: set[int]) -> None:
@@ -171,16 +169,20 @@ class Evaluator:
         return count
 
     def _evaluate(self, formulas: set[int]) -> set[int]:
-        slots, functions, results, owner = self._slots, self.program.formulas, self._results, self.program.owner
+        slots, functions, results, owner = self._slots, self._functions, self._results, self.program.owner
         elements = set()
         for number in formulas:
-            result = functions[number](slots)
+            try:
+                result = functions[number](slots)
+            except UNKNOWN:
+                result = self.program.formulas[number](slots)
             if result is not results[number] and result != results[number]:
                 results[number] = result
                 elements.add(owner[number])
         return elements
 
-    def _standing(self, number: int) -> Standing:
+    def _stand(self, number: int) -> bool:
+        """Advance the guards of an element; returns whether its standing is another one now."""
         results, active, rules = self._results, self._active[number], self.program.rules[number]
         unknown: dict[str, tuple[str, ...]] = {}
         for place, rule in enumerate(rules):
@@ -197,9 +199,16 @@ class Evaluator:
             if open_:
                 missing = [*self._missing(rule.activate), *self._missing(rule.deactivate)]
                 unknown[rule.alternate] = tuple(dict.fromkeys(missing))
-        allowed = tuple(rule.alternate for rule, is_active in zip(rules, active, strict=True) if is_active)
+        allowed = tuple([rule.alternate for rule, is_active in zip(rules, active, strict=True) if is_active])
         values = self._fixed[number]
-        return Standing(self.program.elements[number], allowed, self._values(rules) if values is None else values, unknown)
+        if values is None:
+            values = self._values(rules)
+        name = self.program.elements[number]
+        last = self.standings.get(name)
+        if last is not None and last.allowed == allowed and last.unknown == unknown and last.values == values:
+            return False
+        self.standings[name] = Standing(name, allowed, values, unknown)
+        return True
 
     def _missing(self, formula: int) -> tuple[str, ...]:
         """Signals of an undecided formula: the unknown ones, else all that it reads."""

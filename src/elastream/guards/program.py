@@ -6,7 +6,7 @@ What several guards share (a window, a persistence) is kept and computed once.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from elastream.guards.compiling import Compiled, compiled
+from elastream.guards.compiling import Compiled, compiled, quick
 from elastream.guards.elements import Element, GuardSet
 from elastream.guards.language import OF_SIGNALS, OVERLOADS, seconds_of
 from elastream.guards.tree import Call, Literal, Node, Read, nodes
@@ -49,13 +49,15 @@ class Program:
     """What an evaluator runs.
 
     signals: their slots come first. parts: in an order in which each comes behind those that it reads. formulas: conditions
-    and value functions. rules: of each element. readers, formulas_of: by slot, the numbers of the parts and of the formulas
-    that read it. owner: by formula, its element. signals_of: by formula, the signals that it depends on.
+    and value functions. quick: the same for known operands, where there is such. rules: of each element. readers,
+    formulas_of: by slot, the numbers of the parts and of the formulas that read it. owner: by formula, its element.
+    signals_of: by formula, the signals that it depends on.
     """
 
     signals: tuple[Signal, ...]
     parts: tuple[Part, ...]
     formulas: tuple[Compiled, ...]
+    quick: tuple[Compiled | None, ...]
     elements: tuple[str, ...]
     rules: tuple[tuple[Rule, ...], ...]
     readers: tuple[tuple[int, ...], ...]
@@ -81,6 +83,7 @@ class _Builder:
         self.parts: list[Part] = []
         self.part_inputs: list[set[int]] = []
         self.formulas: list[Compiled] = []
+        self.quick: list[Compiled | None] = []
         self.inputs: list[set[int]] = []
         self.trees: list[Node] = []
         self.owner: list[int] = []
@@ -105,6 +108,7 @@ class _Builder:
             self.signals,
             tuple(self.parts),
             tuple(self.formulas),
+            tuple(self.quick),
             tuple(element.name for element in elements),
             tuple(rules),
             _inverted(self.part_inputs, count),
@@ -118,6 +122,7 @@ class _Builder:
             return -1
         inputs = self._prepare(tree)
         self.formulas.append(compiled(tree, self.slots))
+        self.quick.append(quick(tree, self.slots))
         self.inputs.append(inputs)
         self.trees.append(tree)
         self.owner.append(owner)
