@@ -10,7 +10,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from _common import progress, wait_until
 from _stranger import session_on_hosts
 from _visitors import STATE_PARTITIONS, Served, as_dataflow, is_exact, read_progress, served, start_plain
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -121,7 +122,7 @@ def dynamic(
     more = {**SETTINGS, **settings, "spark.dynamicAllocation.maxExecutors": str(most)}
     with (
         session_on_hosts(most, most, host=HOST, states=STATE_PARTITIONS, more=more, at_first=1) as (spark, cluster, root),
-        closing(Occupation(cluster)) as occupied,
+        closing(Occupation(cluster, Executors(DriverSide(spark)).by_address)) as occupied,
     ):
         wait_until(lambda: len(listed(cluster)) == most, 120)
         warm(spark, root)
@@ -194,10 +195,14 @@ def dataflow(most: int, load: ArrivalPattern, way: str, keep: Path | None = None
 
 
 class Occupation:
-    """Which hosts of a cluster have an executor: holds these to their quota once they have settled, and no others."""
+    """Which hosts of a cluster have an executor: holds these to their quota once they have settled, and no others.
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
+    registered: addresses of executors that take tasks. A host settles in SETTLING seconds from then, as Elastream's do.
+    """
+
+    def __init__(self, cluster: LocalCluster, registered: Callable[[], Iterable[str]]) -> None:
+        self._cluster, self._registered = cluster, registered
+        self._ready: dict[str, float] = {}
         self._spans: dict[str, list[list[float | None]]] = {}
         self._confined: set[str] = set()
         self._names = {cluster.address(name): name for name in cluster.status()}
@@ -216,10 +221,16 @@ class Occupation:
 
     def _follow(self) -> None:
         while not self._over.wait(0.5):
-            self._look({worker["host"]: worker["coresused"] > 0 for worker in listed(self._cluster)}, time.time())
+            used = {worker["host"]: worker["coresused"] > 0 for worker in listed(self._cluster)}
+            with suppress(Py4JError):  # the session has ended
+                self._look(used, set(self._registered()), time.time())
 
-    def _look(self, used: Mapping[str, bool], now: float) -> None:
+    def _look(self, used: Mapping[str, bool], registered: Set[str], now: float) -> None:
         for address, busy in used.items():
+            if not (busy and address in registered):
+                self._ready.pop(address, None)
+            else:
+                self._ready.setdefault(address, now)
             name = self._names.get(address)
             if name is None:
                 continue
@@ -231,7 +242,7 @@ class Occupation:
                 spans[-1][1] = now
                 self._cluster.confine(name, None)
                 self._confined.discard(name)
-            elif busy and name not in self._confined and now - float(spans[-1][0] or 0.0) > HOST.start + SETTLING:
+            elif held and name not in self._confined and now - self._ready.get(address, now) > SETTLING:
                 self._cluster.confine(name, HOST.cores)
                 self._confined.add(name)
 

@@ -27,6 +27,8 @@ TESTS = Path(__file__).parent.parent
 PROGRAM = """\
 import sys
 sys.path.insert(0, {tests!r})
+from pathlib import Path
+
 from example_run import example_context, play
 from elastream.api.options import current_options
 from elastream.api.showing import shown
@@ -38,7 +40,7 @@ from elastream.model.errors import ElastreamError
 options = current_options()
 graph = example_context().graph
 options.before(graph, None, None)
-directory = RunDirectory(options.runs / "word_count-1")
+directory = RunDirectory((options.runs or Path("runs")) / "word_count-1")
 directory.root.mkdir(parents=True)
 recorders = [Recorder(directory.recording)]
 if options.record:
@@ -125,7 +127,7 @@ def test_the_report_goes_where_it_is_wanted() -> None:
 def test_a_run_that_failed_midway_is_reported_as_far_as_it_went() -> None:
     result = call("run", program(during="raise ElastreamError('the disk is full')", end=False))
     assert result.exit_code == 2
-    assert result.stderr == "elastream: job.py:22: the disk is full\n"
+    assert result.stderr == "elastream: job.py:24: the disk is full\n"
     assert result.stdout.splitlines()[-1] == "report  runs/word_count-1/report.html"
     assert "the recording breaks off" in Path("runs/word_count-1/report.html").read_text()
 
@@ -135,7 +137,7 @@ def test_a_report_that_cannot_be_written_does_not_hide_what_ended_the_run() -> N
     result = call("run", program(during="raise ElastreamError('the disk is full')"), "--report", "file/report.html")
     first, second = result.stderr.splitlines()
     assert first.startswith("elastream: the report file/report.html cannot be written: ")
-    assert second == "elastream: job.py:22: the disk is full"
+    assert second == "elastream: job.py:24: the disk is full"
 
 
 def test_an_interrupt_ends_with_status_130_and_a_report() -> None:

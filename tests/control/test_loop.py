@@ -356,7 +356,7 @@ def test_a_lease_whose_host_dies_on_its_way_up_has_failed():
     plant.clock._on_sleep = lambda now: plant.lose("h2") if now == 3.0 else None
     journal = Journal()
     run(plant, Scripted([LeaseHost("h2", "small")]), journal=journal, limit=8.0)
-    assert (journal.entries[0].state, journal.entries[0].reason) == (ActionState.FAILED, "host h2 is gone")
+    assert (journal.entries[0].state, journal.entries[0].reason) == (ActionState.FAILED, "host h2 was lost")
 
 
 def test_a_later_action_about_the_same_thing_overtakes_one_under_way():

@@ -17,7 +17,7 @@ def test_an_action_that_never_failed_need_not_wait():
 def test_the_wait_doubles_with_each_failure_and_a_success_ends_it():
     backoff = BackOff(first=2.0)
     backoff.failed(LEASE, 10.0, "down")
-    assert "tried again from 12 s on: it failed 1 times in a row, last: down" in backoff.refusal(LEASE, 11.9)
+    assert "tried again from 12 s on: it failed once, last: down" in backoff.refusal(LEASE, 11.9)
     assert backoff.refusal(LEASE, 12.0) == ""
     backoff.failed(LEASE, 12.0, "down")
     assert backoff.refusal(LEASE, 15.9)

@@ -206,3 +206,13 @@ def test_a_policy_that_cannot_work_with_the_dataflow_is_refused_in_its_own_words
     with pytest.raises(DataflowError, match="policy btu: it sizes by latency: declare a `target_latency`"):
         compare(graph(), {"picky": Picky()}, [HOST], load=constant("5/s", "1min"))
     assert compare(graph(), {"picky": Picky()}, [HOST], load=constant("5/s", "1min"), target_latency=5.0).trials
+
+
+def test_progress_counts_the_policies_that_have_not_begun():
+    said = set()
+    several = {name: QueueThreshold() for name in ("first", "second", "third", "fourth")}
+    compare(graph(), several, [HOST], load=constant(5), seconds=600, progress=lambda what, *_: said.add(what))
+    assert said
+    for what in said:
+        assert " 0 ms" not in what
+        assert what == "done" or " of 10.0 min" in what or what.endswith(" to begin")

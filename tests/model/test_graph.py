@@ -145,6 +145,17 @@ def test_unfused_every_operator_is_a_stage():
     assert [stage.operators for stage in lay_out(built, fused=False).stages] == [(name,) for name in built.order]
 
 
+def test_only_a_layout_asked_for_apart_is_apart_though_durable_edges_leave_each_operator_alone():
+    built = Graph(
+        "alone",
+        (Operator("source", Kind.SOURCE), Operator("sink", Kind.SINK)),
+        (Edge("source", "sink", durable="parquet"),),
+    )
+    assert len(lay_out(built).stages) == 2
+    assert not lay_out(built).apart
+    assert lay_out(built, fused=False).apart
+
+
 def test_choices_alternates_and_dealing_reach_the_graph():
     flow = Dataflow("all")
     lines = flow.source(ROWS)

@@ -21,16 +21,16 @@ class RunOptions:
     """Options of a run.
 
     input: replaces the path of the dataflow's only file source. observe_only: plan and record, but apply no action. runs:
-    folder in which run directories are created. record: file of a second copy of the recording. limit: time limit of the
-    run, seconds. observers: further observers. before: called with the validated graph, the policy, the cloud and the
-    target latency (seconds) before they are checked and anything is started; an exception from it ends the run. policy,
-    cloud: used instead of the program's. live: a live view where there is a terminal, else lines. report: file of the
-    report, in place of that in the run's folder.
+    folder in which run directories are created, in place of the program's. record: file of a second copy of the recording.
+    limit: time limit of the run, seconds. observers: further observers. before: called with the validated graph, the
+    policy, the cloud and the target latency (seconds) before they are checked and anything is started; an exception from
+    it ends the run. policy, cloud: used instead of the program's. live: a live view where there is a terminal, else lines.
+    report: file of the report, in place of that in the run's folder.
     """
 
     input: str | None = None
     observe_only: bool = False
-    runs: Path = Path("runs")
+    runs: Path | None = None
     record: Path | None = None
     limit: float | None = None
     observers: Sequence[Observer] = ()

@@ -56,6 +56,7 @@ def run(
     observers: Sequence[Observer] = (),
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
+    runs: Path | str = "runs",
     show: bool = True,
 ) -> RunResult:
     """Run `flow` on hosts of `cloud` with `policy` until its load ends, or without end if it has none.
@@ -68,7 +69,7 @@ def run(
     largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
     target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
     new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
-    settings: further Spark settings.
+    settings: further Spark settings. runs: folder in which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -81,7 +82,7 @@ def run(
         options.before(graph, policy, cloud, target)
     admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts)
     pace = pace_of(target) if batch is None else duration(batch)
-    directory = RunDirectory.create(options.runs, graph.name)
+    directory = RunDirectory.create(options.runs or Path(runs), graph.name)
     copies = [] if options.record is None else [Recorder(options.record)]
     recorders = [Recorder(directory.recording), *copies]
     with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:

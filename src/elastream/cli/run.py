@@ -23,7 +23,10 @@ Program = Annotated[Path, typer.Argument(metavar="FILE", help="A Python program 
 Input = Annotated[str | None, typer.Option(metavar="PATH", help="Read this file or folder instead of the dataflow's.")]
 ObserveOnly = Annotated[bool, typer.Option("--observe-only", help="Plan and record, but apply no action.")]
 Record = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a second copy of the recording.")]
-Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder in which the run's folder is created.")]
+Runs = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder for the run's folder; default: the file's, or runs."),
+]
 Limit = Annotated[float | None, typer.Option(parser=as_some_seconds, metavar="TIME", help=LIMITED)]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Live view, or a line every 10 s.")]
 Policy = Annotated[
@@ -42,7 +45,7 @@ def run(
     cloud: Cloud = None,
     observe_only: ObserveOnly = False,
     record: Record = None,
-    runs: Runs = Path("runs"),
+    runs: Runs = None,
     limit: Limit = None,
     live: Live = True,
     report: Report = None,

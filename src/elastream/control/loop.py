@@ -16,6 +16,7 @@ from elastream.control.progress import progress
 from elastream.control.safety import BackOff, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
 from elastream.model.alarms import Alarms
+from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import Observation
@@ -84,6 +85,7 @@ class Loop:
         self._lacked: dict[Hashable, tuple[float, int]] = {}
         self._alarms = Alarms(self._clock.now)
         self._blind = 0
+        self._leases: Mapping[str, Lease] = {}
         self._failed_plans = 0
         self._logged = ""
         self._backoff = BackOff()
@@ -187,7 +189,7 @@ class Loop:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
         now = self._clock.now()
         for action, entry in list(self._under_way.items()):
-            outcome = progress(action, observation)
+            outcome = progress(action, observation, self._leases)
             since = entry.history[-1][0]
             if outcome is None and now - since > (patience := self._patience(action)):
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
@@ -197,6 +199,7 @@ class Loop:
                 if outcome.status is Status.FAILED:
                     self._notes.append(f"{describe(action)} failed: {outcome.reason}")
                 self._learn(outcome, now)
+        self._leases = observation.leases
 
     def _patience(self, action: Action) -> float:
         if isinstance(action, LeaseHost):

@@ -1,6 +1,7 @@
 """Decides from an observation whether an accepted action is in force, or cannot come into force."""
 
 import math
+from collections.abc import Mapping
 
 from elastream.model.action import (
     Action,
@@ -16,7 +17,7 @@ from elastream.model.action import (
     SwitchAlternate,
     SwitchEdge,
 )
-from elastream.model.cloud import HostState
+from elastream.model.cloud import HostState, Lease
 from elastream.model.observation import Metric, Observation
 
 __all__ = ["in_force", "progress"]
@@ -47,14 +48,24 @@ def in_force(action: Action, observation: Observation) -> bool:
             return host in leases
 
 
-def progress(action: Action, observation: Observation) -> Outcome | None:
-    """DONE where `action` is in force, FAILED where it cannot come into force any more, None while it is under way."""
+def progress(action: Action, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
+    """DONE where `action` is in force, FAILED where it cannot come into force any more, None while it is under way.
+
+    before: leases of the last observation, which tell a host that never came from one that was lost.
+    """
     if in_force(action, observation):
         return Outcome(action, Status.DONE)
     match action:
         case LeaseHost(host) | CancelDrain(host) | RenewHost(host) | MoveTask(_, host) if host not in observation.leases:
-            return Outcome(action, Status.FAILED, f"host {host} is gone")
+            return Outcome(action, Status.FAILED, _missing(host, before.get(host)))
     return None
+
+
+def _missing(host: str, last: Lease | None) -> str:
+    """Why `host` is not leased any more, as far as its lease said when it was last seen."""
+    if last is None or last.state is not HostState.REQUESTED:
+        return f"host {host} was lost" if last is not None else f"host {host} is not leased"
+    return f"host {host} was requested and did not come" + (f": {last.note}" if last.note else "")
 
 
 def parallelism(observation: Observation, operator: str) -> float:

@@ -34,7 +34,8 @@ class BackOff:
         if count >= self.attempts and now < last + self.rest:
             return f"given up until {last + self.rest:.0f} s: it failed {count} times in a row, last: {reason}"
         if 0 < count < self.attempts and now < (retry := last + self.first * 2 ** (count - 1)):
-            return f"tried again from {retry:.0f} s on: it failed {count} times in a row, last: {reason}"
+            times = "once" if count == 1 else f"{count} times in a row"
+            return f"tried again from {retry:.0f} s on: it failed {times}, last: {reason}"
         return ""
 
     def failed(self, action: Action, now: float, reason: str) -> None:

@@ -70,6 +70,7 @@ class Screen:
         self._header = Header("", "")
         self._observation: Observation | None = None
         self._sofar = SoFar()
+        self._began: float | None = None
         self._load: deque[float] = deque(maxlen=KEPT)
         self._hosts: deque[float] = deque(maxlen=KEPT)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
@@ -83,6 +84,8 @@ class Screen:
 
     def observed(self, observation: Observation) -> None:
         self._observation = observation
+        if self._began is None:  # seconds that the first host took to start, before the load began
+            self._began = 0.0 if self._header.plant == "simulated" else observation.time
         self._sofar.observed(observation)
         self._load.append(whole(observation, Metric.ARRIVAL_RATE))
         self._hosts.append(float(len(observation.leases)))
@@ -123,7 +126,7 @@ class Screen:
             name.append(" simulated", style="italic yellow")
         elapsed = clock(seen.time) if seen else "0:00"
         if self._length is not None:
-            elapsed += f" of {clock(self._length)}"
+            elapsed += f" of {clock(self._length + (self._began or 0.0))}"
         return Text.assemble(name, (f"   {self._header.policy}   {elapsed}", "dim"), overflow="ellipsis", no_wrap=True)
 
     def _figures(self, seen: Observation, width: int) -> Table:

@@ -31,11 +31,8 @@ class SoFar:
 
     @property
     def in_time(self) -> str:
-        """`"99% of the records, 97% of the time"`; the shorter where only one is known."""
-        records, time = percent(self._in_time.records), percent(self._in_time.time)
-        if records == UNKNOWN:
-            return UNKNOWN if time == UNKNOWN else f"{time} of the time"
-        return f"{records} of the records, {time} of the time"
+        """Of the records and of the time."""
+        return str(self._in_time)
 
     @property
     def share(self) -> str:

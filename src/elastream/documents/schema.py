@@ -199,7 +199,10 @@ class OperatorKeys(FunctionKeys):
 
     @model_validator(mode="after")
     def _one_kind(self) -> "OperatorKeys":
-        kind = _exactly_one(self, ("source", "sink", *FORMS, "alternates", *KEYED_FORMS), "operator")
+        forms = ("source", "sink", *FORMS, "alternates", *KEYED_FORMS)
+        if self.cost is not None and chosen(self, forms) is None:  # for the simulator, which needs no function
+            forms = ("cost",)
+        kind = _exactly_one(self, forms, "operator")
         given = self.model_fields_set
         if kind == "source" and "from_" in given:
             raise ValueError("a source has no 'from': records arrive there from outside")
@@ -209,7 +212,7 @@ class OperatorKeys(FunctionKeys):
             missing = "'key_by' is missing: the columns of the key" if kind in KEYED_FORMS else None
             raise ValueError(missing or f"'key_by' is for 'aggregate' and 'apply'; this operator has {kind!r}")
         belongs = {"load": ("source",), "state": ("apply",), "returns": (*FORMS, "alternates", "apply")}
-        belongs |= dict.fromkeys(("cost", "selectivity"), (*FORMS, *KEYED_FORMS))  # alternates have their own
+        belongs |= dict.fromkeys(("cost", "selectivity"), ("cost", *FORMS, *KEYED_FORMS))  # alternates have their own
         _belongs(self, belongs, kind)
         if kind == "apply" and not (self.state and self.returns):
             raise ValueError(f"{'state' if self.returns else 'returns'!r} is missing: 'apply' needs a schema for both")

@@ -84,9 +84,12 @@ def _checked(scene: Scene, policies: Mapping[str, Policy]) -> list[tuple[str, Po
 
 
 def _how_far(names: Sequence[str], told: Sequence[float], done: Sequence[bool], length: float) -> str:
-    """A text such as "threshold 1 h, btu 30 min of 3 h"; policies that are done are left out."""
-    going = [f"{name} {format_duration(far)}" for name, far, over in zip(names, told, done, strict=True) if not over]
-    return f"{', '.join(going)} of {format_duration(length)}" if going else "done"
+    """A text such as "threshold 1 h, btu 30 min of 3 h, 2 to begin"; policies that are done are left out."""
+    left = [(name, far) for name, far, over in zip(names, told, done, strict=True) if not over]
+    going = [f"{name} {format_duration(far)}" for name, far in left if far > 0]
+    waiting = len(left) - len(going)
+    said = [f"{', '.join(going)} of {format_duration(length)}"] if going else []
+    return ", ".join([*said, *([f"{waiting} to begin"] if waiting else [])]) or "done"
 
 
 def _no_length(

@@ -4,7 +4,9 @@ It depends on `simulation` and `control`, which are independent of each other. U
 figures of a policy that failed in some rounds would be meaningless.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from elastream.control.loop import Loop
@@ -56,15 +58,29 @@ def simulated(
     limit = until - plant.time
     loop = Loop(plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True)
     watch.stop = loop.stop
-    ending = loop.run()
+    with _unlogged():
+        ending = loop.run()
     if watch.broken is not None:
         raise watch.broken
     if ending.status == "failed":
         raise ElastreamError(ending.reason)
     for decision in watch.decisions.values():
         for fault in decision.faults:
-            raise ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}")
+            error = ElastreamError(f"at {decision.time:g} s of the simulated run: {fault.said}{fault.place}")
+            error.add_note(fault.traceback)
+            raise error
     return SimulatedRun(plant.result(), tuple(watch.decisions.values()))
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep the loop from logging its faults: the error that ends a simulated run says it, once."""
+    of_loop = logging.getLogger(Loop.__module__)
+    before, of_loop.disabled = of_loop.disabled, True
+    try:
+        yield
+    finally:
+        of_loop.disabled = before
 
 
 class _Watch:

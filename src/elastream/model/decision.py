@@ -1,8 +1,10 @@
 """The record of one planning round: what was seen, proposed, refused, done, predicted - and later, what came of it."""
 
+import re
 import traceback
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, describe, to_json
@@ -40,6 +42,12 @@ class Fault:
     def of(cls, source: str, said: str, error: BaseException) -> "Fault":
         """The fault with the traceback of `error`."""
         return cls(source, said, "".join(traceback.format_exception(error)))
+
+    @property
+    def place(self) -> str:
+        """Where it was raised, `" (mine.py, line 5)"`; empty where that is not known."""
+        places = re.findall(r'^  File "(.+)", line (\d+), in', self.traceback, re.MULTILINE)
+        return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
 @dataclass(frozen=True, slots=True)

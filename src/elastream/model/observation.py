@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Alternate, Graph, Operator
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
-from elastream.model.stages import Layout
+from elastream.model.stages import Layout, Unit
 
 __all__ = [
     "UNMEASURED",
@@ -143,6 +143,7 @@ class TableFrame(Frame):
         self._ages = ages
         self._at = at
         self._table = table
+        table.flags.writeable = False
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -155,7 +156,6 @@ class TableFrame(Frame):
         if row is None:
             return np.full(len(self.ids), np.nan)
         column: Floats = self._table[row]
-        column.flags.writeable = False
         return column
 
     def reading(self, name: str, metric: Metric) -> Reading:
@@ -311,6 +311,11 @@ class Context:
         """The dataflow."""
         return self.layout.graph
 
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """What scales together, in topological order."""
+        return self.layout.units(self.scalable)
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -320,8 +325,7 @@ class Sample:
     operators: Frame
 
 
-@dataclass(frozen=True, slots=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A batch of a segment that was committed.
 
     start: seconds on the clock of the run. seconds: from there to its commit. records: taken from the source. oldest,
@@ -400,10 +404,11 @@ class Observation:
     @cached_property
     def capacities(self) -> Mapping[str, float]:
         """Capacity of each leased host in cores of speed 1: its cores times its speed, measured if known, else nominal."""
+        speeds, rows = self.hosts.column(Metric.SPEED).tolist(), self.hosts.rows
         found = {}
         for host, lease in self.leases.items():
-            speed = self.hosts.value(host, Metric.SPEED)
-            found[host] = lease.type.cores * (lease.type.speed if math.isnan(speed) else speed)
+            speed = speeds[rows[host]] if host in rows else math.nan
+            found[host] = lease.type.cores * (speed if speed == speed else lease.type.speed)
         return found
 
     @cached_property

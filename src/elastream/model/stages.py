@@ -5,13 +5,13 @@ Both plants share this rule, so that they agree on what scales separately. A *se
 a new stage together with the stateless operators after it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from elastream.model.graph import Edge, Graph, Kind
 
-__all__ = ["Layout", "Segment", "Stage", "lay_out"]
+__all__ = ["Layout", "Segment", "Stage", "Unit", "lay_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,32 @@ class Segment:
         return tuple(name for stage in self.stages for name in stage.operators)
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators that scale together: those of one stage (a single operator if nothing is fused).
+
+    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
+    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    cores: float
+    memory: float
+    scalable: bool
+
+
 @dataclass(frozen=True)
 class Layout:
-    """A graph divided into segments and stages, in topological order."""
+    """A graph divided into segments and stages, in topological order.
+
+    apart: whether operators are stages of their own, whose instances are placed singly and reserve cores (simulation only);
+    on Spark tasks share the cores of their hosts, also where durable edges leave each operator a query of its own.
+    """
 
     graph: Graph
     segments: tuple[Segment, ...]
+    apart: bool = False
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -60,10 +80,22 @@ class Layout:
         """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
 
-    @cached_property
-    def apart(self) -> bool:
-        """Whether every operator is a stage of its own, whose instances reserve cores (simulation only)."""
-        return all(len(stage.operators) == 1 for stage in self.stages)
+    def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
+        """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
+        units = []
+        for stage in self.stages:
+            members = [self.graph.by_name[name] for name in stage.operators]
+            named = [name for name in stage.operators if name in scalable]
+            units.append(
+                Unit(
+                    named[0] if named else stage.name,
+                    stage.operators,
+                    max(operator.cores for operator in members),
+                    sum(operator.memory for operator in members),
+                    bool(named),
+                )
+            )
+        return tuple(units)
 
     @cached_property
     def circular(self) -> bool:
@@ -97,7 +129,7 @@ def lay_out(graph: Graph, *, fused: bool = True) -> Layout:
                 tuple(e for e in durable if segment_of[e.source] == segment),
             )
         )
-    return Layout(graph, _upstream_first(segments, segment_of))
+    return Layout(graph, _upstream_first(segments, segment_of), apart=not fused)
 
 
 def _upstream_first(segments: list[Segment], segment_of: Mapping[str, str]) -> tuple[Segment, ...]:

@@ -55,10 +55,13 @@ class Provision:
     """A number of hosts of one type, and instances by operator that fill them.
 
     parallelism: of operators that can be scaled, by the name that `SetParallelism` takes; empty where it is not known.
+    rate, cores: records/s and cores of speed 1 that they work, which these hosts are to hold; NaN where not known.
     """
 
     hosts: int
     parallelism: Mapping[str, int] = field(default_factory=dict)
+    rate: float = field(default=math.nan, compare=False)
+    cores: float = field(default=math.nan, compare=False)
 
     def cost(self, type: HostType, seconds: float) -> float:
         """What these hosts cost, leased for `seconds` in whole billing time units."""
@@ -251,7 +254,8 @@ class Work:
             return None
         rate = self._arrived / self._known if at == "mean" else self._peak
         cores = rate * self._cores / self._records
-        return Provision(max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - NEARLY)))
+        hosts = max(1, math.ceil(cores / (type.cores * type.speed * utilisation) - NEARLY))
+        return Provision(hosts, rate=rate, cores=cores)
 
 
 def measured(recording: Recording, at: At = "peak", utilisation: float = TARGET_UTILISATION) -> Provision | None:

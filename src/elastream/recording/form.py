@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import Any
 
 from elastream.model.action import Action, Outcome, Status, from_json
@@ -63,7 +63,7 @@ def written_observation(observation: Observation) -> Json:
         "links": _frame(observation.links),
         "leases": [_lease(lease) for lease in observation.leases.values()],
         "composition": asdict(observation.composition),
-        "batches": [list(astuple(batch)) for batch in observation.batches],
+        "batches": [list(batch) for batch in observation.batches],
         "alarms": [asdict(alarm) for alarm in observation.alarms],
         "latency_basis": {source: basis.value for source, basis in observation.latency_basis.items()},
     }

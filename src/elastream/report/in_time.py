@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from elastream.model.observation import Floats, MicroBatch
+from elastream.model.observation import Floats, Metric, MicroBatch
+from elastream.model.wording import UNKNOWN, percent
+from elastream.recording.recorder import Recording
 
-__all__ = ["InTime"]
+__all__ = ["InTime", "in_time"]
 
 Values: TypeAlias = Floats | float
 
@@ -66,3 +68,20 @@ class InTime:
     def time(self) -> float:
         """Fraction of the time in which the 99th percentile was within the target; NaN where it was never known."""
         return self._kept / self._seconds if self._seconds > 0 else math.nan
+
+    def __str__(self) -> str:
+        """`"99% of the records, 97% of the time"`; the shorter where only one is known."""
+        records, time = percent(self.records), percent(self.time)
+        if records == UNKNOWN:
+            return UNKNOWN if time == UNKNOWN else f"{time} of the time"
+        return f"{records} of the records, {time} of the time"
+
+
+def in_time(recording: Recording) -> InTime:
+    """What was in time of a whole run."""
+    kept = InTime(recording.header.target_latency)
+    kept.batches(recording.batches)
+    widths = np.diff(recording.times, prepend=0.0)
+    served = np.nan_to_num(recording.application(Metric.THROUGHPUT) * widths)
+    kept.period(widths, recording.application(Metric.LATENCY_P99), recording.application(Metric.COMPLIANCE), served)
+    return kept

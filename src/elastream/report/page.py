@@ -33,6 +33,7 @@ from elastream.model.wording import (
     quantity,
     rate_text,
 )
+from elastream.planning.provision import TARGET_UTILISATION
 from elastream.recording.directory import write_text
 from elastream.recording.recorder import Recording
 from elastream.report.summary import Summary, mixture_quantile, summarise
@@ -144,10 +145,18 @@ def in_time_aside(summary: Summary, target: float | None) -> str:
 
 
 def static_aside(summary: Summary) -> str:
-    """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known."""
+    """What stands beside the cost: that of the static provision of the run's peak; empty if it is not known.
+
+    The peak and its work are said in the words of a policy's reasons, so that the two can be compared.
+    """
     if math.isnan(summary.static_cost):
         return ""
-    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)})"
+    peak = "" if math.isnan(summary.static_cores) else f": {_need(summary)}"
+    return f"static peak provision: {money(summary.static_cost)} ({hosts_text(summary.static_hosts)}{peak})"
+
+
+def _need(summary: Summary) -> str:
+    return f"{rate_text(summary.static_rate)} needs {summary.static_cores:.3g} cores, filled to {TARGET_UTILISATION:.0%}"
 
 
 def _processed(summary: Summary) -> str:

@@ -16,7 +16,7 @@ from elastream.model.latency import Basis
 from elastream.model.observation import Floats, Metric
 from elastream.planning.provision import measured
 from elastream.recording.recorder import Recording
-from elastream.report.in_time import InTime
+from elastream.report.in_time import in_time
 
 __all__ = ["Summary", "summarise"]
 
@@ -28,11 +28,12 @@ class Summary:
     status: "finished", "stopped", "failed", or "died" if the recording has no end. seconds: length of the run. records:
     taken from the sources and committed. latency_p50, latency_p99: seconds, over all records. records_within_target:
     fraction of the records whose latency is known that were in time. within_target: fraction of the time with a known 99th
-    percentile in which it was within the target latency. longest_batch: seconds, of all queries. host_seconds, cost: of all
-    leases. static_hosts, static_cost: the provision that the run's peak would have filled, and its cost over the run's
-    length. leases, releases, lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves,
-    rounds: tasks moved and planning rounds. refused: proposals refused. latency_basis: what latencies count from, by
-    source. lacked: metrics that the policy lacked for rounds, each with the longest time for which it did.
+    percentile in which it was within the target latency. longest_batch: seconds, of all queries. host_seconds, cost: of
+    all leases. static_hosts, static_cost: the provision that the run's peak would have filled, and its cost over the run's
+    length. static_rate, static_cores: that peak, records/s, and the cores of speed 1 that it works. leases, releases,
+    lost: hosts requested, released, and failed. peak_hosts: most hosts leased at once. moves, rounds: tasks moved and
+    planning rounds. refused: proposals refused. latency_basis: what latencies count from, by source. lacked: metrics that
+    the policy lacked for rounds, each with the longest time for which it did.
     """
 
     status: str
@@ -57,6 +58,8 @@ class Summary:
     refused: int
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)
     lacked: tuple[Unknown, ...] = ()
+    static_rate: float = math.nan
+    static_cores: float = math.nan
 
     @property
     def host_minutes(self) -> float:
@@ -81,10 +84,8 @@ def summarise(recording: Recording) -> Summary:
         value = facts.get(name)
         return float(value) if isinstance(value, int | float) else otherwise
 
-    target, static = recording.header.target_latency, measured(recording)
-    kept = InTime(target)
-    kept.batches(recording.batches)
-    kept.period(widths, p99, recording.application(Metric.COMPLIANCE), served)
+    static = measured(recording)
+    kept = in_time(recording)
     ended = [lease.state for lease in recording.hosts]
     return Summary(
         status=ending.status if ending else "died",
@@ -109,6 +110,8 @@ def summarise(recording: Recording) -> Summary:
         refused=sum(bool(proposal.refused) for d in recording.decisions for proposal in d.proposals),
         latency_basis=recording.latency_basis,
         lacked=longest_lacked(recording.decisions),
+        static_rate=math.nan if static is None else static.rate,
+        static_cores=math.nan if static is None else static.cores,
     )
 
 

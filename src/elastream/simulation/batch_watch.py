@@ -5,6 +5,7 @@ the first commit, so that policies see the same lag and staleness as on Spark.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,7 +14,6 @@ from elastream.model.observation import (
     Composition,
     Context,
     Floats,
-    Frame,
     Metric,
     MicroBatch,
     Observation,
@@ -25,13 +25,10 @@ from elastream.simulation.fused import FusedNetwork, Periods
 from elastream.simulation.microbatch import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
-from elastream.simulation.watching import CURRENT, PERIODIC, Watch
+from elastream.simulation.watching import AT, Watch
 
 WINDOW = 3.0
 """Seconds of batches that one observation covers, and over which CPU use is averaged, as on Spark."""
-
-AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
-"""Rows of the operators' table."""
 
 
 class BatchWatch(Watch):
@@ -50,9 +47,6 @@ class BatchWatch(Watch):
         self._since: Mapping[str, float] = dict.fromkeys(network.sources, 0.0)
         self._batch: tuple[float, tuple[MicroBatch, ...]] = (-1.0, ())
 
-    def _blank(self) -> None:
-        self._table = np.full((len(AT), len(self.names)), np.nan)
-
     def tick(self, now: float) -> None:
         """Close the monitoring periods that ended by `now`."""
         closed = self.fused.closed
@@ -65,11 +59,11 @@ class BatchWatch(Watch):
         table = np.full((count, len(AT), len(self.names)), np.nan)
         offered = self._enter(table, closed, usable)
         hosts = self._hosts
-        gap = closed.worked.shape[1] - hosts.shape[1]
-        hosts = np.concatenate([np.pad(hosts, ((0, 0), (0, max(0, gap)))), closed.worked / period])[-self._averaged :]
+        if (gap := closed.worked.shape[1] - hosts.shape[1]) > 0:
+            hosts = np.pad(hosts, ((0, 0), (0, gap)))
+        hosts = np.concatenate([hosts, closed.worked / period])[-self._averaged :]
         self._hosts, self.host_busy = hosts, hosts.mean(axis=0)
         self._table = table[-1]
-        self.columns = dict(zip(PERIODIC, self._table, strict=False))
         for station in self.fused.stations:
             tasks, busy = len(station.crew), self._table[AT[Metric.BUSY_CORES], self.rows[station.name]]
             self.task_busy[station.name] = np.full(tasks, busy / max(1, tasks))
@@ -77,8 +71,7 @@ class BatchWatch(Watch):
             Sample(float(end), TableFrame(self.rows, AT, each))
             for end, each in zip(closed.ends[-self.samples.maxlen :], table[-self.samples.maxlen :], strict=True)  # type: ignore[operator]
         )
-        emitted = self.columns[Metric.EMITTED_RATE]
-        self.streams = self.network.streams({name: float(emitted[row]) for name, row in self.rows.items()})
+        self._stream()
         self.offered_last = float(offered[-1])
         kept = self._compliance(closed)
         waiting = sum(table[:, LEFT] for table in closed.tables.values())
@@ -163,14 +156,6 @@ class BatchWatch(Watch):
         shares: Floats = np.divide(kept, judged, out=np.full(kept.size, np.nan), where=judged > 0)
         return shares
 
-    def _operators(self) -> Frame:
-        table = self._table.copy()
-        for station in self.fused.stations:
-            row = self.rows[station.name]
-            table[AT[Metric.BACKLOG], row] = station.backlog
-            table[AT[Metric.PARALLELISM], row], table[AT[Metric.SCALINGS], row] = len(station.crew), station.scalings
-        return TableFrame(self.rows, AT, table, self._ages)
-
     def observation(self, now: float, composition: Composition) -> Observation:
         """The state at `now`; the application's figures are those of the last whole period."""
         self.application = self._figures()
@@ -188,19 +173,20 @@ class BatchWatch(Watch):
             by = int(np.searchsorted(log[:, 0] + log[:, 1], end[0]))
             batches += [MicroBatch(name, *row) for row in log[by - int(known[0]) : by].tolist()]
             rate += float(rates[0])
+        spreads = _spreads(batches)
+        middle, late = _quantiles(spreads, (0.5, 0.99))
         found = {
             Metric.ARRIVAL_RATE: self.offered_last if batches else math.nan,
             Metric.THROUGHPUT: rate,
-            Metric.LATENCY_P50: latency_quantile(batches, 0.5),
-            Metric.LATENCY_P99: latency_quantile(batches, 0.99),
+            Metric.LATENCY_P50: middle,
+            Metric.LATENCY_P99: late,
         }
         if batches:
-            counts = [batch.records for batch in batches]
-            means = [(batch.oldest + batch.newest) / 2 for batch in batches]
-            found[Metric.LATENCY] = float(np.average(means, weights=counts))
-            found[Metric.BATCH_DURATION] = float(np.median([batch.seconds for batch in batches]))
+            waited = math.fsum(batch.records * (batch.oldest + batch.newest) / 2 for batch in batches)
+            found[Metric.LATENCY] = waited / math.fsum(batch.records for batch in batches)
+            found[Metric.BATCH_DURATION] = statistics.median(batch.seconds for batch in batches)
             if (target := self.context.target_latency) is not None:
-                found[Metric.COMPLIANCE] = latency_share(batches, target)
+                found[Metric.COMPLIANCE] = _share(spreads, target)
         return found
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:
@@ -216,16 +202,25 @@ def latency_quantile(batches: Sequence[MicroBatch], q: float) -> float:
 
     Latencies within a batch are taken as uniform between that of its newest and that of its oldest record.
     """
-    counts, low, wide = _spreads(batches)
-    if not counts.size:
-        return math.nan
-    knots = np.unique(np.concatenate([low, low + wide]))
-    return float(np.interp(q, _below(knots, counts, low, wide), knots))
+    return _quantiles(_spreads(batches), (q,))[0]
 
 
 def latency_share(batches: Sequence[MicroBatch], limit: float) -> float:
     """Fraction of records whose latency is at most `limit` seconds, under the assumptions of `latency_quantile`."""
-    counts, low, wide = _spreads(batches)
+    return _share(_spreads(batches), limit)
+
+
+def _quantiles(spreads: tuple[Floats, Floats, Floats], wanted: Sequence[float]) -> list[float]:
+    counts, low, wide = spreads
+    if not counts.size:
+        return [math.nan] * len(wanted)
+    knots = np.sort(np.concatenate([low, low + wide]))
+    found: list[float] = np.interp(wanted, _below(knots, counts, low, wide), knots).tolist()
+    return found
+
+
+def _share(spreads: tuple[Floats, Floats, Floats], limit: float) -> float:
+    counts, low, wide = spreads
     return float(_below(np.array([limit]), counts, low, wide)[0]) if counts.size else math.nan
 
 
@@ -240,5 +235,5 @@ def _spreads(batches: Sequence[MicroBatch]) -> tuple[Floats, Floats, Floats]:
 
 def _below(values: Floats, counts: Floats, low: Floats, wide: Floats) -> Floats:
     """Fraction of records with a latency of at most each of `values`; shape (values,)."""
-    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) * counts).sum(axis=1) / counts.sum()
+    share: Floats = (np.clip((values[:, None] - low) / wide, 0, 1) @ counts) / counts.sum()
     return share

@@ -145,7 +145,7 @@ def _serve(
         else:
             idle, freed = 0.0, instances * width / mean
             most = freed * max(mean / width, 1 / PARTS)
-        used = 0.0
+        used, entered = 0.0, -1
         while taken < queue.shape[0]:
             whole, span = queue[taken, 4], queue[taken, 5]
             gone = 1.0 - queue[taken, 3] / whole
@@ -169,8 +169,19 @@ def _serve(
                 at -= 0.5 * mean
             start = max(queue[taken, 0] + shift, at)
             used += count
-            starts[started] = start, queue[taken, 1] + shift, count
-            started += 1
+            queued = queue[taken, 1] + shift
+            # Parts of a cohort in one slot are one entry where they wait alike, and leave as one: nothing finer than a slot
+            # is known of when items come to the next operator.
+            again = not occupied and entered == taken
+            if again and abs(start - queued - (starts[started - 1, 0] - starts[started - 1, 1])) <= width / PARTS:
+                part = count / (starts[started - 1, 2] + count)
+                starts[started - 1, 0] += part * (start - starts[started - 1, 0])
+                starts[started - 1, 1] += part * (queued - starts[started - 1, 1])
+                starts[started - 1, 2] += count
+            else:
+                starts[started] = start, queued, count
+                started += 1
+            entered = taken
             busy += count * mean
             if occupied:
                 # Work of k to k + 1 slots that starts at `phase` of this slot ends in slot k or k + 1 from here, with
@@ -185,6 +196,10 @@ def _serve(
                     held[row, 1] += share * queue[taken, 1]
                     held[row, 2] += share * queue[taken, 2]
                 in_service += count
+            elif again:
+                part = count / (finishes[finished - 1, 2] + count)
+                finishes[finished - 1, 0] += part * (start + mean - finishes[finished - 1, 0])
+                finishes[finished - 1, 2] += count
             else:
                 finishes[finished] = start + mean, queue[taken, 2], count
                 finished += 1

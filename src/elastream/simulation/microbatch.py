@@ -31,6 +31,8 @@ BATCH_STREAM = 2_000_000
 """First random-number stream of segments' batches."""
 BATCHES_A_CALL = 1024
 """Most batches of one compiled call."""
+LEAST_ROOM = 1 << 13
+"""Rows for which there is room in a queue: what was taken is thrown away when they are full."""
 MOST_ROWS = 1 << 16
 """Rows in which a queue is kept, those of a longer one at most 4 / 65,536 of its length each."""
 COMING = (HostState.REQUESTED, HostState.STARTING)
@@ -244,7 +246,8 @@ class FusedSegment:
             while kept.times.size > MOST_ROWS:
                 kept = paired(kept)
             columns = [np.concatenate(parts) for parts in zip(taken, kept, strict=True)]
-            self.queue = Items(*(np.resize(column, 2 * (columns[0].size + size)) for column in columns))
+            room = max(LEAST_ROOM, 2 * (columns[0].size + size))
+            self.queue = Items(*(np.concatenate([column, np.zeros(room - column.size)]) for column in columns))
             marks[batching.FIRST], marks[batching.HEAD] = 0, taken[0].size
             marks[batching.TAIL] = marks[batching.SEEN] = columns[0].size
         tail = int(marks[batching.TAIL])

@@ -73,7 +73,7 @@ class Staffing:
     def begin(self, counts: Mapping[str, int], now: float) -> str:
         """Place the first instances of a run, by operator; all or none. Returns a refusal or "".
 
-        Spread over the hosts; where that leaves one without room, by first fit, the largest first, as provisions are counted.
+        Spread over the hosts; where that leaves one without room, by first fit, the largest first, as in a provision.
         """
         placed = [station for station in self.network.stations if station.placed]
         rows, refused = self._reserve(placed, counts, self.pool.spread)

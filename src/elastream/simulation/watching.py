@@ -24,6 +24,7 @@ from elastream.model.observation import (
     MicroBatch,
     Observation,
     Sample,
+    TableFrame,
     TaskFrame,
 )
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
@@ -42,6 +43,8 @@ PERIODIC = (
     Metric.DURATION_P99, Metric.SERVICE_TIME, Metric.UTILISATION, Metric.BUSY_CORES, Metric.COMPLIANCE,
 )  # fmt: skip
 CURRENT = (Metric.BACKLOG, Metric.PARALLELISM, Metric.SCALINGS)
+AT: Mapping[Metric, int] = {metric: row for row, metric in enumerate((*PERIODIC, *CURRENT))}
+"""Rows of the operators' table."""
 SAMPLED = 1000
 """Least sample of a period's items for percentiles (VISP measures every tenth item)."""
 LINKS_UP_TO = 32
@@ -61,8 +64,7 @@ class Watch:
         self.ticks = 0
         self.names = tuple(context.graph.by_name)
         self.rows = {name: row for row, name in enumerate(self.names)}
-        self.columns: Mapping[Metric, Floats] = {}
-        self._blank()
+        self._table = np.full((len(AT), len(self.names)), np.nan)
         self.application: dict[Metric, float] = {}
         self.samples: deque[Sample] = deque(maxlen=settings.history + 1)
         self.offered = dict.fromkeys(network.sources, 0.0)
@@ -93,17 +95,11 @@ class Watch:
         for host, busy in zip(station.crew.host[rows], station.crew.busy[rows], strict=True):
             self.elsewhere[int(host)] = self.elsewhere.get(int(host), 0.0) + float(busy) * station.operator.cores
 
-    def _blank(self) -> None:
-        """Create a new table of periodic metrics, all unknown."""
-        table = np.full((len(PERIODIC), len(self.names)), np.nan)
-        self.columns = dict(zip(PERIODIC, table, strict=True))
-        self._table = table
-
     def tick(self, now: float) -> None:
         """Close a monitoring period at `now`, seconds."""
         period = now - self.ticks * self.settings.monitor
         self.ticks += 1
-        self._blank()
+        self._table = np.full((len(AT), len(self.names)), np.nan)
         busy = self.pool.worked[: len(self.pool)].copy()
         self.pool.worked[:] = 0.0
         for host, seconds in self.elsewhere.items():
@@ -125,9 +121,12 @@ class Watch:
         self.host_busy = busy / period
         self._take_sources(period)
         self._take_application(period, kept, within)
-        emitted = self.columns[Metric.EMITTED_RATE]
-        self.streams = self.network.streams({name: float(emitted[row]) for name, row in self.rows.items()})
+        self._stream()
         self.samples.append(Sample(now, self._operators()))
+
+    def _stream(self) -> None:
+        emitted = self._table[AT[Metric.EMITTED_RATE]].tolist()
+        self.streams = self.network.streams(dict(zip(self.names, emitted, strict=True)))
 
     def _take(self, station: Station, period: float) -> None:
         """Enter an operator's counts in the table, in the order of `PERIODIC`."""
@@ -139,7 +138,7 @@ class Watch:
             if station.operator.max_duration is not None:
                 complied = tally.within[0] / tally.judged
         busy = tally.busy * cores
-        self._table[:, self.rows[station.name]] = (
+        self._table[: len(PERIODIC), self.rows[station.name]] = (
             tally.arrived / period,
             tally.done / period,
             tally.emitted / period,
@@ -166,13 +165,14 @@ class Watch:
                 (Metric.ARRIVAL_RATE, source.offered, self.offered),
                 (Metric.EMITTED_RATE, source.emitted, self.emitted),
             ):
-                self.columns[metric][self.rows[name]] = (reach - last[name]) / period
+                self._table[AT[metric], self.rows[name]] = (reach - last[name]) / period
                 last[name] = reach
-            self.columns[Metric.PROCESSED_RATE][self.rows[name]] = self.columns[Metric.EMITTED_RATE][self.rows[name]]
+            column = self._table[:, self.rows[name]]
+            column[AT[Metric.PROCESSED_RATE]] = column[AT[Metric.EMITTED_RATE]]
 
     def _take_application(self, period: float, kept: float, within: float) -> None:
         network = self.network
-        offered = sum(self.columns[Metric.ARRIVAL_RATE][self.rows[name]] for name in network.sources)
+        offered = math.fsum(self._table[AT[Metric.ARRIVAL_RATE], self.rows[name]] for name in network.sources)
         self.application = {
             Metric.ARRIVAL_RATE: offered,
             Metric.THROUGHPUT: (network.committed - self.committed) / period,
@@ -182,13 +182,13 @@ class Watch:
             middle, late = quantiles(network.latencies, (0.5, 0.99), single=not network.cohorts)
             whole = joined_latencies(network.latencies)
             self.application |= {
-                Metric.LATENCY: float(np.average(whole.times, weights=whole.counts)),
+                Metric.LATENCY: float(whole.times @ whole.counts) / whole.total,
                 Metric.LATENCY_P50: middle,
                 Metric.LATENCY_P99: late,
             }
             target = self.context.target_latency
             if target is not None:
-                self.application[Metric.COMPLIANCE] = float(whole.counts[whole.times <= target].sum() / whole.counts.sum())
+                self.application[Metric.COMPLIANCE] = float(whole.counts[whole.times <= target].sum()) / whole.total
             network.latencies = []
         if kept > 0 and self.context.target_latency is None:
             self.application[Metric.COMPLIANCE] = within / kept
@@ -205,10 +205,11 @@ class Watch:
         )
 
     def _operators(self) -> Frame:
-        current = np.full((len(CURRENT), len(self.names)), np.nan)
+        """The operators now: what was counted in the last period, and what can change at any moment."""
+        table = self._table.copy()
         for station in self.network.stations:
-            current[:, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
-        return Frame(self.names, {**self.columns, **dict(zip(CURRENT, current, strict=True))}, self._ages)
+            table[len(PERIODIC) :, self.rows[station.name]] = station.backlog, len(station.crew), station.scalings
+        return TableFrame(self.rows, AT, table, self._ages)
 
     def observation(self, now: float, composition: Composition) -> Observation:
         age = now - self.ticks * self.settings.monitor

@@ -81,6 +81,8 @@ def load_from(text: str | Path) -> Pattern:
         except ElastreamError as error:
             raise InputError(f"{path}: {error}") from None
     written = _parsed(str(text), "the load")
+    if isinstance(written, int | float) and not isinstance(written, bool):
+        raise InputError(f"the load {str(text)!r} has no unit: write a rate such as '{text}/s' or '{text}k/h'")
     try:
         return pattern_from(written)
     except ElastreamError as error:

@@ -184,7 +184,7 @@ def _usual_distance(file: Path, rows: list[Row], given: float | str | None = Non
         return duration(given)
     if len(times) != len(rows) or len(times) < 2:
         raise InputError(f"{file} has no times, so its interval is unknown: add a column of times or set `interval`")
-    distance = statistics.median(b - a for a, b in pairwise(times))
+    distance = statistics.median_low(b - a for a, b in pairwise(times))
     if not distance > 0:
         raise InputError(f"{file}: the times do not increase from line to line")
     return distance
@@ -208,7 +208,8 @@ def _filled(file: Path, rows: list[Row], gaps: str) -> list[float]:
         if missing and gaps == "refuse":
             raise InputError(
                 f"{file}, line {line}: a gap, {missing} interval{'s' if missing > 1 else ''} of {usual:g} s before it "
-                "missing (gaps='hold' repeats the line before, gaps='empty' takes it as no records)"
+                f"missing: the load '{{trace: {{path: {file.name}, gaps: hold}}}}' repeats the line before, 'gaps: empty' "
+                "takes it as no records"
             )
         counts += [last if gaps == "hold" else 0.0] * missing
         counts.append(count)

@@ -1,5 +1,7 @@
 """The cluster that never changes, run against the fake plant."""
 
+from itertools import pairwise
+
 import pytest
 
 from conformance.fake_plant import FakePlant
@@ -8,8 +10,9 @@ from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.cloud import HostType
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.stages import lay_out
 from elastream.planning.policies.static import Static
-from elastream.simulation import Settings, Travel
+from elastream.simulation import Settings, Travel, make_plant
 from elastream.workload import steps
 
 
@@ -62,6 +65,31 @@ def simulated(hosts, *, fused, rate=1000.0):
         settings=Settings(monitor=5.0, travel=Travel.COHORTS),
         period=5.0,
     ).trials[0]
+
+
+def test_apart_hosts_that_are_full_are_left_as_they_are():
+    names = ("source", "first", "second", "sink")
+    operators = (
+        Operator(names[0], Kind.SOURCE),
+        *(Operator(name, alternates=(Alternate(name, cost=0.001),), cores=0.5) for name in names[1:3]),
+        Operator(names[3], Kind.SINK, cores=0.0),
+    )
+    plant = make_plant(
+        lay_out(Graph("full", operators, tuple(Edge(a, b) for a, b in pairwise(names))), fused=False),
+        host_types=[HostType("small", 1.0, start=10.0)],
+        loads={"source": steps((500.0, "300s"))},
+        settings=Settings(monitor=5.0, travel=Travel.COHORTS),
+    )
+    policy, memory, plans = Static(9), None, []
+    for time in range(5, 300, 5):
+        plant.advance(time)
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        plans.append(plan.actions)
+        for action in plan.actions:
+            plant.apply(action)
+    assert plant.observe().tasks.per_host.tolist() == [2] * 9
+    assert plans[4:] == [()] * len(plans[4:])
 
 
 @pytest.mark.parametrize("fused", [True, False])

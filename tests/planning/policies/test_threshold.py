@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from elastream.model.cloud import HostState, Lease
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition, Context, Frame, Metric, Observation, Sample, TaskFrame
 from elastream.model.stages import lay_out
+from elastream.planning.algorithms.load import _Line
 from elastream.planning.policies.threshold import Threshold
 
 GRAPH = word_count().graph
@@ -103,11 +105,12 @@ def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():
     assert Threshold().plan(observe([host("h1"), *coming], 280.0, before=50.0, processed=90.0)).actions == ()
 
 
-def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_it_keeps_up():
+@pytest.mark.parametrize("processed", [50.0, 20.0])
+def test_what_the_first_batches_of_a_run_work_leases_no_host_as_long_as_nothing_is_late(processed):
     def seen(seconds):
         early = observe([host("h1")], 50.0, seen_for=seconds)
-        dear = [replace(sample, operators=frame(50.0, work=0.05)) for sample in early.history]
-        return replace(early, operators=frame(50.0, work=0.05), history=tuple(dear))
+        dear = [replace(sample, operators=frame(50.0, processed, work=0.05)) for sample in early.history]
+        return replace(early, operators=frame(50.0, processed, work=0.05), history=tuple(dear))
 
     assert Threshold().plan(seen(6)).actions == ()
     assert LeaseHost in kinds(Threshold().plan(seen(30)).actions)
@@ -261,6 +264,16 @@ def test_what_batches_cost_without_records_is_not_multiplied_by_a_step_of_the_lo
     # 0.5 + 200 x 0.01 cores at 77 %: four hosts, and two for the records that wait until they come; one is there. In
     # proportion it would have been twelve.
     assert kinds(plan) == [LeaseHost] * 5
+
+
+def test_far_beyond_the_rates_seen_a_scattered_line_counts_with_its_error_but_no_more_than_in_proportion():
+    rates = np.linspace(5_000.0, 15_000.0, 30)
+    scattered = _Line.through(rates, 0.15 + 5e-6 * rates + 0.05 * (-1.0) ** np.arange(30))
+    exact = _Line.through(rates, 0.15 + 5e-6 * rates)
+    assert exact.cores(54_000.0, 1.0) == pytest.approx(0.15 + 5e-6 * 54_000)
+    assert scattered.cores(10_000.0, 1.0) == pytest.approx(0.2, abs=0.01)
+    assert 0.5 < scattered.cores(54_000.0, 1.0) < 0.7
+    assert scattered.cores(54_000.0, 0.5) == 0.5
 
 
 def test_a_stage_whose_tasks_take_any_slot_gets_no_more_of_them_than_slots_however_high_the_load():

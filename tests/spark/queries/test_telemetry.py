@@ -52,10 +52,16 @@ def telemetry(tmp_path, batches, rate=100, lasts="10s", target=1.0):
     return made
 
 
-def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None):
+def a_running(segment, checkpoint, reads, keyed=(), edges=None, places=None, interval=1.0):
     """A segment and its query, as far as telemetry asks."""
     return SimpleNamespace(
-        segment=segment, checkpoint=checkpoint, keyed=keyed, edges=edges or {}, reads=reads, places=places or {}
+        segment=segment,
+        checkpoint=checkpoint,
+        keyed=keyed,
+        edges=edges or {},
+        reads=reads,
+        places=places or {},
+        interval=interval,
     )
 
 
@@ -159,6 +165,13 @@ def test_busy_cores_of_the_operators_add_up_to_those_of_the_hosts(tmp_path):
     seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=1.1)
     assert np.nansum(seen.column(Metric.BUSY_CORES)) == pytest.approx(1.1)
     assert seen.value("count", Metric.SERVICE_TIME) == pytest.approx(0.7 / 1400)
+
+
+def test_what_meters_leave_nothing_of_is_known_to_be_nothing(tmp_path):
+    made = telemetry(tmp_path, batches_of((0, 1.0, 0.5, 0, 100)))
+    made.metered([MeterRow("source", 0, "split", 0, 100, 700, 0.2, STARTED + 1.1, STARTED + 1.3, 2)])
+    seen = made.operators(STARTED + 2.0, {}, cores=2.0, used=0.3)
+    assert [seen.value("count", each) for each in (Metric.BUSY_CORES, Metric.UTILISATION, Metric.SERVICE_TIME)] == [0, 0, 0]
 
 
 def test_a_rate_counts_the_wait_between_two_batches(tmp_path):

@@ -101,6 +101,21 @@ def test_a_batch_that_does_not_end_shows_for_how_long_its_records_wait(query, dr
     assert query.latencies(now + 600)[0].max() == pytest.approx(2.5)
 
 
+def test_a_first_batch_that_does_not_end_shows_for_how_long_it_has_been_seen(query, driver):
+    query.look()
+    assert not query.timed
+    driver.processing = True
+    query.look()
+    seconds, rows = query.latencies(math.inf)
+    assert (seconds.tolist(), rows.tolist(), query.timed) == ([math.inf], [1.0], True)
+    earlier = application_frame(layout_of((("q", ()),)).graph, [query], START, cost=0.0, target=2.0)
+    assert math.isnan(earlier.value("queries", Metric.LATENCY)), "an observation of a moment before it was seen"
+    end_batches(driver, count=1)
+    driver.processing = False
+    query.look()
+    assert query.latencies(math.inf)[0].tolist() == pytest.approx([0.5])
+
+
 def test_a_query_that_has_gone_quiet_takes_less_and_less(query, driver):
     now = end_batches(driver)
     query.look()

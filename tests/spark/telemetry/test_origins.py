@@ -107,17 +107,17 @@ def test_files_that_no_batch_has_taken_are_the_backlog_by_their_sizes(tmp_path):
     drop(folder, "a", 1.0, 100)
     logged(checkpoint, 0, (folder / "a", 1.0))
     origin = Origin(0, checkpoint, place=str(folder))
-    origin.look(START + 0.5, under_way=True)
+    origin.look(START + 0.5, under_way=True, interval=1.0)
     assert math.isnan(origin.backlog), "before the first batch it is not known how many records a file has"
     taken_by(origin, line(0, 2.0, 1.0, file_source(None, 0, 10)))
-    origin.look(START + 3.0, under_way=False)
+    origin.look(START + 3.0, under_way=False, interval=1.0)
     assert (origin.backlog, math.isnan(origin.arrivals)) == (0.0, True)
     drop(folder, "b", 4.0, 500)
     drop(folder, ".hidden", 4.0, 500)
-    origin.look(START + 5.0, under_way=False)
+    origin.look(START + 5.0, under_way=False, interval=1.0)
     assert (origin.backlog, origin.arrivals) == (pytest.approx(50.0), pytest.approx(50 / 2))
     logged(checkpoint, 1, (folder / "b", 4.0))
-    origin.look(START + 6.0, under_way=True)
+    origin.look(START + 6.0, under_way=True, interval=1.0)
     assert (origin.backlog, origin.arrivals) == (0.0, pytest.approx(50 / 3)), "planned, and not committed"
 
 
@@ -125,11 +125,23 @@ def test_a_source_that_nothing_comes_to_has_no_arrivals_after_a_while(tmp_path):
     origin = Origin(0, begun(tmp_path))
     taken_by(origin, line(0, 0.0, 1.0, source(0, 1, 10)), line(1, 1.0, 1.0, source(1, 2, 100)))
     assert origin.arrivals == pytest.approx(100.0)
-    origin.look(START + 60.0, under_way=True)
+    origin.look(START + 60.0, under_way=True, interval=1.0)
     assert origin.arrivals == pytest.approx(100.0), "a long batch says nothing of what comes meanwhile"
-    for second in (60.0, 71.0):
-        origin.look(START + second, under_way=False)
+    for second in (61.0, 72.0):
+        origin.look(START + second, under_way=False, interval=1.0)
     assert origin.arrivals == 0.0
+
+
+def test_a_source_is_not_quiet_between_two_polls(tmp_path):
+    origin = Origin(0, begun(tmp_path))
+    # A batch every 12 s, as for a target latency of 30 s: between them nothing is asked for, and nothing is known to come.
+    for batch in batches("q", *(line(n, 12.0 * n, 1.0, source(n, n + 1, 1200)) for n in range(3))):
+        origin.took(batch)
+        for second in (2.0, 6.0, 11.9):
+            origin.look(batch.start + second, under_way=False, interval=12.0)
+    assert origin.arrivals == pytest.approx(100.0)
+    origin.look(START + 24.0 + 30.0, under_way=False, interval=12.0)
+    assert origin.arrivals == 0.0, "polls have found nothing for longer than arrivals are counted over"
 
 
 def test_what_a_source_holds_back_counts_as_arrived(tmp_path):

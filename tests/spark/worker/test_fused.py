@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -342,6 +343,15 @@ def test_a_function_that_fails_is_reported_by_operator_alternate_and_record(case
     told = explain_failure(spark_says)
     assert re.search(sentence, told), told
     assert "\n" not in told
+
+
+def test_the_end_of_the_process_that_plans_for_a_data_source_is_told():
+    spark_says = RuntimeError("Broken pipe\n=== Streaming Query ===")
+    frames = "\tat java.io.DataOutputStream.flush\n\tat org.apache.PythonStreamingSourceRunner.latestOffset(Runner.scala:1)"
+    spark_says._cause = SimpleNamespace(_stackTrace=f"java.net.SocketException: Broken pipe\n{frames}")
+    assert explain_failure(spark_says).startswith("the Python process ended in which the reader of a data source runs")
+    spark_says._cause = SimpleNamespace(_stackTrace="java.net.SocketException: Broken pipe\n\tat Somewhere.else")
+    assert explain_failure(spark_says) == "the query failed: Broken pipe"
 
 
 def test_a_long_record_is_shown_in_part():

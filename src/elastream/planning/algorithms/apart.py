@@ -19,10 +19,12 @@ from elastream.model.metrics import Metric
 from elastream.model.observation import Observation
 from elastream.model.promises import Rows
 from elastream.model.qos import offered_rates
+from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.planning.algorithms.draft import Draft, cheapest_type
 from elastream.planning.algorithms.load import WITHIN
+from elastream.planning.algorithms.measures import host_speeds
 
 __all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
 
@@ -40,10 +42,9 @@ class CoreNeed:
     drain: float
     per_instance: float
 
-    def instances(self, utilisation: float, drained: bool = True) -> int:
+    def instances(self, utilisation: float) -> int:
         """Instances filled to `utilisation`, at least one."""
-        cores = self.cores + (self.drain if drained else 0.0)
-        return max(1, math.ceil(cores / (self.per_instance * utilisation) - 1e-9))
+        return max(1, math.ceil((self.cores + self.drain) / (self.per_instance * utilisation) - 1e-9))
 
 
 def needs_of(
@@ -56,8 +57,9 @@ def needs_of(
     leased now works; 0 where hosts are coming, that were asked for with this in mind.
     """
     graph, frame = observation.context.graph, observation.operators
-    speed = _speed(observation)
-    costs = {unit.name: _cost(observation, unit.name, speed) for unit in units}
+    speeds = _speeds(observation)
+    anywhere = _mean_and_least(host_speeds(observation, observation.usable))
+    costs = {unit.name: _cost(observation, unit.name, speeds.get(unit.name, anywhere)[0]) for unit in units}
     selectivity = {o.name: _selectivity(observation, o.name) for o in graph.operators if o.kind is not Kind.SINK}
     growth = rate / arriving if arriving > 0 else 0.0
     rates = {source.name: growth * frame.value(source.name, Metric.ARRIVAL_RATE) for source in graph.sources}
@@ -73,7 +75,8 @@ def needs_of(
     unknown: list[Unknown] = []
     for unit in units:
         name = unit.name
-        own = (unit.cores or 1.0) * speed
+        speed, slowest = speeds.get(name, anywhere)
+        own = (unit.cores or 1.0) * slowest  # each takes as many records as the others
         cost, busy = costs[name], frame.value(name, Metric.BUSY_CORES) * speed
         if math.isnan(offered[name]):
             continue
@@ -232,15 +235,23 @@ def _surplus(draft: Draft, unit: Unit, surplus: Mapping[str, int], without: str 
     return None
 
 
-def _speed(observation: Observation) -> float:
-    """Mean speed of the usable hosts' cores: measured if known, else nominal; 1 without any."""
-    usable = observation.usable
-    speeds = [observation.hosts.value(host, Metric.SPEED) for host in usable]
-    known = [
-        observation.leases[host].type.speed if math.isnan(speed) else speed
-        for host, speed in zip(usable, speeds, strict=True)
-    ]
-    return float(np.mean(known)) if known else 1.0
+def _speeds(observation: Observation) -> dict[str, tuple[float, float]]:
+    """Mean and least speed of the cores of the hosts that an operator's instances are on, by operator.
+
+    Of its own hosts: of all, a need would change with every host that comes for another operator.
+    """
+    tasks, names = observation.tasks, tuple(observation.leases)
+    speeds = np.array(host_speeds(observation, names))
+    found: dict[str, tuple[float, float]] = {}
+    for row, name in enumerate(observation.operators.ids):
+        at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]
+        if at.size:
+            found[name] = _mean_and_least(speeds[at].tolist())
+    return found
+
+
+def _mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
+    return (math.fsum(speeds) / len(speeds), min(speeds)) if speeds else (1.0, 1.0)
 
 
 def _cost(observation: Observation, name: str, speed: float) -> float:

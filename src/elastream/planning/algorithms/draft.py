@@ -6,7 +6,6 @@ draft tracks cores and memory; the policies decide the changes.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,47 +14,15 @@ from numpy.typing import NDArray
 from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.observation import Context, Floats, Metric, Observation
+from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["Draft", "Unit", "cheapest_type", "scaling_units"]
+__all__ = ["Draft", "cheapest_type"]
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
 
 TAKES_INSTANCES = (HostState.RUNNING, HostState.REQUESTED, HostState.STARTING)
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Operators that scale together: those of one stage (a single operator if nothing is fused).
-
-    name: the operator that `SetParallelism` names. scalable: whether the plant can change its parallelism. cores: of the
-    most demanding operator, because operators of an instance take turns. memory: megabytes of all operators together.
-    """
-
-    name: str
-    operators: tuple[str, ...]
-    cores: float
-    memory: float
-    scalable: bool
-
-
-def scaling_units(context: Context) -> tuple[Unit, ...]:
-    """Every stage of the dataflow as a unit, in topological order."""
-    units = []
-    for stage in context.layout.stages:
-        members = [context.graph.by_name[name] for name in stage.operators]
-        scalable = [name for name in stage.operators if name in context.scalable]
-        units.append(
-            Unit(
-                scalable[0] if scalable else stage.name,
-                stage.operators,
-                max(operator.cores for operator in members),
-                sum(operator.memory for operator in members),
-                bool(scalable),
-            )
-        )
-    return tuple(units)
 
 
 def cheapest_type(context: Context, unit: Unit, only: str | None = None) -> HostType | None:
@@ -95,7 +62,7 @@ class Draft:
 
     def __init__(self, observation: Observation) -> None:
         self.observation = observation
-        self.units = scaling_units(observation.context)
+        self.units = observation.context.units
         self.by_name = {unit.name: unit for unit in self.units}
         self.actions: list[Action] = []
         self._unit_of = {name: unit for unit in self.units for name in unit.operators}
@@ -301,7 +268,7 @@ class Draft:
         """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
         operators = self.observation.operators
         for name in (unit.name, *unit.operators):
-            if (seen := operators.reading(name, Metric.PARALLELISM).value) is not None:
+            if not math.isnan(seen := operators.value(name, Metric.PARALLELISM)):
                 return round(seen)
         return 0
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from elastream.forecasting.trend import Forecast, forecast
 from elastream.model.cloud import HostState
 from elastream.model.errors import DataflowError
+from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
 from elastream.planning.algorithms.measures import TICK, capacity
@@ -25,6 +26,8 @@ __all__ = ["LoadFigures", "Seen", "sum_of"]
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
 with less, noise dominates the slope."""
+CERTAIN = 1.645
+"""Standard errors above what is expected that the hosts can still process when full: one case in twenty is higher."""
 FARTHEST = 4.0
 """Multiple of the highest recently processed rate up to which work is extrapolated in proportion to records."""
 ROUNDS = 3
@@ -39,10 +42,10 @@ WITHIN = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Samples so far, oldest first, shape (5, samples): times, records/s that arrive at and are processed by the sources,
-    busy cores, and whether it is warm: the first batches of a run, and of a host, start workers and compile code. since:
-    time of the first sample ever. began: that of the first with records processed, inf before. needs: (time, cores that
-    were needed, by part) of earlier rounds."""
+    """Samples so far, oldest first, shape (6, samples): times, records/s that arrive at and are processed by the sources,
+    records/s that the busy cores finish, busy cores, and whether it is warm: the first batches of a run, and of a host,
+    start workers and compile code. since: time of the first sample ever. began: that of the first with records processed,
+    inf before. needs: (time, cores that were needed, by part) of earlier rounds."""
 
     samples: Floats
     since: float
@@ -71,8 +74,9 @@ class Seen:
         came = [observation.leases[host].history[-1][0] for host in observation.usable]
         cold = times < began + warming
         for at in came:
-            cold |= (times >= at) & (times < at + warming)
-        samples[4] = ~cold
+            if times.size and at + warming > times[0]:  # as hardly any: most hosts came long ago
+                cold |= (times >= at) & (times < at + warming)
+        samples[-1] = ~cold
         if before is not None:
             first = int(np.searchsorted(before.times, observation.time - keep))
             samples = np.concatenate([before.samples[:, first:], samples], axis=1)
@@ -98,15 +102,21 @@ class Seen:
         return found
 
     @property
+    def finished(self) -> Floats:
+        """Source records/s that the busy cores finish in every query: as processed where there is one query."""
+        found: Floats = self.samples[3]
+        return found
+
+    @property
     def busy(self) -> Floats:
         """Busy cores."""
-        found: Floats = self.samples[3]
+        found: Floats = self.samples[4]
         return found
 
     @property
     def warm(self) -> NDArray[np.bool_]:
         """Whether a sample tells what a record works."""
-        found: NDArray[np.bool_] = self.samples[4] > 0
+        found: NDArray[np.bool_] = self.samples[5] > 0
         return found
 
     def needing(self, time: float, cores: tuple[float, ...], settle: float) -> "Seen":
@@ -158,7 +168,7 @@ class LoadFigures:
     def work(self) -> float:
         """Core-seconds that all operators together spend per record from a source: measured in the last window that was
         warm; before there was one, in the last window."""
-        times, processed, busy = self.seen.times, self.seen.processed, self.seen.busy
+        times, processed, busy = self.seen.times, self.seen.finished, self.seen.busy
         usable = processed + busy == processed + busy  # NaN is unequal to itself
         if not self.cold:
             usable &= self.seen.warm
@@ -265,13 +275,13 @@ class LoadFigures:
         return tuple(host for host, lease in leases if lease.state in (HostState.RUNNING, HostState.DRAINING))
 
     def cores(self, rate: float) -> float:
-        """Cores needed for `rate` records/s: by the line through recent samples, else by the measured work per record up to
-        rates like those seen, and the declared work beyond; by the declared work where nothing was measured yet."""
+        """Cores needed for `rate` records/s: by the line through recent samples (`_Line`), else by the measured work per
+        record up to rates like those seen, and the declared work beyond; by the declared work where nothing was measured
+        yet."""
         if rate == 0:
             return 0.0
-        fixed, each = self._line
-        if not math.isnan(each):
-            return fixed + each * rate
+        if (line := self._line) is not None:
+            return line.cores(rate, rate * self.work)
         if math.isnan(self.work) or (self.cold and not math.isnan(self.declared)):
             return rate * self.declared
         if math.isnan(self.declared):
@@ -280,27 +290,55 @@ class LoadFigures:
 
     @cached_property
     def _pairs(self) -> Floats:
-        """(records/s processed, busy cores) of the last LINE_SAMPLES samples, where known and warm; shape (n, 2)."""
-        recent = self.seen.samples[2:, -LINE_SAMPLES:]
+        """(records/s finished, busy cores) of the last LINE_SAMPLES samples, where known and warm; shape (n, 2)."""
+        recent = self.seen.samples[3:, -LINE_SAMPLES:]
         known: Floats = recent[:2, (recent[0] > 0) & (recent[1] >= 0) & (recent[2] > 0)].T
         return known
 
     @cached_property
-    def _line(self) -> tuple[float, float]:
-        """(cores busy without load, core-seconds per additional record); NaN if the data does not separate them.
-
-        A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and
-        a step of the load would be answered with too many hosts.
-        """
+    def _line(self) -> "_Line | None":
+        """The line through what the last samples processed and worked; None if the data does not separate its parts."""
         pairs = self._pairs
         if len(pairs) < LEAST_SAMPLES or not pairs[:, 0].max() > SPREAD * pairs[:, 0].min():
-            return math.nan, math.nan
-        rates, busy = pairs.T
-        rate, mean = float(rates.mean()), float(busy.mean())
-        apart = rates - rate
-        each = float((apart * (busy - mean)).sum() / (apart * apart).sum())
-        fixed = mean - each * rate
-        return (fixed, each) if each > 0 and fixed > 0 else (math.nan, math.nan)
+            return None
+        line = _Line.through(*pairs.T)
+        return line if line.each > 0 and line.fixed > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Least squares of busy cores on records/s: cores busy without load, and core-seconds per additional record.
+
+    A micro-batch has a fixed cost: in proportion to records, a light load would overestimate the cost of a record, and a
+    step of the load would be answered with too many hosts. Far beyond the rates seen the slope is uncertain, and too few
+    hosts would come: there counts the upper bound of the mean response, but no more than in proportion.
+    """
+
+    fixed: float
+    each: float
+    deviation: float
+    mean: float
+    spread: float
+    highest: float
+    samples: int
+
+    @classmethod
+    def through(cls, rates: Floats, busy: Floats) -> "_Line":
+        mean, apart = float(rates.mean()), rates - rates.mean()
+        spread = float((apart * apart).sum())
+        each = float((apart * (busy - busy.mean())).sum() / spread)
+        fixed = float(busy.mean()) - each * mean
+        rest = busy - fixed - each * rates
+        deviation = math.sqrt(float((rest * rest).sum()) / (len(rates) - 2))
+        return cls(fixed, each, deviation, mean, spread, float(rates.max()), len(rates))
+
+    def cores(self, rate: float, proportional: float) -> float:
+        """Cores busy at `rate`; proportional: the work per record measured, times `rate`."""
+        cores = self.fixed + self.each * rate
+        if rate <= self.highest:
+            return cores
+        error = self.deviation * math.sqrt(1 / self.samples + (rate - self.mean) ** 2 / self.spread)
+        return max(cores, min(cores + CERTAIN * error, proportional))
 
 
 def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str, ...] | list[str]) -> float:
@@ -309,19 +347,49 @@ def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:
-    """Times, rates of the sources that arrive and are processed, and busy cores, which operators that wait have none of."""
+    """The columns of `Seen`, without the last; busy cores are those of operators that do not wait."""
     graph = observation.context.graph
     sources = [source.name for source in graph.sources]
-    wanted = (
-        (Metric.ARRIVAL_RATE, sources, math.fsum),
-        (Metric.PROCESSED_RATE, sources, math.fsum),
-        (Metric.BUSY_CORES, [o.name for o in graph.operators if not o.waits], known_sum),
-    )
-    found: list[list[float]] = [[], [], [], []]
+    working = [o.name for o in graph.operators if not o.waits]
+    several = len(observation.context.layout.segments) > 1
+    found: list[list[float]] = [[], [], [], [], []]
     for time, frame in frames:
-        found[0].append(time)
-        rows = frame.rows
-        for into, (metric, names, total) in zip(found[1:], wanted, strict=True):
-            column = frame.column(metric).tolist()
-            into.append(total([column[rows[name]] if name in rows else math.nan for name in names]))
+        arriving, processed = (_total(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        busy = sum_of(frame, Metric.BUSY_CORES, working)
+        finished = _finished(observation, frame, processed, busy) if several else processed
+        for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
+            into.append(value)
     return found
+
+
+def _finished(observation: Observation, frame: Frame, processed: float, busy: float) -> float:
+    """Source records/s that `busy` cores would finish in every query, in the mix that arrives.
+
+    Where one query falls behind and others do not, busy cores over the records that the sources processed say little of the
+    work of a record: each query's work is over its own records, and counts for as many as are on their way to it.
+    `processed` where a query's figures are unknown.
+    """
+    layout = observation.context.layout
+    by_name = layout.graph.by_name
+    offered: dict[str, float] = {}
+    done: dict[str, float] = {}
+    work = total = 0.0
+    for segment in layout.segments:
+        own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
+        entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
+        name = segment.name
+        offered[name], done[name] = (_total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        if own:
+            total += _total(frame, Metric.ARRIVAL_RATE, own)
+        elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
+            passed = math.fsum(done[each] for each in before)
+            offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
+        cores = sum_of(frame, Metric.BUSY_CORES, [each for each in segment.operators if not by_name[each].waits])
+        if cores > 0:
+            work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
+    return busy * total / work if work > 0 and total > 0 else processed
+
+
+def _total(frame: Frame, metric: Metric, names: Sequence[str]) -> float:
+    """Sum of `metric` over the operators `names`; NaN if one is unknown."""
+    return math.fsum([frame.value(name, metric) for name in names])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from elastream.model.cloud import HostState
 from elastream.model.observation import Frame, Metric, Observation, known_sum
 
-__all__ = ["TICK", "capacity", "host_capacity", "seen", "source_sum", "tasks_on"]
+__all__ = ["TICK", "capacity", "host_capacity", "host_speeds", "seen", "source_sum", "tasks_on"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
@@ -21,6 +21,12 @@ def source_sum(observation: Observation, metric: Metric, operators: Frame | None
 def host_capacity(observation: Observation, host: str) -> float:
     """Capacity of `host` in cores of speed 1: its cores times its speed, measured if known, else nominal."""
     return observation.capacities[host]
+
+
+def host_speeds(observation: Observation, hosts: Iterable[str]) -> list[float]:
+    """Speed of the cores of each of `hosts`: measured if known, else nominal."""
+    measured = [(host, observation.hosts.value(host, Metric.SPEED)) for host in hosts]
+    return [observation.leases[host].type.speed if math.isnan(speed) else speed for host, speed in measured]
 
 
 def capacity(observation: Observation, hosts: Iterable[str]) -> float:

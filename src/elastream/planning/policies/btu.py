@@ -19,7 +19,8 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Floats, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type, scaling_units
+from elastream.model.stages import Unit
+from elastream.planning.algorithms.draft import Draft, cheapest_type
 
 __all__ = [
     "Btu",
@@ -192,7 +193,7 @@ class Btu:
         if not context.scalable:
             return "no operator of the dataflow can have more instances, and it adds nothing else"
         levels = service_levels(context)
-        for unit in scaling_units(context):
+        for unit in context.units:
             if unit.scalable and not any(name in levels for name in unit.operators):
                 return (
                     f"it keeps service levels, and operator {unit.operators[0]!r} has none: give it a max_duration, or the "

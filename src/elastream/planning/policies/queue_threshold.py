@@ -15,7 +15,8 @@ from elastream.model.metrics import Metric, Needs
 from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
-from elastream.planning.algorithms.draft import Draft, Unit, cheapest_type
+from elastream.model.stages import Unit
+from elastream.planning.algorithms.draft import Draft, cheapest_type
 
 __all__ = ["QueueThreshold"]
 

@@ -10,9 +10,9 @@ from elastream.model.endpoints import ArrivalPattern
 from elastream.model.errors import DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
-from elastream.model.stages import Layout
+from elastream.model.stages import Layout, Unit
 from elastream.model.wording import counted
-from elastream.planning.algorithms.draft import Draft, Unit
+from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import At, Costs, declared, declared_cores, width
 
@@ -61,7 +61,9 @@ class Static:
             actions += _filling(observation)
         few = f"{counted(hosts, 'host')} wanted, {context.max_hosts} at most may be leased"
         remarks = (few,) if hosts > context.max_hosts else ()
-        return Plan(tuple(actions if observation.coming else [*actions, *balance(observation)]), hosts, remarks=remarks)
+        # Apart, instances reserve cores and fill the hosts: what is placed has no better place to go to.
+        moves = [] if observation.coming or context.layout.apart else balance(observation)
+        return Plan((*actions, *moves), hosts, remarks=remarks)
 
 
 def sized(

@@ -26,7 +26,7 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.load import ROUNDS, LoadFigures, Seen, sum_of
+from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen, sum_of
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION, width
@@ -40,8 +40,6 @@ SETTLE = 1.0
 starting it anew, the break-even of what may be needed again at any time. HPA's window of 300 s has the same purpose."""
 LEAST_SETTLE = 10.0
 """Seconds that it is at least: several batches, of which single ones are slow or quick by chance."""
-CERTAIN = 1.645
-"""Standard errors above the expected rate that the hosts can still process when full: one case in twenty is higher."""
 THREADS = 64
 """Most threads of an operator that waits."""
 PACE = 2.0
@@ -60,7 +58,8 @@ class Threshold:
     bound of the rate expected (one case in twenty is higher, as a mean over the target latency) would not fit the full
     hosts, it needs more.
 
-    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores; without a line,
+    **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
+    rates the upper bound of its mean response; without a line,
     work per record times the rate; until a run has been warm, the declared costs. Samples of the `cool_down` seconds
     after a run's first records or a host's coming are not warm: workers start, code is compiled. Apart, each operator's
     are its own work per record times the rate that reaches it if no queue holds records back: from the sources' rates
@@ -190,8 +189,8 @@ class _Round:
         unknown = self._unknown() if math.isnan(base) else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         need, why = self._need(base)
-        if load.cold and math.isnan(load.declared) and not load.late and not load.arriving > load.processed:
-            # What the first batches work says nothing of the next ones, and the hosts keep up with the load.
+        if load.cold and math.isnan(load.declared) and not load.late:
+            # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, capacity(observation, (*observation.usable, *observation.coming)))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
         more = self._grow(need, why, draining)
@@ -287,6 +286,7 @@ class _Round:
             or observation.coming
             or self.load.late
             or self.load.behind > 1
+            or self.load.queued(self.settle)
             or self._since_change() < policy.cool_down
         ):
             return []

@@ -82,7 +82,7 @@ class Telemetry:
         self._latencies.took(fresh)
         for name, (each, _) in self._sources.items():
             if name not in self._patterns:
-                self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)))
+                self._latencies.origins[name].look(now, not np.isnan(self._planned_at(each)), each.interval)
 
     @property
     def latency_basis(self) -> Mapping[str, Basis]:
@@ -339,10 +339,11 @@ class Telemetry:
         return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)
 
     def _charge(self, used: float, columns: dict[Metric, dict[str, float]], cores: float) -> None:
-        rest = used - sum(columns[Metric.BUSY_CORES].values())
+        # Meters speak of batches and hosts of seconds: what the first tell may be more for a while, and nothing is left.
+        rest = max(used - sum(columns[Metric.BUSY_CORES].values()), 0.0)  # in this order, NaN stays NaN
         keyed = [name for each in self._running for name in each.keyed]
         payers = keyed or list(self._sources)
-        if not rest > 0 or not payers:
+        if not rest >= 0:
             return
         for name in payers:
             busy = columns[Metric.BUSY_CORES].get(name, 0.0) + rest / len(payers)

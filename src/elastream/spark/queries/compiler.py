@@ -59,6 +59,7 @@ class RunningSegment:
     carry the composition. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
     folders of its sources of ours, by name. edges: the durable edges of files that it reads. reads: sources, by name, and
     durable edges, in the order in which the query reads them. places: what sources without a load read, if local files.
+    interval: seconds from one batch to the next, at least.
     """
 
     segment: Segment
@@ -73,6 +74,7 @@ class RunningSegment:
     edges: Mapping[Edge, Channel]
     reads: tuple[str | Edge, ...]
     places: Mapping[str, str]
+    interval: float
 
 
 def start_queries(
@@ -230,6 +232,7 @@ class _Compiler:
             {edge: self._channel(edge) for edge in self.edges},
             tuple(inlet.edge or inlet.origin for inlet in part.inlets),
             {o.name: place for o in self.sources if (place := place_of(o, self._control_of(o))) is not None},
+            interval,
         )
 
     # -- what holds ----------------------------------------------------------------------------------------------------

@@ -155,9 +155,10 @@ class Query:
         if not self.doing.processing:
             self._since = None
         elif rows or not before.processing:
-            # It began since the last look: what it takes came after the start of the batch before, or after the last poll.
+            # It began since the last look: what it takes came after the start of the batch before, or after the last poll;
+            # of the first batch, what was there before the query was first seen counts from then on.
             last = self.batches[-1] if self.batches else None
-            self._since = None if last is None else last.start if rows else max(last.start, self._looked - self.doing.poll)
+            self._since = now if last is None else last.start if rows else max(last.start, self._looked - self.doing.poll)
         self._looked = now
         if self._tasks is not None:
             loads = self._tasks.poll(self._with.caught_up)
@@ -192,14 +193,19 @@ class Query:
         """Seconds that the records of each recent batch took at most by epoch second `now`, and how many these are.
 
         None of them can have come before the last poll of the source that did not take it. The batch under way counts as
-        one more of the usual size, whose records have waited until now: so it shows where no batch ends any more.
+        one more of the usual size, whose records have waited until now: so it shows where no batch ends, be it the first.
         """
         recent = [batch for batch in list(self.batches)[-RECENT:] if batch.rows and batch.waiting == batch.waiting]
         seconds = [batch.end - batch.waiting for batch in recent]
         rows = [float(batch.rows) for batch in recent]
-        if recent and self._since is not None and self._since < now:
-            seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows)]
+        if self._since is not None and self._since < now:
+            seconds, rows = [*seconds, now - self._since], [*rows, sum(rows) / len(rows) if rows else 1.0]
         return np.array(seconds), np.array(rows)
+
+    @property
+    def timed(self) -> bool:
+        """Whether anything is known of its latency: a batch of this run had records, or its first one is under way."""
+        return len(self.latencies(math.inf)[0]) > 0
 
     def loads(self, now: float) -> dict[str, PartitionLoads]:
         """What each partition of each stage takes at epoch second `now`, by the name that its tasks have."""

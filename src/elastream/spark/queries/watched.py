@@ -80,7 +80,7 @@ class WatchedQueries:
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by query."""
-        return {query.name: Basis.BOUND for query in self.live if len(query.latencies(0.0)[0])}
+        return {query.name: Basis.BOUND for query in self.live if query.timed}
 
     def apply(self, action: Action) -> Outcome:
         """Refuse it."""

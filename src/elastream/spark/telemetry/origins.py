@@ -47,7 +47,7 @@ class Origin:
         self._samples: deque[tuple[float, float]] = deque()
         self._taken = self._bytes = self._records = 0.0
         self._behind = NAN
-        self._committed = -1
+        self._committed, self._ended = -1, NAN
         self.basis: Basis | None = None
 
     def took(self, batch: Batch) -> Moments:
@@ -57,7 +57,7 @@ class Origin:
             self._files = FileLog(self._checkpoint / "sources" / str(self.number), self._place)
         moments = self._moments(batch, taken)
         if self.pattern is None:
-            self._taken, self._behind = self._taken + taken.rows, taken.behind
+            self._taken, self._behind, self._ended = self._taken + taken.rows, taken.behind, batch.end
             if self._files is None:
                 self._note(batch.start, self._taken + (taken.behind if taken.behind == taken.behind else 0.0))
         return moments
@@ -71,8 +71,11 @@ class Origin:
             return started + self.pattern.due(first), started + self.pattern.due(last - 1)
         return min((at for at, _ in moments), default=NAN), max((at for at, _ in moments), default=NAN)
 
-    def look(self, now: float, under_way: bool) -> None:
-        """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed."""
+    def look(self, now: float, under_way: bool, interval: float) -> None:
+        """Look what waits at epoch second `now`; under_way: whether a batch is planned and not committed. interval: seconds
+        from one poll of the source to the next, or from a batch's end to the next poll, at most: until a poll has found
+        nothing, it is not known that nothing comes.
+        """
         if self.pattern is not None:
             return
         if self._files is not None:
@@ -83,8 +86,8 @@ class Origin:
                 self._behind = each * _bytes(waiting)
                 self._note(now, self._taken + self._behind + (each * _bytes(planned) if under_way else 0.0))
                 return
-        if not under_way and self._samples:
-            self._note(now, self._samples[-1][1])
+        if not under_way and self._samples and now - interval > self._ended:
+            self._note(now - interval, self._samples[-1][1])
 
     @property
     def backlog(self) -> float:

@@ -170,6 +170,8 @@ _CAUSES = (
     (re.compile(r"ModuleNotFoundError: No module named '([^']+)'"), "the hosts lack the Python module {0!r}"),
     (re.compile(r"java\.lang\.OutOfMemoryError: ([^\n]+)"), "an executor ran out of memory ({0})"),
 )
+_READER_ENDED = re.compile(r"\Ajava\.(net|io)\.\w+Exception\b.*?\bPythonStreamingSourceRunner\b", re.DOTALL)
+"""Stack trace of the error that the driver gets where the process ended in which a user's data source plans its batches."""
 
 
 def explain_failure(exception: BaseException) -> str:
@@ -181,6 +183,8 @@ def explain_failure(exception: BaseException) -> str:
     text = str(exception)
     if (at := text.find(FAILED)) >= 0:
         return _operator_failed(text[at + len(FAILED) :])
+    if _READER_ENDED.match(str(getattr(getattr(exception, "_cause", None), "_stackTrace", ""))):
+        return "the Python process ended in which the reader of a data source runs on the driver: killed, or out of memory"
     for pattern, sentence in _CAUSES:
         if match := pattern.search(text):
             return sentence.format(*(group for group in match.groups() if group))
