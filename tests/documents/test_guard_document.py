@@ -25,6 +25,8 @@ GRAPH = Graph(
         Edge("forecast", "alarm", choice="split"),
     ),
 )
+EROR = "there is no signal or function 'eror', did you mean 'error'?"
+ONE = "guards.forecast: exactly one guard must be active, and"
 SIGNALS = "signals: {error: number, peak: truth, tariff: text}\n"
 
 
@@ -44,31 +46,73 @@ def checked(tmp_path: Path, guards: str, signals: str = SIGNALS) -> str:
     [
         ("guards: {forecast: {arima: {when: error > 1}, tree: {when: error <= 1}}}", ""),
         ("guards: {forecast: {arima: {when: 'held(peak, ''2m'')', value: 1}, tree: {}}}", ""),
-        ("guards: {split: {out: {when: '!peak'}, alarm: {when: peak && forecast.utilisation < 2 && cost < 3, value: 1}}}", ""),
+        (
+            "guards: {split: {out: {when: '!peak'}, alarm: {when: peak && forecast.utilisation < 2 && cost < 3, value: 1}}}",
+            "",
+        ),
         ("guards: {}", "2: guards: it is empty"),
-        ("guards: {forcast: {arima: {}}}", "2: guards.forcast: dataflow 'grid' has no operator or choice 'forcast', did you mean 'forecast'?"),
+        (
+            "guards: {forcast: {arima: {}}}",
+            "2: guards.forcast: dataflow 'grid' has no operator or choice 'forcast', did you mean 'forecast'?",
+        ),
         ("guards: {out: {arima: {}}}", "2: guards.out: operator 'out' has one alternate: there is nothing to guard"),
-        ("guards:\n  forecast:\n    rima: {}", "4: guards.forecast.rima: 'forecast' has no alternate or branch 'rima', did you mean 'arima'?"),
-        ("dataflow: word_count\nguards: {forecast: {arima: {}}}", "2: dataflow: these are guards of 'word_count'; the dataflow is 'grid'"),
-        ("guards: {forecast: {arima: {when: peak, on: peak, off: peak}}}", "2: guards.forecast.arima: a guard has 'when', or 'on' and 'off', not both"),
-        ("guards: {forecast: {arima: {on: peak}}}", "2: guards.forecast.arima: 'off' is missing: bounds of their own need both"),
-        ("guards: {forecast: {arima: {for: 2m}}}", "2: guards.forecast.arima: 'for' needs a condition: 'when', or 'on' and 'off'"),
+        (
+            "guards:\n  forecast:\n    rima: {}",
+            "4: guards.forecast.rima: 'forecast' has no alternate or branch 'rima', did you mean 'arima'?",
+        ),
+        (
+            "dataflow: word_count\nguards: {forecast: {arima: {}}}",
+            "2: dataflow: these are guards of 'word_count'; the dataflow is 'grid'",
+        ),
+        (
+            "guards: {forecast: {arima: {when: peak, on: peak, off: peak}}}",
+            "2: guards.forecast.arima: a guard has 'when', or 'on' and 'off', not both",
+        ),
+        (
+            "guards: {forecast: {arima: {on: peak}}}",
+            "2: guards.forecast.arima: 'off' is missing: bounds of their own need both",
+        ),
+        (
+            "guards: {forecast: {arima: {for: 2m}}}",
+            "2: guards.forecast.arima: 'for' needs a condition: 'when', or 'on' and 'off'",
+        ),
         ("guards: {forecast: {arima: {value: 1.5}}}", "2: guards.forecast.arima: the value 1.5 is outside [0, 1]"),
-        ("guards: {forecast: {arima: {whenn: peak}}}", "2: guards.forecast.arima.whenn: there is no such key, did you mean 'when'?"),
+        (
+            "guards: {forecast: {arima: {whenn: peak}}}",
+            "2: guards.forecast.arima.whenn: there is no such key, did you mean 'when'?",
+        ),
         # line and column of what is wrong in an expression, however it is written
-        ("guards:\n  forecast:\n    arima: {when: eror > 1}", "4:19: guards.forecast.arima.when: there is no signal or function 'eror', did you mean 'error'?"),
-        ('guards: {forecast: {arima: {when: "peak && eror > 1"}}}', "2:44: guards.forecast.arima.when: there is no signal or function 'eror', did you mean 'error'?"),
-        ("guards:\n  forecast:\n    arima:\n      when: |\n        peak ||\n          eror > 1\n", "7:11: guards.forecast.arima.when: there is no signal or function 'eror', did you mean 'error'?"),
-        ("guards:\n  forecast:\n    arima:\n      when: >\n        peak ||\n        eror > 1\n", "7:9: guards.forecast.arima.when: there is no signal or function 'eror', did you mean 'error'?"),
-        ("guards:\n  forecast:\n    arima:\n      when: peak ||\n        eror > 1\n", "6:9: guards.forecast.arima.when: there is no signal or function 'eror', did you mean 'error'?"),
-        ("guards: {forecast: {arima: {value: 1.0 - tariff}}}", "2:40: guards.forecast.arima.value: '-' does not take (number, text)"),
+        ("guards:\n  forecast:\n    arima: {when: eror > 1}", "4:19: guards.forecast.arima.when: " + EROR),
+        ('guards: {forecast: {arima: {when: "peak && eror > 1"}}}', "2:44: guards.forecast.arima.when: " + EROR),
+        (
+            "guards:\n  forecast:\n    arima:\n      when: |\n        peak ||\n          eror > 1\n",
+            "7:11: guards.forecast.arima.when: " + EROR,
+        ),
+        (
+            "guards:\n  forecast:\n    arima:\n      when: >\n        peak ||\n        eror > 1\n",
+            "7:9: guards.forecast.arima.when: " + EROR,
+        ),
+        (
+            "guards:\n  forecast:\n    arima:\n      when: peak ||\n        eror > 1\n",
+            "6:9: guards.forecast.arima.when: " + EROR,
+        ),
+        (
+            "guards: {forecast: {arima: {value: 1.0 - tariff}}}",
+            "2:40: guards.forecast.arima.value: '-' does not take (number, text)",
+        ),
         # activation guards: exactly one is to be active
-        ("guards: {forecast: {arima: {when: error > 1}, tree: {when: error < 1}}}", "2: guards.forecast: exactly one guard must be active, and none is where error = 1"),
-        ("guards: {forecast: {arima: {when: peak}, tree: {when: error > 1 || !peak}}}", "2: guards.forecast: exactly one guard must be active, and arima and tree are where peak = true, error = 2"),
-        ("guards: {forecast: {arima: {}, tree: {}}}", "2: guards.forecast: exactly one guard must be active, and arima and tree are always"),
-        ("guards: {forecast: {arima: {when: tariff == 'high'}, tree: {when: tariff == 'low'}}}", "2: guards.forecast: exactly one guard must be active, and none is where tariff = 'highlow.'"),
+        ("guards: {forecast: {arima: {when: error > 1}, tree: {when: error < 1}}}", f"2: {ONE} none is where error = 1"),
+        (
+            "guards: {forecast: {arima: {when: peak}, tree: {when: error > 1 || !peak}}}",
+            f"2: {ONE} arima and tree are where peak = true, error = 2",
+        ),
+        ("guards: {forecast: {arima: {}, tree: {}}}", f"2: {ONE} arima and tree are always"),
+        (
+            "guards: {forecast: {arima: {when: tariff == 'high'}, tree: {when: tariff == 'low'}}}",
+            f"2: {ONE} none is where tariff = 'highlow.'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_guard_file_is_sound_or_its_fault_is_named(tmp_path: Path, guards: str, said: str) -> None:
     assert checked(tmp_path, guards) == said
 
