@@ -164,7 +164,9 @@ def main(
     more(parser)
     arguments = parser.parse_args()
     about = environment(command=" ".join(("python", f"benchmarks/{name}.py", *_without_files(sys.argv[1:]))))
+    began = time.monotonic()
     report = measure(arguments)
+    about["minutes"] = round((time.monotonic() - began) / 60, 1)
     report.environment = {**about, **report.environment}
     found = as_json(report.figures, report.paper, report.checks, report.environment, line(report))
     if arguments.json:

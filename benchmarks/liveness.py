@@ -3,7 +3,7 @@
 python benchmarks/liveness.py [--quick] [--cases N] [--first SEED] [--policy NAME] [--json FILE]
 
 5,000 cases take about half an hour on two free cores, --quick (200) about a minute and a half. The first that fail are
-printed with their seeds; `elastream.experiments.liveness.tried(LivenessCase(SEED, POLICY, FUSED))` replays one.
+printed with their seeds; `elastream.experiments.liveness.tried(scenarios.LivenessCase(SEED, POLICY, FUSED))` replays one.
 """
 
 import argparse
@@ -13,7 +13,8 @@ from collections import Counter
 from _common import Report, main, progress
 
 from elastream.experiments.cases import run_all
-from elastream.experiments.liveness import POLICIES, LivenessCase, cases, tried
+from elastream.experiments.liveness import tried
+from elastream.experiments.scenarios import POLICIES, LivenessCase, cases
 
 CASES, QUICK = 5000, 200
 
@@ -37,6 +38,7 @@ def measure(arguments: argparse.Namespace) -> Report:
         "cases": len(found),
         "seconds": round(seconds, 1),
         "silent rounds": sum(each.silent for each in found),
+        "cases by policy": dict(Counter(each.case.policy for each in found)),
         "silent cases": [str(each.case) for each in silent],
         "silent cases by policy": dict(Counter(each.case.policy for each in silent)),
         "refused in one sentence": sum(bool(each.refused) for each in found),

@@ -55,6 +55,7 @@ SOURCES = (
     Source("otd-spark", "OTD on Spark", SPARK, "elastream experiment otd --plant spark", "explanation/otd.md"),
     Source("elastic-allocator-spark", "Elastic Allocator on Spark", SPARK,
            "elastream experiment elastic-allocator --plant spark", "explanation/elastic-allocator.md"),
+    Source("promise", "The default policy on recorded and made loads", SIMULATED, "python benchmarks/promise.py"),
     Source("visp", "VISP", SIMULATED, "elastream experiment visp", "explanation/visp.md"),
     Source("e2df", "E2DF", SIMULATED, "elastream experiment e2df", "explanation/e2df.md"),
     Source("otd", "OTD", SIMULATED, "elastream experiment otd", "explanation/otd.md"),
@@ -64,6 +65,10 @@ SOURCES = (
            "python benchmarks/autopilot.py --part skew", "how-to/autopilot.md"),
     Source("calibration", "The simulator beside recorded runs", SIMULATED, "elastream simulate --calibrate RUN",
            "explanation/simulator.md"),
+    Source("promise", "The default policy within its service level", SIMULATED, "python benchmarks/promise.py",
+           "how-to/policies.md"),
+    Source("liveness", "Every policy on random dataflows and loads", SIMULATED, "python benchmarks/liveness.py",
+           "how-to/benchmarks.md"),
     Source("simulator", "Speed of the simulator", PLANNING, "python benchmarks/simulator.py", "explanation/simulator.md"),
     Source("hierarchy", "Planning rounds of E2DF's managers", PLANNING, "python benchmarks/hierarchy.py",
            "explanation/e2df.md"),
@@ -121,6 +126,14 @@ HEADLINES = (
         "total over stop and restart's",
     ),
     Headline(
+        "default policy on recorded and made loads, target 30 s: part of the records in time, the worst case",
+        "promise",
+        ": in time",
+    ),
+    Headline("the same, billed by the second: hosts over those that work fills, the worst case", "promise", "over those"),
+    Headline("the same, billed by the hour: cost over the static peak's, the worst case", "promise", "the static peak's"),
+    Headline("rounds of overload in which a policy neither acts nor says why", "liveness", "silent rounds"),
+    Headline(
         "VISP: share of the baseline's total cost that is saved, billed by 60 min", "visp", "near-real-time total cost"
     ),
     Headline(
@@ -138,7 +151,7 @@ INTRODUCTION = """# Figures
 
 <!-- Written by `make figures` from docs/figures/*.json: edit neither this page nor the files by hand. -->
 
-Every figure is printed anew by the command above it; [how long each takes](how-to/benchmarks.md). A bar is *held*,
+Every figure is printed anew by the command above it; [what each measures](how-to/benchmarks.md). A bar is *held*,
 *missed*, or *undecided* where runs scatter and too few were made: of the runs of a ratio at least five must agree. What
 follows a heading is of one origin: measured on Spark, simulated, or the time that planning alone takes. A figure marked
 *earlier measurement* was taken down from a page before files were kept, and is replaced when its command is run with
@@ -169,7 +182,10 @@ def section(source: Source, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"### {source.title}\n"
     yield f"    {about.get('command', source.command)}\n"
     marked = "*Earlier measurement*, " if about.get("earlier") else ""
-    yield f"{marked}{about['date']}; {conditions(found)}." + (f" [What it means]({source.read})." if source.read else "")
+    took = f", took {about['minutes']:g} min" if "minutes" in about else ""
+    yield f"{marked}{about['date']}; {conditions(found)}{took}." + (
+        f" [What it means]({source.read})." if source.read else ""
+    )
     if summary := found.get("summary"):
         yield f"\n{capital(summary)}"
     if found["checks"]:
@@ -228,13 +244,20 @@ def headlines() -> str:
         checks = [check for check in found["checks"] if headline.bar in check["name"]]
         if not checks:  # not measured yet, or by an earlier form of its command
             continue
-        check = min(checks, key=lambda check: ("missed", "undecided", "held").index(check["verdict"]))
+        check = min(checks, key=badness)
         if source.plant != origin:
             lines += ["", f"| {source.plant} | figure | bar | conditions |", "| --- | --- | --- | --- |"]
             origin = source.plant
         verdict = check["verdict"] if check["verdict"] == "held" else f"**{check['verdict']}**"
         lines.append(row(headline.says, shown(check["value"]), f"{check['bound']}: {verdict}", conditions(found)))
     return "\n".join([BEGIN, *lines, "", END])
+
+
+def badness(check: Mapping[str, Any]) -> tuple[int, float]:
+    """Orders bars, the worst first: by verdict, then by figure."""
+    value = check["value"] if isinstance(check["value"], int | float) else 0.0
+    worse = value if check["bound"].startswith(">") else -value
+    return ("missed", "undecided", "held").index(check["verdict"]), worse
 
 
 def conditions(found: Mapping[str, Any]) -> str:

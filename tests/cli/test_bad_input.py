@@ -179,3 +179,90 @@ def test_a_run_that_could_not_be_started_keeps_a_recording_that_says_why() -> No
     reported = CliRunner().invoke(app, ["report", str(folder)])
     assert reported.exit_code == 0, reported.output
     assert "the rack is on fire" in (folder / "report.html").read_text()
+
+
+DOCUMENT = """
+dataflow: payments
+target_latency: {target}
+operators:
+  payments: {{source: {{text_files: books}}, load: {load}}}
+  parse: {{from: payments, map: 'builtins:str', returns: x string, cost: {cost}, cores: {cores}}}
+  out: {{from: parse, sink: {{collect: out}}}}
+policy: threshold
+cloud: {{local: {{host_type: small, max_hosts: 2}}}}
+"""
+USUAL = {"target": "20s", "load": "{constant: {rate: 2k/s, lasts: 1min}}", "cost": "50us", "cores": "0.25"}
+
+
+def with_document(*command: str, **changed: str) -> Result:
+    Path("flow.yaml").write_text(DOCUMENT.format(**(USUAL | changed)))
+    return CliRunner().invoke(app, [*command, "flow.yaml"])
+
+
+@pytest.mark.parametrize("command", ["check", "simulate", "run"])
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"cores": "64"}, ("flow.yaml:6: operators.parse.cores:", "no host type")),
+        ({"target": "50ms", "cost": "200ms"}, ("flow.yaml:3: target_latency:", "no number of hosts can keep that")),
+        ({"target": "0s"}, ("flow.yaml:3: target_latency:", "above 0")),
+        ({"load": "{ramp: {from: 5/s}}"}, ("flow.yaml:5: operators.payments.load:", "'to'")),
+        ({"cost": "2 parsecs"}, ("flow.yaml:6: operators.parse.cost:", "2 parsecs")),
+    ],
+    ids=[
+        "hosts that fit no operator",
+        "a target that no number of hosts keeps",
+        "no target",
+        "half a load",
+        "a wrong unit",
+    ],
+)
+def test_a_document_that_cannot_work_is_refused_by_every_command_with_its_field(
+    command: str, changed: dict[str, str], named: tuple[str, ...]
+) -> None:
+    refused(with_document(command, **changed), *named)
+
+
+def test_a_load_without_an_end_needs_a_limit_to_be_simulated() -> None:
+    refused(with_document("simulate", load="2k/s"), "flow.yaml:5: operators.payments.load:", "--limit")
+
+
+def test_a_load_as_a_bare_number_lacks_its_unit() -> None:
+    refused(with_document("simulate", "--load", "5"), "'5' has no unit", "'5/s'")
+
+
+def test_a_gap_in_a_recorded_load_names_what_the_command_line_takes() -> None:
+    Path("gap.csv").write_text("minute,requests\n0,100\n1,120\n3,100\n")
+    refused(with_document("simulate", "--load", "gap.csv"), "gap.csv, line 4", "{trace: {path: gap.csv, gaps: hold}}")
+    result = with_document("simulate", "--load", "{trace: {path: gap.csv, gaps: hold}}")
+    assert "440 records in 4.0 min" in result.output
+
+
+def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:
+    result = with_document("check", cost="5ms")
+    assert result.exit_code == 0
+    assert (
+        "the load's peak fills 29 hosts of type 'small' to 70%, and the cloud has 2 at most (`max_hosts`)" in result.output
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("", ("holds no price", "usd_per_hour")),
+        ("instance_type,vcpu,memory_gib\nm1,1,2\n", ("line 2", "usd_per_hour")),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\nm1,-0.1,1,2\n", ("line 2: usd_per_hour of 'm1' is '-0.1'",)),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\nm1,nan,1,2\n", ("line 2: usd_per_hour of 'm1' is 'nan'",)),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\nm1,0.1,1,2 GB\n", ("line 2: memory_gib of 'm1' is '2 GB'",)),
+        ("instance_type,usd_per_hour,vcpu,memory_gib\nm2,0.1,1,2\n", ("no host type 'm1'",)),
+    ],
+    ids=["empty", "no price", "negative", "not a number", "a unit", "without the host"],
+)
+def test_a_price_list_that_cannot_be_used_names_line_and_column(lines: str, named: tuple[str, ...]) -> None:
+    Path("prices.csv").write_text(lines)
+    refused(with_document("simulate", "--prices", "prices.csv", "--host", "m1"), "prices.csv", *named)
+
+
+def test_a_policy_that_raises_in_a_simulation_is_said_once_with_its_line() -> None:
+    Path("bad.py").write_text("class Bad:\n    name = 'bad'\n    def plan(self, seen, memory=None):\n        1 / 0\n")
+    refused(with_document("simulate", "--policy", "bad.py:Bad"), "ZeroDivisionError: division by zero (bad.py, line 4)")

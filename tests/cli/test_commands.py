@@ -17,6 +17,7 @@ from elastream.cli.app import COMMANDS, app
 from elastream.model.action import LeaseHost, SetParallelism
 from elastream.model.alarms import Alarm
 from elastream.model.decision import Decision, Fault, Proposal
+from elastream.model.latency import Basis
 from elastream.model.observation import Observation
 from elastream.recording.recorder import Recorder
 from example_run import example_events, example_header, lacking_decisions, play
@@ -366,13 +367,15 @@ def test_explain_tells_for_how_long_a_policy_lacked_a_metric() -> None:
 def test_explain_lists_rounds_that_failed_and_the_newest_metrics() -> None:
     recorder = Recorder(Path("runs/faults-2"))
     recorder.started(example_header())
-    recorder.observed(next(event for event in example_events() if isinstance(event, Observation)))
+    seen = next(event for event in example_events() if isinstance(event, Observation))
+    recorder.observed(replace(seen, latency_basis={"lines": Basis.BOUND}))
     recorder.decided(Decision(1, 2.0, "mine", faults=(Fault("policy mine", "policy mine failed: KeyError: 'x'", "T"),)))
     recorder.decided(Decision(2, 4.0, "mine"))
     told = " ".join(call("explain", "runs/faults-2").stdout.split())
     assert "0:02 1 policy mine failed: KeyError: 'x' 1 of 2" in told
     assert "1 of 2 rounds had nothing to do, 1 failed (--round N shows why)" in told
     assert re.search(r"newest metrics, at 0:0\d: arrival rate \d+/s", told)
+    assert "latency is measured: upper bound" in told
 
 
 def test_explain_takes_a_round_or_a_time(recorded: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_benchmark_writes_figures_bars_and_where_they_are_from(monkeypatch, tm
     assert found["figures"]["never came"] is None
     assert found["summary"] == "one line"
     assert found["environment"]["command"] == "python benchmarks/made_up.py --quick"
-    assert {"date", "cores", "load", "python", "pyspark", "hosts"} <= found["environment"].keys()
+    assert {"date", "cores", "load", "python", "pyspark", "hosts", "minutes"} <= found["environment"].keys()
 
 
 def test_a_missed_bar_ends_in_status_1_and_an_undecided_one_is_printed(monkeypatch, tmp_path, capsys):

@@ -52,3 +52,17 @@ def test_a_missed_bar_and_an_earlier_measurement_are_marked():
     assert "nested" not in text
     assert "    python x.py --quick" in text
     assert "0.9 of it." in text
+
+
+def test_of_several_cases_of_a_bar_the_readme_shows_the_worst():
+    worst = SCRIPT["badness"]
+    cases = [("held", 0.991), ("held", 0.999), ("undecided", 1.0)]
+    bars = [{"verdict": verdict, "value": value, "bound": ">= 0.99"} for verdict, value in cases]
+    assert min(bars, key=worst)["verdict"] == "undecided"
+    assert min(bars[:2], key=worst)["value"] == 0.991
+    costs = [{"verdict": "missed", "value": value, "bound": "<= 1"} for value in (1.1, 1.7)]
+    assert min(costs, key=worst)["value"] == 1.7
+
+
+def test_every_bar_of_the_readme_is_of_a_file_that_the_page_knows_measured_or_not():
+    assert {headline.file for headline in SCRIPT["HEADLINES"]} <= {source.file for source in SCRIPT["SOURCES"]}

@@ -537,3 +537,13 @@ def test_a_load_is_the_pattern_that_python_makes_and_its_mistakes_have_a_line(fo
 
 def test_all_of_it_is_a_user_error() -> None:
     assert issubclass(ProgramError, ElastreamError)
+
+
+def test_an_operator_of_a_cost_alone_is_one_for_the_simulator(tmp_path):
+    path = tmp_path / "planned.yaml"
+    path.write_text(
+        "dataflow: planned\noperators:\n  a: {source: simulated, load: 5/s}\n"
+        "  b: {from: a, cost: 2ms, selectivity: 0.5}\n  c: {from: b, sink: simulated}\n"
+    )
+    (alternate,) = load_document(path).graph.operator("b").alternates
+    assert (alternate.cost, alternate.selectivity, alternate.function) == (0.002, 0.5, None)

@@ -47,7 +47,7 @@ def checked(tmp_path: Path, guards: str, signals: str = SIGNALS) -> str:
         ("guards: {forecast: {arima: {when: error > 1}, tree: {when: error <= 1}}}", ""),
         ("guards: {forecast: {arima: {when: 'held(peak, ''2m'')', value: 1}, tree: {}}}", ""),
         (
-            "guards: {split: {out: {when: '!peak'}, alarm: {when: peak && forecast.utilisation < 2 && cost < 3, value: 1}}}",
+            "guards: {split: {out: {when: '!peak'}, alarm: {when: peak && forecast.utilisation < 2, value: 1}}}",
             "",
         ),
         ("guards: {}", "2: guards: it is empty"),

@@ -6,17 +6,20 @@ from dataclasses import replace
 import pytest
 
 from elastream.control.loop import Loop
-from elastream.experiments.liveness import POLICIES, Found, LivenessCase, cases, scenario, tried
+from elastream.experiments.liveness import Found, Promised, is_unknown, tried
+from elastream.experiments.scenarios import FIXED, POLICIES, LivenessCase, cases, scenario
+from elastream.model.decision import Unknown
 from elastream.model.metrics import Metric
 from elastream.model.observation import Frame, Observation, TaskFrame
+from elastream.model.promises import PlantKind, Rows
 from elastream.recording.recorder import Collector
 from elastream.simulation import SimulatedPlant
 
-NEVER_SILENT = ("threshold", "btu", "queue_threshold")
+SIZING = ("threshold", "btu", "queue_threshold")
 SEEDS = (3, 11, 19, 43)
 
 
-@pytest.mark.parametrize("policy", NEVER_SILENT)
+@pytest.mark.parametrize("policy", SIZING)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_sustained_overload_a_policy_acts_within_three_rounds_or_names_what_it_lacks(policy, seed, fused):
@@ -79,5 +82,43 @@ def test_with_nothing_known_hosts_never_go_to_zero_nor_to_the_most(policy, absen
     plant = Blind(replace(drawn, max_hosts=12).plant(), absent=absent)
     counted: list[int] = []
     rounds = {"monitor": drawn.period, "period": drawn.period, "limit": 60 * drawn.period}
-    Loop(plant, POLICIES[policy](drawn.period), **rounds, observers=[Counting(counted)]).run()
+    Loop(plant, drawn.policy(policy), **rounds, observers=[Counting(counted)]).run()
     assert 1 <= min(counted) <= max(counted) < 12
+
+
+def test_what_is_said_to_be_unknown_is_looked_up_for_every_kind_of_row():
+    drawn = scenario(LivenessCase(7, "threshold", True))
+    plant = drawn.plant()
+    plant.advance(10 * drawn.period)
+    seen = plant.observe()
+    named = {
+        Rows.OPERATOR: seen.operators.ids[0],
+        Rows.HOST: seen.hosts.ids[0],
+        Rows.TASK: str(seen.tasks.tasks[0]),
+        Rows.APPLICATION: seen.application.ids[0],
+    }
+    unknown = Blind(plant, absent=False).observe()
+    for rows, row in named.items():
+        metric = Metric.LATENCY if rows is Rows.APPLICATION else Metric.BUSY_CORES if rows is not Rows.HOST else Metric.CPU
+        assert not is_unknown(seen, Unknown(metric, rows, row))
+        assert is_unknown(unknown, Unknown(metric, rows, row))
+
+
+def test_a_promised_metric_that_is_unknown_in_three_rounds_in_which_records_pass_is_named():
+    drawn = scenario(LivenessCase(7, "threshold", False))
+    plant = drawn.plant()
+    plant.advance(20 * drawn.period)
+    seen = plant.observe()
+    promised = Promised(drawn.layout, drawn.target, PlantKind.APART)
+    for _ in range(3):
+        promised.look(seen)
+    assert promised.broken == []
+    blind = replace(seen, hosts=Frame(seen.hosts.ids))
+    for _ in range(3):
+        promised.look(blind)
+    assert any(f"cpu of host '{seen.hosts.ids[0]}' is promised" in each for each in promised.broken)
+
+
+def test_policies_that_keep_a_number_of_hosts_are_held_to_the_rest():
+    for policy in sorted(FIXED):
+        assert tried(LivenessCase(3, policy, True)).holds

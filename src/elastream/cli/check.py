@@ -40,6 +40,7 @@ def check(
     with given.placing(*replaced):
         only_simulated = refuse(given)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
+    said += beyond(given)
     if only_simulated is not None:
         said.insert(0, f"it cannot be run: {only_simulated}")
     _show(file, given.graph, said)
@@ -99,6 +100,27 @@ def needed(given: "Declared", runs: bool) -> "list[str]":
     if missing := "; ".join(f"{option} ({why})" for option, why in wants if why):
         found.append(f"to simulate it, give {missing}")
     return found
+
+
+def beyond(given: "Declared") -> "list[str]":
+    """What is missing where the load's peak, by declared costs, fills more hosts than there may be."""
+    from elastream.clouds.pool import Pool
+    from elastream.model.errors import ElastreamError
+    from elastream.model.stages import lay_out
+    from elastream.model.wording import hosts_text
+    from elastream.planning.provision import TARGET_UTILISATION, declared
+
+    if given.cloud is None or isinstance(given.cloud, Pool) or not given.types:
+        return []
+    layout = lay_out(given.graph, fused=not given.host_types)
+    try:
+        peak = declared(layout, given.types[0], given.graph.loads, window=given.target_latency).hosts
+    except ElastreamError:  # a load without end, an operator without a cost: what it fills is not known here
+        return []
+    if peak <= given.cloud.max_hosts:
+        return []
+    filled = f"the load's peak fills {hosts_text(peak)} of type {given.types[0].name!r} to {TARGET_UTILISATION:.0%}"
+    return [f"{filled}, and the cloud has {given.cloud.max_hosts} at most (`max_hosts`): records will be late"]
 
 
 def names_of(names: "Sequence[str]") -> str:

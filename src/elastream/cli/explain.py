@@ -116,6 +116,7 @@ def _row(decision: "Decision", summary: str) -> "Text":
 
 def _newest(recording: "Recording", console: "Console") -> None:
     """The metrics of the newest observation, as far as they are known."""
+    from elastream.model.latency import basis_text
     from elastream.model.metrics import Metric
     from elastream.model.wording import clock, quantity
     from elastream.report.in_time import in_time
@@ -126,6 +127,8 @@ def _newest(recording: "Recording", console: "Console") -> None:
     said = [f"{str(metric).replace('_', ' ')} {quantity(metric, value)}" for metric, value in known if value == value]
     if said:
         console.print(f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False)
+    if recording.latency_basis:
+        console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False)
     if recording.header.target_latency is not None:
         whole = "in time over the whole run (compliance is that of the last batches alone)"
         console.print(f"{whole}: {in_time(recording)}", highlight=False)

@@ -1,6 +1,7 @@
 """Reads price lists, CSV files, to host types; errors name file and line."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def read_prices(
     only: types wanted, in that order. Raises InputError naming file and line.
     """
     known = {row.get("instance_type", ""): row for row in _rows(shapes)} if shapes is not None else {}
-    rows = _rows(path)
+    if not (rows := _rows(path)):
+        raise InputError(f"{path} holds no price: it needs a line per type, below a header with {', '.join(NEEDED)}")
     if region and not any(row.get("region") in (None, region) for row in rows):
         there = near(region, {row["region"] for row in rows if row.get("region")})
         raise InputError(f"{path} has no region {region!r} in its column 'region'{there}")
@@ -49,15 +51,18 @@ def read_prices(
     if missing := [name for name in only if name not in found]:
         there = near(missing[0], {row.get("instance_type") or "" for row in rows} - {""})
         raise InputError(f"{path} has no host type {missing[0]!r} in its column 'instance_type'{there}")
-    if not found:
-        raise InputError(f"{path} holds no price")
     return tuple(found[name] for name in only) if only else tuple(sorted(found.values(), key=lambda t: (t.price, t.name)))
+
+
+NEEDED = ("instance_type", "usd_per_hour", "vcpu", "memory_gib")
+"""Columns of a price list; those of cores and memory may be in another list."""
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
+            rows = csv.DictReader(file, skipinitialspace=True)
+            return [{(name or "").strip(): value for name, value in row.items()} for row in rows]
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -65,17 +70,25 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _host_type(name: str, row: Mapping[str, str], billing: Billing, place: str) -> HostType:
-    hourly = row.get("usd_per_hour") or row.get("usd_per_hour_linux")
+    paid = "usd_per_hour" if row.get("usd_per_hour") else "usd_per_hour_linux"
+    hourly = row.get(paid)
     if not name or hourly is None:
         raise InputError(f"{place}: a price list needs the columns instance_type and usd_per_hour")
     if not row.get("vcpu") or not row.get("memory_gib"):
         raise InputError(f"{place}: how many cores and how much memory {name!r} has is not said (columns vcpu, memory_gib)")
-    try:
-        cores, memory, price = float(row["vcpu"]), float(row["memory_gib"]) * 2**30 / 1e6, float(hourly)
-        by_ecu = float(row["ecu"]) / cores / ECU_PER_STANDARD_CORE if row.get("ecu") else 1.0
-        speed = float(row["speed"]) if row.get("speed") else by_ecu
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{place}: cores, memory, speed, ecu or price of {name!r} is not a number") from None
+
+    def number(column: str) -> float:
+        try:
+            value = float(row[column])
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise InputError(f"{place}: {column} of {name!r} is {row[column].strip()!r}; it must be a number of 0 or more")
+        return value
+
+    cores, memory, price = number("vcpu"), number("memory_gib") * 2**30 / 1e6, number(paid)
+    by_ecu = number("ecu") / cores / ECU_PER_STANDARD_CORE if row.get("ecu") and cores > 0 else 1.0
+    speed = number("speed") if row.get("speed") else by_ecu
     try:
         return HostType(
             name, cores=cores, memory=memory, speed=speed, price=price * billing.unit / 3600, billing=billing, slots=10_000

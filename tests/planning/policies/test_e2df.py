@@ -19,7 +19,7 @@ from elastream.model.action import (
 from elastream.model.cloud import Billing, HostState, HostType, Lease
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Delivery, Edge, Graph, Kind, Operator
-from elastream.model.observation import Context, Frame, Metric, Observation, TaskFrame
+from elastream.model.observation import Context, Frame, Metric, MicroBatch, Observation, TaskFrame
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import lay_out
@@ -37,6 +37,11 @@ GRAPH = Graph(
         Operator("out", Kind.SINK, cores=0.0),
     ),
     (Edge("lines", "split"), Edge("split", "count", Delivery.KEYED), Edge("count", "out")),
+)
+TWO_KEYED = replace(
+    GRAPH,
+    operators=tuple(replace(o, kind=Kind.KEYED, key=("word",)) if o.name == "split" else o for o in GRAPH.operators),
+    edges=(Edge("lines", "split", Delivery.KEYED), *GRAPH.edges[1:]),
 )
 ROWS = {name: row for row, name in enumerate(GRAPH.by_name)}
 
@@ -431,3 +436,33 @@ def test_where_hosts_are_shared_nothing_is_drained_and_no_spare_hosts_are_leased
     calm = [("split", "h1", 0.05), ("count", "h2", 0.05)]
     seen = observed({"h1": 0.05, "h2": 0.05}, calm, time=600.0)
     assert SHARED.plan(seen).actions == ()
+
+
+def test_instances_that_float_take_as_many_slots_as_they_are() -> None:
+    # Rounded up on each host, two instances would fill eight hosts of one slot, and hosts would be leased without end.
+    hosts = dict.fromkeys([f"h{n}" for n in range(1, 9)], 0.1)
+    seen = observed(hosts, [], scalable=FIXED, busy={"lines": 0.1}, parallelism={"lines": 2})
+    taken = snapshot_of(seen).hosts.afloat
+    assert taken is not None
+    assert (taken.sum(), taken.max()) == (2, 1)
+
+
+def test_stages_with_state_take_turns_where_none_floats() -> None:
+    tasks = [("split", "h1", math.nan), ("count", "h1", math.nan)]
+    seen = observed({"h1": 0.8}, tasks, scalable=frozenset(), busy={"split": 0.3, "count": 0.5})
+    both = replace(seen, context=replace(seen.context, layout=lay_out(TWO_KEYED)))
+    assert snapshot_of(both).replicas.utilisation.tolist() == pytest.approx([0.8, 0.8])
+
+
+def test_a_query_in_which_micro_batches_wait_is_never_idle() -> None:
+    seen = observed({"h1": 0.6}, [], scalable=FIXED, busy={"lines": 0.6}, parallelism={"lines": 1})
+    waiting = Frame(
+        seen.operators.ids,
+        {
+            **{metric: seen.operators.column(metric) for metric in seen.operators.metrics},
+            Metric.BACKLOG: [500.0, math.nan, math.nan, math.nan],
+        },
+    )
+    for records, used in ((400.0, 0.6), (100.0, 1.0)):
+        late = replace(seen, operators=waiting, batches=(MicroBatch("lines", 0.0, 1.0, records),))
+        assert snapshot_of(late).replicas.utilisation.tolist() == pytest.approx([used])

@@ -26,9 +26,9 @@ def snapshot_of(observation: Observation) -> Snapshot:
     (on Spark: its state partitions there), with the operator's busy cores dealt over its tasks; of a scalable operator
     whose instances the plant places nowhere, each instance, all as used as the operator's stage is on average.
 
-    Where instances are placed nowhere, the stages of a query take turns on the same slots: a replica then is as used as
+    Where operators are fused, the stages of a query take turns on the same slots: a replica then is as used as
     all turns together are long, its own and those of the other stages that it waits for. One stage at half of its slots'
-    cores and another at half of its own use all of the time.
+    cores and another at half of its own use all of the time, and so does a query in which several micro-batches wait.
     """
     context = observation.context
     leases = {h: lease for h, lease in observation.leases.items() if lease.state is not HostState.RELEASING}
@@ -123,11 +123,14 @@ def _afloat(observation: Observation, leases: Mapping[str, Lease]) -> Integers |
     if not wide:
         return None
     slots = np.array([lease.type.slots if host in observation.usable else 0 for host, lease in leases.items()])
-    share = wide / max(1, int(slots.sum()))
-    taken: Integers = np.minimum(slots, np.ceil(slots * share - NEARLY)).astype(np.int64)
+    share = min(1.0, wide / max(1, int(slots.sum())))
+    upto = np.ceil(np.cumsum(slots) * share - NEARLY)  # each host rounded up by itself would fill every host of one slot
+    taken: Integers = np.diff(upto, prepend=0.0).astype(np.int64)
     return taken
 
 
+LATE = 3.0
+"""Micro-batches that wait where a query is never idle: one waits while another runs, a second after a slow one."""
 _Part: TypeAlias = tuple[Integers, Integers, Integers, Floats]
 """Columns of replicas: operator, index, host, utilisation."""
 
@@ -143,13 +146,23 @@ def _replicas(observation: Observation, hosts: LeasedHosts) -> Replicas:
     afloat = floating(observation)
     shares = [_shares(observation, hosts, row, host) for row in np.unique(tasks.operator[~own]).tolist()]
     turns = [*shares, *(_instances(observation, row) for row in afloat)]
-    if afloat:
+    if not context.layout.apart:
         # A turn of unknown length is none: what no meter sees of it is in the busy cores of the others.
         lengths = [float(np.nan_to_num(part[3]).max()) for part in turns]
-        turns = [(*part[:3], part[3] + sum(lengths) - length) for part, length in zip(turns, lengths, strict=True)]
+        wasted = max(0.0, 1.0 - sum(lengths)) if _never_idle(observation) else 0.0
+        turns = [(*part[:3], part[3] + sum(lengths) - length + wasted) for part, length in zip(turns, lengths, strict=True)]
     pools = [_instances(observation, row) for row in _unplaced(observation) if _waits(observation, row)]
     operator, index, on, utilisation = (np.concatenate(each) for each in zip(*placed, *turns, *pools, strict=True))
     return Replicas(operator, index, on, utilisation)
+
+
+def _never_idle(observation: Observation) -> bool:
+    """Whether a query has so much more waiting than its last micro-batch took that it runs batch after batch.
+
+    What these take beside their records is no core's use, but leaves no time for more records.
+    """
+    last = {batch.segment: batch.records for batch in observation.batches}
+    return any(observation.operators.value(name, Metric.BACKLOG) > LATE * records > 0 for name, records in last.items())
 
 
 def _shares(observation: Observation, hosts: LeasedHosts, operator: int, host: Integers) -> _Part:

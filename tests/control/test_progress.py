@@ -1,0 +1,30 @@
+"""An accepted action that cannot come into force any more has failed, for the reason that its lease gives."""
+
+import pytest
+
+from elastream.control.progress import progress
+from elastream.model.action import LeaseHost, Status
+from elastream.model.cloud import HostState, HostType, Lease
+from elastream.model.observation import Frame, Observation
+from example_run import example_context
+
+SMALL = HostType("small", cores=1.0, memory=1000)
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        ({}, "host h2 is not leased"),
+        (
+            {"h2": Lease("h2", SMALL, 0.0, note="all machines are taken")},
+            "did not come: all machines are",
+        ),
+        ({"h2": Lease("h2", SMALL, 0.0).to(HostState.STARTING, 1.0)}, "host h2 was lost"),
+    ],
+    ids=["unknown", "a request that a pool did not meet", "lost"],
+)
+def test_a_lease_that_fails_says_whether_the_host_ever_came(before, reason):
+    outcome = progress(LeaseHost("h2", "small"), Observation(5.0, example_context(), Frame()), before)
+    assert outcome is not None
+    assert outcome.status is Status.FAILED
+    assert reason in outcome.reason
