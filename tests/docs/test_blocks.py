@@ -13,6 +13,7 @@ from doc_blocks import PAGES, ROOT, Block, Page, blocks, ids, page_of, spans
 import elastream
 from elastream.cli.app import app
 from elastream.documents.dataflow import load_document
+from elastream.documents.guards import load_guards
 from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow
 from elastream.recording.recorder import Recorder
@@ -27,6 +28,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "dataflow": load_document,
     "arbiter": load_manager,
     "region": load_manager,
+    "signals": load_guards,
 }
 """Who reads a document, by its first key."""
 

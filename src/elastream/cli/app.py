@@ -14,6 +14,7 @@ from elastream import __version__
 from elastream.cli.check import check
 from elastream.cli.experiment import experiment
 from elastream.cli.explain import explain
+from elastream.cli.guards import guards
 from elastream.cli.manager import manager
 from elastream.cli.report import report
 from elastream.cli.run import run
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(guards)
 
 
 def _version(wanted: bool) -> None:

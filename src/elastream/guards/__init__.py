@@ -1,1 +1,1 @@
-"""What chooses alternates: activation and value-based guards. Nothing yet."""
+"""What chooses alternates and branches: guards in CEL over signals, compiled and evaluated apart from the data path."""

@@ -1,0 +1,243 @@
+"""Evaluates a guard set round by round: only what a new sample, or time, touches.
+
+The one thing here that changes. Its answers depend on the readings that it was given and on their times alone, so that a
+recorded run gives the same ones again.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from elastream.guards.compiling import UNKNOWN
+from elastream.guards.elements import Standing
+from elastream.guards.program import Part, Program, Rule
+from elastream.guards.windows import Held, Then, Window
+from elastream.model.signals import SignalReading, Signals, SignalValue
+
+__all__ = ["Evaluator", "Round"]
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round did. changed: elements whose standing is another one now. formulas, parts: evaluated."""
+
+    changed: list[str] = field(default_factory=list)
+    formulas: int = 0
+    parts: int = 0
+
+
+class Evaluator:
+    """Runs `program`; `standings` by element after each `update`.
+
+    before: the evaluator of the version of the guards that was in force until now: windows, persistences and orders that
+    both have keep their memory, and so do guards that are active in both.
+    """
+
+    def __init__(self, program: Program, before: "Evaluator | None" = None) -> None:
+        self.program = program
+        self.standings: dict[str, Standing] = {}
+        self._now: float = -math.inf if before is None else before._now
+        self._slots: list[SignalValue | None] = [None] * program.slots
+        self._numbers = {signal.name: n for n, signal in enumerate(program.signals)}
+        self._kinds = [signal.kind for signal in program.signals]
+        self._taken = [-math.inf] * len(program.signals)
+        self._first = len(program.signals)
+        kept = {} if before is None else {part.tree: memory for part, memory in before.memories.items()}
+        self.memories: dict[Part, Window | Held | Then | None] = {
+            part: kept[part.tree] if part.tree in kept else _memory(part) for part in program.parts
+        }
+        self._memories = list(self.memories.values())
+        self._windows: list[list[int]] = [[] for _ in program.signals]
+        self._ages: list[int] = []
+        for number, part in enumerate(program.parts):
+            if part.kind == "age":
+                self._ages.append(number)
+            elif part.signal >= 0:
+                self._windows[part.signal].append(number)
+        self._fixed: list[dict[str, float] | None] = [
+            {rule.alternate: rule.fixed for rule in rules} if all(rule.value < 0 for rule in rules) else None
+            for rules in program.rules
+        ]
+        self._functions = [quick or function for quick, function in zip(program.quick, program.formulas, strict=True)]
+        self._results: list[object] = [_NEVER] * len(program.formulas)
+        self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
+        if before is not None:
+            self._keep_active(before)
+        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value becomes stale
+        self._wakes: list[tuple[float, int, int]] = [
+            (memory.due, number, -1)
+            for number, memory in enumerate(self._memories)
+            if memory is not None and memory.due < math.inf
+        ]
+        heapify(self._wakes)
+        self._fresh = True
+
+    def _keep_active(self, before: "Evaluator") -> None:
+        were = {
+            (name, rule.alternate)
+            for name, rules, active in zip(before.program.elements, before.program.rules, before._active, strict=True)
+            for rule, is_active in zip(rules, active, strict=True)
+            if is_active
+        }
+        for name, rules, active in zip(self.program.elements, self.program.rules, self._active, strict=True):
+            for n, rule in enumerate(rules):
+                active[n] = active[n] or (name, rule.alternate) in were
+
+    def update(self, now: float, readings: Signals) -> Round:
+        """Take the newest readings at `now`, which does not decrease; signals left out are as they were."""
+        now = self._now = max(now, self._now)
+        parts: set[int] = set(self._ages)
+        formulas: set[int] = set()
+        if self._fresh:
+            parts.update(range(len(self._memories)))
+            formulas.update(range(len(self.program.formulas)))
+        self._read(now, readings, parts, formulas)
+        self._wake(now, parts, formulas)
+        done = Round(parts=self._advance(now, parts, formulas))
+        done.formulas = len(formulas)
+        elements = self._evaluate(formulas)
+        if self._fresh:
+            elements.update(range(len(self.program.elements)))
+            self._fresh = False
+        done.changed = [self.program.elements[number] for number in sorted(elements) if self._stand(number)]
+        return done
+
+    def _read(self, now: float, readings: Mapping[str, SignalReading], parts: set[int], formulas: set[int]) -> None:
+        numbers, taken, slots, windows = self._numbers, self._taken, self._slots, self._windows
+        for name, reading in readings.items():
+            if (number := numbers.get(name)) is None:
+                continue
+            at, value = min(reading.taken, now), reading.value
+            if at == taken[number] and value == slots[number]:
+                continue
+            if value is not None and not self._kinds[number].admits(value):
+                value = None
+            stale = self.program.signals[number].stale
+            if value is not None and windows[number]:
+                for window in windows[number]:
+                    self._memories[window].add(at, value)  # type: ignore[union-attr]
+                parts.update(windows[number])
+            taken[number] = at
+            if stale < math.inf:
+                if at + stale <= now:
+                    value = None
+                else:
+                    heappush(self._wakes, (at + stale, -1, number))
+            if value != slots[number] or type(value) is not type(slots[number]):
+                self._set(number, value, parts, formulas)
+
+    def _set(self, slot: int, value: SignalValue | None, parts: set[int], formulas: set[int]) -> None:
+        self._slots[slot] = value
+        parts.update(self.program.readers[slot])
+        formulas.update(self.program.formulas_of[slot])
+
+    def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
+        wakes = self._wakes
+        while wakes and wakes[0][0] <= now:
+            _, part, signal = heappop(wakes)
+            if part >= 0:
+                parts.add(part)
+            elif self._taken[signal] + self.program.signals[signal].stale <= now and self._slots[signal] is not None:
+                self._set(signal, None, parts, formulas)
+
+    def _advance(self, now: float, parts: set[int], formulas: set[int]) -> int:
+        """Advance the parts in `parts`, and those behind them that they change; each stands behind what it reads."""
+        pending = sorted(parts, reverse=True)
+        count = 0
+        while pending:
+            number = pending.pop()
+            count += 1
+            part, memory = self.program.parts[number], self._memories[number]
+            value: SignalValue | None
+            if memory is None:
+                value = None if self._slots[part.signal] is None else now - self._taken[part.signal]
+            elif isinstance(memory, Window):
+                value = memory.answer(now)
+            elif isinstance(memory, Held):
+                value = memory.advance(now, part.inputs[0](self._slots))
+            else:
+                value = memory.advance(now, part.inputs[0](self._slots), part.inputs[1](self._slots))
+            if memory is not None and memory.due < math.inf:
+                heappush(self._wakes, (memory.due, number, -1))
+            if value != self._slots[part.slot]:
+                more: set[int] = set()
+                self._set(part.slot, value, more, formulas)
+                if more := more - parts:
+                    parts |= more
+                    pending = sorted({*pending, *more}, reverse=True)
+        return count
+
+    def _evaluate(self, formulas: set[int]) -> set[int]:
+        slots, functions, results, owner = self._slots, self._functions, self._results, self.program.owner
+        elements = set()
+        for number in formulas:
+            try:
+                result = functions[number](slots)
+            except UNKNOWN:
+                result = self.program.formulas[number](slots)
+            if result is not results[number] and result != results[number]:
+                results[number] = result
+                elements.add(owner[number])
+        return elements
+
+    def _stand(self, number: int) -> bool:
+        """Advance the guards of an element; returns whether its standing is another one now."""
+        results, active, rules = self._results, self._active[number], self.program.rules[number]
+        unknown: dict[str, tuple[str, ...]] = {}
+        for place, rule in enumerate(rules):
+            if rule.activate < 0:
+                continue
+            begins = results[rule.activate]
+            ends = results[rule.deactivate] if rule.deactivate >= 0 else None if begins is None else not begins
+            if active[place]:
+                open_ = ends is None
+                active[place] = ends is not True
+            else:  # of two patterns that both match, the one to deactivate wins
+                open_ = ends is not True and (begins is None or (begins is True and ends is None))
+                active[place] = begins is True and ends is False
+            if open_:
+                missing = [*self._missing(rule.activate), *self._missing(rule.deactivate)]
+                unknown[rule.alternate] = tuple(dict.fromkeys(missing))
+        allowed = tuple([rule.alternate for rule, is_active in zip(rules, active, strict=True) if is_active])
+        values = self._fixed[number]
+        if values is None:
+            values = self._values(rules)
+        name = self.program.elements[number]
+        last = self.standings.get(name)
+        if last is not None and last.allowed == allowed and last.unknown == unknown and last.values == values:
+            return False
+        self.standings[name] = Standing(name, allowed, values, unknown)
+        return True
+
+    def _missing(self, formula: int) -> tuple[str, ...]:
+        """Signals of an undecided formula: the unknown ones, else all that it reads."""
+        if formula < 0 or self._results[formula] is not None:
+            return ()
+        read = self.program.signals_of[formula]
+        return tuple(name for name in read if self._slots[self._numbers[name]] is None) or read
+
+    def _values(self, rules: tuple[Rule, ...]) -> dict[str, float]:
+        """Relative values v = F / max F (thesis, 3.2.4, Eq. 4.1); below 0 counts as 0, and without a positive one none is
+        known."""
+        found = {}
+        for rule in rules:
+            value = rule.fixed if rule.value < 0 else self._results[rule.value]
+            found[rule.alternate] = float(value) if isinstance(value, float | int) and math.isfinite(value) else math.nan
+        best = max((value for value in found.values() if value > 0), default=math.nan)
+        return {name: max(0.0, value / best) if not math.isnan(value) else math.nan for name, value in found.items()}
+
+
+_NEVER = object()
+"""The result of a formula that was not evaluated yet."""
+
+
+def _memory(part: Part) -> Window | Held | Then | None:
+    match part.kind:
+        case "age":
+            return None
+        case "held":
+            return Held(part.seconds)
+        case "then":
+            return Then(part.seconds)
+    return Window(part.kind, part.seconds)

@@ -1,0 +1,280 @@
+"""The language of guards: CEL, parsed and type-checked by Google's implementation, with functions of time added.
+
+Only what is in `OVERLOADS` exists: no macros, maps, regular expressions or loops, so that an expression takes at most as
+many steps as it has nodes, of which there are at most MOST_NODES. Guard text reaches nothing but its signals.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cel_expr_python import cel
+
+from elastream.guards.tree import Call, Literal, Node, Read, Unsupported, decode, nodes
+from elastream.model import units
+from elastream.model.errors import ElastreamError
+from elastream.model.signals import Signal, SignalKind
+
+__all__ = ["LONGEST_WINDOW", "OVERLOADS", "GuardError", "Language", "Overload", "seconds_of"]
+
+LONGEST_TEXT = 10_000
+"""Characters of one expression."""
+MOST_NODES = 1_000
+"""Nodes of one expression: the bound on its steps. CEL's parser has a bound on nesting besides, 32."""
+LONGEST_WINDOW = 7 * 86_400.0
+"""Seconds of a window or a persistence."""
+
+
+class GuardError(ElastreamError):
+    """Guard text is invalid; line and column, from 1, are those in the text."""
+
+    def __init__(self, sentence: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(sentence)
+        self.line, self.column = line, column
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """An operator or function for operands of certain types. member: called as `text.startsWith(...)`."""
+
+    id: str
+    function: str
+    result: str
+    operands: tuple[str, ...]
+    member: bool = False
+
+
+def _table(text: str) -> dict[str, Overload]:
+    found = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        id, function, result, *operands = line.split()
+        name = function.removesuffix(".")
+        found[id] = Overload(id, name, result, tuple(operands), member=name != function)
+    return found
+
+
+def _numeric(names: Mapping[str, str], function_of: Mapping[str, str]) -> str:
+    """Lines for binary operators on numbers of both kinds. CEL compares an int with a double; it adds only equal kinds,
+    which would make `2 * backlog > 10.0` a riddle: here whole numbers become doubles."""
+    lines = []
+    for name, result in names.items():
+        for left in ("double", "int"):
+            for right in ("double", "int"):
+                kind = left if left == right else f"{left}_{right}"
+                of = result if result == "bool" else ("int" if left == right == "int" else "double")
+                lines.append(f"{name}_{kind.replace('int', 'int64')} {function_of[name]} {of} {left} {right}")
+    return "\n".join(lines)
+
+
+_COMPARED = {"less": "_<_", "less_equals": "_<=_", "greater": "_>_", "greater_equals": "_>=_"}
+_COMPUTED = {"add": "_+_", "subtract": "_-_", "multiply": "_*_", "divide": "_/_"}
+_EQUAL = {"equals": "_==_", "not_equals": "_!=_"}
+
+OVERLOADS: Mapping[str, Overload] = _table(f"""
+logical_or _||_ bool bool bool
+logical_and _&&_ bool bool bool
+logical_not !_ bool bool
+conditional_bool _?_:_ bool bool bool bool
+conditional_double _?_:_ double bool double double
+conditional_string _?_:_ string bool string string
+{_numeric(dict.fromkeys(_COMPARED, "bool"), _COMPARED)}
+{_numeric(dict.fromkeys(_COMPUTED, "double"), _COMPUTED)}
+{_numeric(dict.fromkeys(_EQUAL, "bool"), _EQUAL)}
+equals_bool _==_ bool bool bool
+equals_string _==_ bool string string
+not_equals_bool _!=_ bool bool bool
+not_equals_string _!=_ bool string string
+negate_double -_ double double
+negate_int64 -_ int int
+modulo_int64 _%_ int int int
+in_list_string @in bool string strings
+in_list_double @in bool double doubles
+starts_with startsWith. bool string string
+ends_with endsWith. bool string string
+contains contains. bool string string
+avg avg double double string
+min min double double string
+max max double double string
+sum sum double double string
+stddev stddev double double string
+rate rate double double string
+rate_minute rate double double
+count_double count double double string
+count_bool count double bool string
+count_string count double string string
+known_double known bool double
+known_bool known bool bool
+known_string known bool string
+age_double age double double
+age_bool age double bool
+age_string age double string
+held held bool bool string
+then then bool bool bool string
+""")
+"""By id. `avg` to `age` take a signal, not its value; the last operand of those with a text is a duration."""
+
+OF_SIGNALS = frozenset(
+    {"avg", "min", "max", "sum", "stddev", "rate", "rate_minute"}
+    | {f"{name}_{kind}" for name in ("count", "known", "age") for kind in ("double", "bool", "string")}
+)
+"""Overloads whose first operand is a signal, of which they know more than its newest value."""
+TIMED = frozenset(
+    {"avg", "min", "max", "sum", "stddev", "rate", "count_double", "count_bool", "count_string", "held", "then"}
+)
+"""Overloads whose last operand is a duration."""
+
+_TYPES = {"bool": cel.Type.BOOL, "double": cel.Type.DOUBLE, "int": cel.Type.INT, "string": cel.Type.STRING}
+_LISTS = {"strings": cel.Type.List(cel.Type.STRING), "doubles": cel.Type.List(cel.Type.DOUBLE)}
+_KINDS = {SignalKind.NUMBER: "double", SignalKind.TRUTH: "bool", SignalKind.TEXT: "string"}
+_WORDS = {"double": "number", "int": "whole number", "bool": "truth value", "string": "text"}
+_BARE = "stdlib:\n  disable: true\n"
+"""CEL's own functions are replaced by `OVERLOADS`."""
+
+_REPORTED = re.compile(r"ERROR: <input>:(\d+):(-?\d+): (.*)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
+RESERVED = frozenset(
+    [
+        "true",
+        "false",
+        "null",
+        "in",
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    ]
+)
+"""Words of CEL that no signal can have as a part of its name."""
+
+
+class Language:
+    """Guards' CEL over the signals `signals`: `expression` parses and checks a text.
+
+    Raises GuardError for two signals of one name and for names that are not CEL's, such as those with a hyphen.
+    """
+
+    def __init__(self, signals: Iterable[Signal]) -> None:
+        self.signals: dict[str, Signal] = {}
+        for signal in signals:
+            if signal.name in self.signals:
+                raise GuardError(f"two signals are called {signal.name!r}")
+            if not _NAME.match(signal.name) or RESERVED & set(signal.name.split(".")):
+                raise GuardError(f"a signal cannot be called {signal.name!r}: letters, digits and _, parts joined with '.'")
+            self.signals[signal.name] = signal
+        overloads: dict[str, list[Any]] = {}
+        for each in OVERLOADS.values():
+            operands = [_TYPES.get(name) or _LISTS[name] for name in each.operands]
+            made = cel.Overload(id=each.id, return_type=_TYPES[each.result], parameters=operands, is_member=each.member)
+            overloads.setdefault(each.function, []).append(made)
+        self._env = cel.NewEnv(
+            config=cel.NewEnvConfigFromYaml(_BARE),
+            variables={name: _TYPES[_KINDS[signal.kind]] for name, signal in self.signals.items()},
+            functions=[cel.FunctionDecl(name, each) for name, each in overloads.items()],
+        )
+
+    def condition(self, text: str) -> Node:
+        """The tree of a truth value. Raises GuardError with line and column."""
+        return self._checked(text, ("bool",), "a guard is a truth value")
+
+    def number(self, text: str) -> Node:
+        """The tree of a number, for value functions. Raises GuardError with line and column."""
+        return self._checked(text, ("double", "int"), "a value is a number")
+
+    def _checked(self, text: str, results: tuple[str, ...], rule: str) -> Node:
+        if len(text) > LONGEST_TEXT:
+            raise GuardError(f"the expression has {len(text):,} characters, more than {LONGEST_TEXT:,}")
+        if not text.isprintable() and (odd := re.search(r"[\ud800-\udfff\0]", text)):
+            raise GuardError(f"the character {odd[0]!r} is not one of a text", *_place(text, odd.start()))
+        try:
+            checked = self._env.compile(text)
+            tree = decode(checked.serialize())
+        except Unsupported as problem:
+            raise GuardError(f"{problem} is not part of the guard language", *_place(text, problem.at)) from None
+        except (RuntimeError, UnicodeError) as problem:
+            raise self._explained(str(problem)) from None
+        found = checked.return_type().name().lower()
+        if found not in results:
+            raise GuardError(f"it is a {_WORDS.get(found, found)}: {rule}", *_place(text, _start(tree)))
+        if (count := sum(1 for _ in nodes(tree))) > MOST_NODES:
+            raise GuardError(f"the expression has {count:,} parts, more than {MOST_NODES:,}")
+        for node in nodes(tree):
+            if isinstance(node, Call):
+                self._check_call(node, text)
+        return tree
+
+    def _check_call(self, node: Call, text: str) -> None:
+        name = OVERLOADS[node.overload].function
+        if node.overload in OF_SIGNALS and not isinstance(node.args[0], Read):
+            raise GuardError(f"{name} takes a signal by name, not an expression", *_place(text, _start(node.args[0])))
+        if node.overload in TIMED:
+            last = node.args[-1]
+            try:
+                if not isinstance(last, Literal):
+                    raise ElastreamError(f"the duration of {name} is a text such as '5m', not an expression")
+                seconds_of(last)
+            except ElastreamError as error:
+                raise GuardError(str(error), *_place(text, last.at)) from None
+
+    def _explained(self, answer: str) -> GuardError:
+        """The first error of CEL's checker, in the words of guards."""
+        if (found := _REPORTED.search(answer)) is None:
+            if "recursion limit" in answer:
+                return GuardError("the expression is nested too deeply: at most 32 levels")
+            return GuardError(f"it is not an expression of CEL: {answer.splitlines()[0]}")
+        line, column, said = int(found[1]), max(1, int(found[2])), found[3]
+        return GuardError(self._worded(said), line, column)
+
+    def _worded(self, said: str) -> str:
+        if name := re.match(r"undeclared reference to '([^']*)'", said):
+            return self._unknown(name[1])
+        if types := re.match(r"found no matching overload for '([^']*)' applied to '(.*?)\((.*)\)'", said):
+            operator = types[1].replace("_", "").replace("@", "") if not types[1].isidentifier() else types[1]
+            operands = (types[3] or types[2].strip("(")).split(", ")
+            given = ", ".join(_WORDS.get(each.strip("()"), each) for each in operands)
+            return f"{operator!r} does not take ({given})"
+        if said.startswith("Syntax error"):
+            problem = said.removeprefix("Syntax error: ").partition(" expecting ")[0]
+            return "syntax error: " + ("the expression ends too early" if "'<EOF>'" in problem else problem)
+        return said
+
+    def _unknown(self, name: str) -> str:
+        functions = {each.function for each in OVERLOADS.values() if each.function.isidentifier()}
+        if not re.match(r"[\w.]+\Z", name):
+            if name.startswith("@"):
+                return "a macro over a list is not part of the guard language"
+            return f"the operator {name.replace('_', '')!r} is not part of the guard language"
+        close = difflib.get_close_matches(name, [*self.signals, *functions], n=1)
+        hint = f", did you mean {close[0]!r}?" if close else ""
+        return f"there is no signal or function {name!r}{hint}"
+
+
+def seconds_of(literal: Literal) -> float:
+    """The duration that a text such as '5m' is. Raises ElastreamError unless it is above 0 and at most LONGEST_WINDOW."""
+    seconds = units.duration(str(literal.value))
+    if not 0 < seconds <= LONGEST_WINDOW:
+        raise ElastreamError(f"the duration {literal.value!r} is out of range: above 0 and at most 7 days")
+    return seconds
+
+
+def _start(tree: Node) -> int:
+    return min(node.at for node in nodes(tree))
+
+
+def _place(text: str, offset: int) -> tuple[int, int]:
+    before = text[:offset]
+    return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1

@@ -1,0 +1,143 @@
+"""Checked expressions as trees: what CEL's parser and type checker answer, decoded from their interchange format.
+
+The library hands out `cel.expr.CheckedExpr` (a protobuf message of the CEL specification) as bytes and ships no Python
+classes for it. The few fields that guards need are declared here, in a pool of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
+
+__all__ = ["Call", "Literal", "Node", "Read", "Unsupported", "decode", "nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant. kind: int, double, bool or string; it tells 1 from 1.0 and true, which Python compares as equal."""
+
+    kind: str
+    value: float | bool | str
+    at: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The newest value of a signal."""
+
+    signal: str
+    at: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator or a function. overload: its id in the type-checked table of `language`."""
+
+    overload: str
+    args: "tuple[Node, ...]"
+    at: int = field(default=0, compare=False)
+
+
+Node: TypeAlias = Literal | Read | Call
+"""An expression; `at` is the offset in the text at which it stands."""
+
+
+class Unsupported(Exception):
+    """An expression of CEL that guards do not have; `at`: its offset in the text."""
+
+    def __init__(self, what: str, at: int) -> None:
+        super().__init__(what)
+        self.at = at
+
+
+def nodes(tree: Node) -> Iterator[Node]:
+    """`tree` and all nodes below it."""
+    pending: list[Node] = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        if isinstance(node, Call):
+            pending.extend(node.args)
+
+
+_TYPES = {"int64": 3, "int32": 5, "bool": 8, "string": 9, "double": 1, "uint64": 4, "bytes": 12}
+"""Numbers of scalar types in `FieldDescriptorProto.Type`."""
+_MESSAGE = 11
+_MESSAGES: dict[str, str] = {
+    "Constant": "2 bool_value bool,3 int64_value int64,4 uint64_value uint64,5 double_value double,6 string_value string,"
+    "7 bytes_value bytes",
+    "Ident": "1 name string",
+    "Select": "1 operand Expr",
+    "CallExpr": "1 target Expr,2 function string,3 args *Expr",
+    "CreateList": "1 elements *Expr",
+    "Expr": "2 id int64,3 const_expr Constant,4 ident_expr Ident,5 select_expr Select,6 call_expr CallExpr,"
+    "7 list_expr CreateList",
+    "Reference": "1 name string,3 overload_id *string",
+    "ReferenceEntry": "1 key int64,2 value Reference",
+    "PositionEntry": "1 key int64,2 value int32",
+    "SourceInfo": "4 positions *PositionEntry",
+    "CheckedExpr": "2 reference_map *ReferenceEntry,4 expr Expr,5 source_info SourceInfo",
+}
+"""The messages of the specification's `syntax.proto` and `checked.proto`, as far as they are read. Maps stand as what they
+are in transit, repeated entries; the members of `Constant` and `Expr` are exclusive."""
+
+
+@cache
+def _checked_expr() -> Any:
+    """The class of `CheckedExpr`."""
+    file = descriptor_pb2.FileDescriptorProto(name="elastream/guards.proto", package="guards", syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        exclusive = name in ("Constant", "Expr")
+        if exclusive:
+            message.oneof_decl.add(name="kind")
+        for each in fields.split(","):
+            number, title, kind = each.split()
+            repeated, kind = kind.startswith("*"), kind.lstrip("*")
+            one = message.field.add(name=title, number=int(number), label=3 if repeated else 1)
+            one.type = _TYPES.get(kind, _MESSAGE)
+            if kind in _MESSAGES:
+                one.type_name = f".guards.{kind}"
+            if exclusive and title != "id":
+                one.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("guards.CheckedExpr"))
+
+
+def decode(serialized: bytes) -> Node:
+    """The tree of a checked expression. Raises Unsupported for what guards do not have: maps, macros, bytes, fields."""
+    packed = any_pb2.Any.FromString(serialized)
+    checked = _checked_expr().FromString(packed.value)
+    references = {each.key: each.value for each in checked.reference_map}
+    positions = {each.key: each.value for each in checked.source_info.positions}
+
+    def built(expr: Any) -> Node:
+        at, kind = positions.get(expr.id, 0), expr.WhichOneof("kind")
+        match kind:
+            case "const_expr":
+                name = expr.const_expr.WhichOneof("kind") or "null_value"
+                which = {"bool_value": "bool", "int64_value": "int", "double_value": "double", "string_value": "string"}
+                if name not in which:
+                    raise Unsupported(f"a constant of type {name.removesuffix('_value')}", at)
+                return Literal(which[name], getattr(expr.const_expr, name), at)
+            case "ident_expr":
+                return Read(references[expr.id].name if expr.id in references else expr.ident_expr.name, at)
+            case "select_expr" if expr.id in references:
+                return Read(references[expr.id].name, at)
+            case "call_expr":
+                call, overloads = expr.call_expr, references[expr.id].overload_id
+                parts = [call.target] if call.HasField("target") else []
+                args: list[Node] = []
+                for part in (*parts, *call.args):
+                    elements = part.list_expr.elements if part.WhichOneof("kind") == "list_expr" else [part]
+                    args += map(built, elements)
+                if len(overloads) != 1:
+                    raise Unsupported(f"{call.function!r} with operands of several types", at)
+                return Call(overloads[0], tuple(args), at)
+        named = {"list_expr": "a list outside 'in'", "select_expr": "a field of a value"}
+        raise Unsupported(named.get(str(kind), "a map, a macro or a message"), at)
+
+    return built(checked.expr)
