@@ -18,8 +18,10 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     Status,
+    Switch,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
@@ -145,6 +147,9 @@ class FakePlant:
             return Outcome(action, Status.REFUSED, "the plant is closed")
         return self._apply(action)
 
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        return tuple(self.apply(switch) for switch in switches)
+
     def close(self) -> None:
         self.closed += 1
         now = self.clock.now()
@@ -168,6 +173,8 @@ class FakePlant:
                 if target not in graph.choices.get(choice, ()):
                     return Outcome(action, Status.REFUSED, f"there is no choice {choice} with a target {target}")
                 return self._compose(action, choices={**composition.choices, choice: target})
+            case SetKeyTable(operator):
+                return Outcome(action, Status.REFUSED, f"{operator} does not choose its alternate by key")
             case SetParallelism(operator, instances):
                 if operator not in self.context.scalable or instances < 1:
                     return Outcome(action, Status.REFUSED, f"{operator} cannot have {instances} instances")

@@ -16,6 +16,7 @@ from elastream.model.action import (
     MoveTask,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     SwitchAlternate,
     SwitchEdge,
@@ -58,6 +59,8 @@ def subject(action: Action) -> tuple[Hashable, ...]:
             return ("alternate", operator)
         case SwitchEdge(choice):
             return ("choice", choice)
+        case SetKeyTable(operator):
+            return ("key table", operator)
         case SetParallelism(operator):
             return ("parallelism", operator)
         case MoveTask(task):
@@ -108,6 +111,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
                 return f"{operator} has no alternate {alternate}"
         case SwitchEdge(choice, target) if target not in context.graph.choices.get(choice, ()):
             return f"there is no choice {choice} with a target {target}"
+        case SetKeyTable(operator) if operator not in operators or not operators[operator].selects:
+            return f"{operator} does not choose its alternate by key"
         case SetParallelism(operator):
             if operator not in operators:
                 return f"there is no operator {operator}"
@@ -159,6 +164,8 @@ def _senseless(action: Action, plan: _Plan) -> str:
             return "it runs so already" if plan.observation.composition.alternates.get(operator) == alternate else ""
         case SwitchEdge(choice, target):
             return "it is sent there already" if plan.observation.composition.choices.get(choice) == target else ""
+        case SetKeyTable(operator, table):
+            return "it runs so already" if plan.observation.composition.tables.get(operator, 0) == table else ""
         case SetParallelism(operator, instances):
             if instances < 1:
                 return f"{instances} instances: an operator needs at least one"

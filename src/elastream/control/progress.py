@@ -12,6 +12,7 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     Status,
     SwitchAlternate,
@@ -31,6 +32,8 @@ def in_force(action: Action, observation: Observation) -> bool:
             return composition.alternates.get(operator) == alternate
         case SwitchEdge(choice, target):
             return composition.choices.get(choice) == target
+        case SetKeyTable(operator, table):
+            return composition.tables.get(operator, 0) == table
         case SetParallelism(operator, instances):
             return parallelism(observation, operator) == instances
         case MoveTask(task, host):

@@ -1,16 +1,14 @@
-"""Dynamic elements and their guards (thesis, 3.2): what is declared, and what it comes to in a round.
+"""Dynamic elements and their guards (thesis, 3.2), as declared.
 
 An element is an operator with several alternates or a choice with several branches. Each of its guards is two patterns,
 to activate and to deactivate (p. 49, step 4), a value, or both.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from elastream.guards.tree import Call, Literal, Node
 
-__all__ = ["Element", "Guard", "GuardSet", "Standing", "guard_of"]
+__all__ = ["Element", "Guard", "GuardSet", "guard_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +56,3 @@ class GuardSet:
     """All guards of a dataflow that are in force at one time."""
 
     elements: tuple[Element, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the guards of one element come to.
-
-    allowed: alternates whose guards are active, in their order; empty: what runs stays. values: relative value of each
-    alternate, in [0, 1], NaN where unknown. unknown: signals without which guards of it cannot be decided, by alternate.
-    """
-
-    element: str
-    allowed: tuple[str, ...]
-    values: Mapping[str, float] = field(default_factory=dict)
-    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def why(self) -> str:
-        """Why nothing is allowed or not all is known; empty where neither."""
-        said = [f"the guard of {name} is unknown ({', '.join(missing)})" for name, missing in self.unknown.items()]
-        if not self.allowed:
-            said.insert(0, f"no guard of {self.element} is active: what runs stays")
-        return "; ".join(said)
-
-    def best(self, active: str) -> str:
-        """The allowed alternate of the highest known value, of equals the active one, then the first; else `active`."""
-        known = [name for name in self.allowed if not math.isnan(self.values.get(name, math.nan))]
-        if not known:
-            return active if active in self.allowed or not self.allowed else self.allowed[0]
-        return max(known, key=lambda name: (self.values[name], name == active))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from elastream.guards.compiling import UNKNOWN
-from elastream.guards.elements import Standing
 from elastream.guards.program import Part, Program, Rule
 from elastream.guards.windows import Held, Then, Window
+from elastream.model.guarding import Standing
 from elastream.model.signals import SignalReading, Signals, SignalValue
 
 __all__ = ["Evaluator", "Round"]

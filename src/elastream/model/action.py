@@ -18,8 +18,10 @@ __all__ = [
     "Outcome",
     "ReleaseHost",
     "RenewHost",
+    "SetKeyTable",
     "SetParallelism",
     "Status",
+    "Switch",
     "SwitchAlternate",
     "SwitchEdge",
     "TaskId",
@@ -55,6 +57,15 @@ class SwitchEdge:
 
     choice: str
     target: str
+    why: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetKeyTable:
+    """Choose the alternate of `operator` for each key by version `table` of its key table; 0: one for all keys."""
+
+    operator: str
+    table: int
     why: str = field(default="", compare=False)
 
 
@@ -124,14 +135,16 @@ class ReleaseHost:
     why: str = field(default="", compare=False)
 
 
-Action: TypeAlias = (
-    SwitchAlternate | SwitchEdge | SetParallelism | MoveTask | LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
-)
+Switch: TypeAlias = SwitchAlternate | SwitchEdge | SetKeyTable
+"""What chooses among the variants of a dataflow; all switches of one plan take effect as one composition."""
+
+Action: TypeAlias = Switch | SetParallelism | MoveTask | LeaseHost | RenewHost | DrainHost | CancelDrain | ReleaseHost
 
 KINDS: Mapping[str, type[Action]] = {
     kind.__name__: kind
     for kind in (
-        SwitchAlternate, SwitchEdge, SetParallelism, MoveTask, LeaseHost, RenewHost, DrainHost, CancelDrain, ReleaseHost,
+        SwitchAlternate, SwitchEdge, SetKeyTable, SetParallelism, MoveTask, LeaseHost, RenewHost, DrainHost, CancelDrain,
+        ReleaseHost,
     )
 }  # fmt: skip
 
@@ -170,6 +183,8 @@ def describe(action: Action) -> str:
             return f"run {operator} as {alternate}"
         case SwitchEdge(choice, target):
             return f"send {choice} to {target}"
+        case SetKeyTable(operator, table):
+            return f"choose {operator} by key table {table}" if table else f"run {operator} the same for all keys"
         case SetParallelism(operator, instances):
             return f"{operator} x {instances}"
         case MoveTask(task, host):

@@ -96,6 +96,8 @@ class Operator:
     record_bytes: size of an emitted record in transit; None if not declared.
     reads, writes: what a source reads and a sink writes (`elastream.model.endpoints`), None where that is only simulated.
     state: schema of the state of a keyed function, as Spark DDL.
+    own_state: whether each alternate of a keyed operator has a state of its own, of that schema, instead of one for all.
+    selects: columns of the key by which a key table may choose the alternate; empty: one alternate for all records.
     """
 
     name: str
@@ -112,6 +114,8 @@ class Operator:
     reads: SourceSpec | None = None
     writes: SinkSpec | None = None
     state: str | None = None
+    own_state: bool = False
+    selects: tuple[str, ...] = ()
 
     @property
     def load(self) -> ArrivalPattern | None:
@@ -134,6 +138,7 @@ class Edge:
 
     durable: the kind of channel between two queries (`"parquet"` or `"kafka"`); None: both ends may run in one query.
     choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active.
+    value: of a branch of a choice, relative to the best one, in [0, 1], as an alternate's.
     """
 
     source: str
@@ -141,6 +146,7 @@ class Edge:
     delivery: Delivery = Delivery.DUPLICATE
     durable: str | None = None
     choice: str | None = None
+    value: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ from elastream.model.action import TaskId
 from elastream.model.alarms import Alarm
 from elastream.model.cloud import HostState, HostType, Lease
 from elastream.model.graph import Alternate, Graph, Operator
+from elastream.model.guarding import Standing
 from elastream.model.latency import Basis
 from elastream.model.metrics import Metric
 from elastream.model.promises import Rows
+from elastream.model.signals import Signals
 from elastream.model.stages import Layout, Unit
 
 __all__ = [
@@ -279,12 +281,15 @@ class Composition:
     """What a batch runs under: the alternate of each operator, the target of each choice, the parallelism of each stage.
 
     `version` grows with every change; a batch has exactly one composition, and a replayed batch the same one again.
+    tables: version of the key table by which an operator's alternate is chosen for each key; without one, or with 0, all
+    keys run the alternate of `alternates`.
     """
 
     version: int = 0
     alternates: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
     parallelism: Mapping[str, int] = field(default_factory=dict)
+    tables: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def default(cls, graph: Graph, parallelism: Mapping[str, int] | None = None) -> "Composition":
@@ -369,6 +374,9 @@ class Observation:
     never used, so that a pure policy can name what it leases. batches: committed since the last observation. exchange:
     what tasks send each other, unknown where that is not measured. alarms: those not cleared, the oldest first; for people,
     not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
+    composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
+    alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
+    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out.
     """
 
     time: float
@@ -387,6 +395,10 @@ class Observation:
     exchange: Exchange = UNMEASURED
     alarms: tuple[Alarm, ...] = ()
     latency_basis: Mapping[str, Basis] = field(default_factory=dict)
+    effective: Mapping[str, Composition] = field(default_factory=dict)
+    alternates: Frame = field(default_factory=Frame)
+    signals: Signals = field(default_factory=dict)
+    standings: Mapping[str, Standing] = field(default_factory=dict)
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from elastream.model.action import Action, Outcome
+from elastream.model.action import Action, Outcome, Switch
 from elastream.model.cloud import Lease
 from elastream.model.decision import Proposal, Unknown
 from elastream.model.errors import DataflowError
@@ -67,6 +67,14 @@ class Plant(Protocol):
 
     def apply(self, action: Action) -> Outcome:
         """Do one action, or say why not."""
+        ...
+
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Do all of these that are possible as one new composition, so that no batch sees a part of them; an outcome each.
+
+        `apply` of a single one is the same as this with that one. An accepted switch is in force once a batch that ran
+        under it was committed.
+        """
         ...
 
     def close(self) -> None:

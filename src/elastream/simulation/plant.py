@@ -21,8 +21,10 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     Status,
+    Switch,
     SwitchAlternate,
     SwitchEdge,
     TaskId,
@@ -168,7 +170,13 @@ class SimulatedPlant:
                 status, reason = self._switch_alternate(action)
             case SwitchEdge():
                 status, reason = self._switch_edge(action)
+            case SetKeyTable():
+                status, reason = Status.REFUSED, f"operator {action.operator!r} does not choose its alternate by key"
         return Outcome(action, status, reason)
+
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Do all of these that are possible as one new composition; an outcome each."""
+        return tuple(self.apply(switch) for switch in switches)
 
     def _happen(self, event: Event) -> None:
         pool = self.pool

@@ -25,8 +25,10 @@ from elastream.model.action import (
     Outcome,
     ReleaseHost,
     RenewHost,
+    SetKeyTable,
     SetParallelism,
     Status,
+    Switch,
     SwitchAlternate,
     SwitchEdge,
     describe,
@@ -198,6 +200,10 @@ class SparkPlant(Generic[Q]):
         finally:
             self.mover.wake()
 
+    def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
+        """Do all of these that are possible as one new composition; an outcome each."""
+        return tuple(self.apply(switch) for switch in switches)
+
     def close(self) -> None:
         """End what was begun for it; may be called twice."""
         with self._lock:
@@ -223,7 +229,7 @@ class SparkPlant(Generic[Q]):
 
     def _apply(self, action: Action) -> Outcome:
         match action:
-            case SwitchAlternate() | SwitchEdge() | SetParallelism():
+            case SwitchAlternate() | SwitchEdge() | SetKeyTable() | SetParallelism():
                 return self.queries.apply(action)
             case MoveTask():
                 return self._move(action)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from elastream.model.action import Action, Outcome, SetParallelism, Status, SwitchAlternate, SwitchEdge
+from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
@@ -83,6 +83,8 @@ class CompiledQueries:
                 if target not in graph.choices.get(choice, ()):
                     return Outcome(action, Status.REFUSED, f"there is no choice {choice!r} with the target {target!r}")
                 return self._compose(action, replace(now, choices={**now.choices, choice: target}))
+            case SetKeyTable(operator):
+                return Outcome(action, Status.REFUSED, f"operator {operator!r} does not choose its alternate by key")
             case SetParallelism(operator, instances):
                 if operator not in self.scalable:
                     return Outcome(action, Status.REFUSED, f"the parallelism of {operator!r} is fixed while its query runs")
