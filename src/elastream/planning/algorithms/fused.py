@@ -52,7 +52,7 @@ def drain_surplus(
 ) -> list[Action]:
     """Drains of hosts without which the others are filled to `most` at most by `highest` cores; half of them at most.
 
-    Only of those that cost nothing or whose paid time ends before the next round, `pace` seconds later, could give them back.
+    Only of those that cost nothing, or whose paid time ends before the next round, `pace` seconds later, could do it.
     settle: seconds for which `highest` is the highest need.
     """
     usable = observation.usable
