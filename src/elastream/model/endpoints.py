@@ -217,7 +217,7 @@ class SignalSource(Protocol):
     def follow(self, signals: Iterable[Signal]) -> None:
         """Poll the feeds of these signals and no others; those polled before keep their newest reading.
 
-        Called at the start and with every new version of the guards. Raises ElastreamError for a feed that cannot be polled.
+        Called at the start and for each new version of the guards. Raises ElastreamError for what cannot be polled.
         """
         ...
 

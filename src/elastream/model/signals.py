@@ -50,7 +50,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A declared signal. stale: seconds after which a value counts as unknown. feed: of an external one, which is polled."""
+    """A declared signal. stale: seconds after which a value counts as unknown. feed: of an external one."""
 
     name: str
     kind: SignalKind = SignalKind.NUMBER
