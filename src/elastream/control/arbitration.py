@@ -38,9 +38,10 @@ def arbitrate(
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
-    Refused is what the plant cannot do, what names a thing that is not there, what is in force or under way already,
-    what is repeated in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
-    or fewer than `min_hosts` working. `under_way`: actions accepted earlier and not in force yet.
+    Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, and
+    what would leave more than `max_hosts` leased or fewer than `min_hosts` working. `under_way`: actions accepted earlier
+    and not in force yet.
     """
     plan = _Plan(observation, frozenset(under_way))
     answered = []
@@ -124,6 +125,16 @@ def _unknown(action: Action, plan: _Plan) -> str:
             return f"there is no host type {kind}"
         case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
             return f"host {host} is not leased"
+    return ""
+
+
+def _not_allowed(action: Action, plan: _Plan) -> str:
+    standings = plan.observation.standings
+    match action:
+        case SwitchAlternate(element, target) | SwitchEdge(element, target) if element in standings:
+            return standings[element].refusal(target)
+        case SetKeyTable(element) if element in standings and not standings[element].allowed:
+            return standings[element].why
     return ""
 
 
@@ -212,6 +223,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
 RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _cannot,
     _unknown,
+    _not_allowed,
     _repeated,
     _contradicted,
     _senseless,

@@ -376,7 +376,8 @@ class Observation:
     not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
-    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out.
+    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
+    version of the guards in force, 0 without.
     """
 
     time: float
@@ -399,6 +400,7 @@ class Observation:
     alternates: Frame = field(default_factory=Frame)
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    guards: int = 0
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
