@@ -160,14 +160,25 @@ class Recording:
         A torn last line, left by a run killed while writing, is skipped. Raises InputError with file and line for any other
         damage.
         """
+        return cls._read(path)
+
+    @classmethod
+    def _read(cls, path: Path | str, without: tuple[str, ...] = ()) -> "Recording":
+        """without: how the lines begin that are left out."""
         file = _file(Path(path))
         try:
             with file.open(encoding="utf-8", newline="\n") as lines:
-                return cls.of(_entries(lines, file), str(file))
+                kept = (line for line in lines if not line.startswith(without)) if without else lines
+                return cls.of(_entries(kept, file), str(file))
         except OSError as error:
             raise InputError(f"there is no recording at {file}: {error.strerror or error}") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{file} is not a recording: byte {error.start} is not UTF-8") from error
+
+    @classmethod
+    def outline(cls, path: Path | str) -> "Recording":
+        """A recording's header and ending alone, quickly found however long the run was. Raises InputError, as `read`."""
+        return cls._read(path, ('{"kind":"observation"', '{"kind":"decision"'))
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], place: str = "the recording") -> "Recording":
