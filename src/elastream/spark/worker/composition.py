@@ -42,7 +42,7 @@ WIDEST_POOL = 64
 WANTED = "wanted.json"
 
 LIVE_TABLES = 255
-"""Versions of a key table that a code tells apart: a replay reaches back over a hundred batches (as Spark keeps its logs)."""
+"""Versions of a key table that a code tells apart. Replays reach back over a hundred batches, which Spark keeps logs of."""
 
 LARGEST_CODE = 2**63 - 1
 
