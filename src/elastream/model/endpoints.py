@@ -1,15 +1,16 @@
-"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers."""
+"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers; and
+where external signals come from."""
 
 import bisect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from elastream.model.errors import DataflowError
-from elastream.model.signals import Signal, SignalKind, SignalValue
+from elastream.model.signals import Signal, SignalKind, Signals, SignalValue
 
 __all__ = [
     "ArrivalPattern",
@@ -22,6 +23,7 @@ __all__ = [
     "ParquetSink",
     "Records",
     "Replayable",
+    "SignalSource",
     "Simulated",
     "SinkSpec",
     "SourceSpec",
@@ -209,6 +211,26 @@ class StreamWriter(Protocol):
 
         After a crash the last batch comes again under its number: writing it twice must change nothing.
         """
+        ...
+
+
+class SignalSource(Protocol):
+    """Where external signals come from, polled outside the control loop: `newest` answers at once from what is there."""
+
+    def follow(self, signals: Iterable[Signal]) -> None:
+        """Poll the feeds of these signals and no others; those polled before keep their newest reading.
+
+        Called at the start and for each new version of the guards. Raises ElastreamError for what cannot be polled.
+        """
+        ...
+
+    def newest(self) -> Signals:
+        """The newest reading of each, on the clock of the run. One that was never read is left out; one whose poll fails
+        keeps its last reading, which ages."""
+        ...
+
+    def close(self) -> None:
+        """Poll nothing any more; may be called twice."""
         ...
 
 
