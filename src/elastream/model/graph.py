@@ -337,12 +337,12 @@ class Graph:
             self._fail(f"the output of operator {name!r} goes nowhere: give it a sink")
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and not operator.alternates:
             self._fail(f"operator {name!r} has no function")
-        if operator.kind is Kind.KEYED and not operator.key:
+        if operator.kind is Kind.KEYED and not operator.key and operator.alternates[0].form is not Form.ZIP:
             self._fail(f"keyed operator {name!r} has no key")
         if len({alternate.name for alternate in operator.alternates}) != len(operator.alternates):
             self._fail(f"operator {name!r} has two alternates of one name")
         for alternate in operator.alternates:
-            if alternate.form is not Form.NONE and not alternate.function:
+            if alternate.form not in (Form.NONE, Form.ZIP) and not alternate.function:
                 self._fail(
                     f"operator {name!r} has no function" + (f" for {alternate.name!r}" if alternate.name != name else "")
                 )
