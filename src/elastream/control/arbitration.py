@@ -7,7 +7,7 @@ proposers (E2DF, section 3: higher levels steer), both before what an earlier co
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from elastream.control.progress import parallelism
+from elastream.control.progress import parallelism, wanted
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -23,6 +23,7 @@ from elastream.model.action import (
     describe,
 )
 from elastream.model.cloud import HostState
+from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
 from elastream.model.wording import counted
@@ -105,15 +106,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
     context, leases = plan.observation.context, plan.observation.leases
     operators = context.graph.by_name
     match action:
-        case SwitchAlternate(operator, alternate):
-            if operator not in operators:
-                return f"there is no operator {operator}"
-            if alternate not in {a.name for a in operators[operator].alternates}:
-                return f"{operator} has no alternate {alternate}"
-        case SwitchEdge(choice, target) if target not in context.graph.choices.get(choice, ()):
-            return f"there is no choice {choice} with a target {target}"
-        case SetKeyTable(operator) if operator not in operators or not operators[operator].selects:
-            return f"{operator} does not choose its alternate by key"
+        case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+            return refusal(context.graph, action)
         case SetParallelism(operator):
             if operator not in operators:
                 return f"there is no operator {operator}"
@@ -171,12 +165,10 @@ def _removes(action: Action, moved: Action) -> bool:
 
 def _senseless(action: Action, plan: _Plan) -> str:
     match action:
-        case SwitchAlternate(operator, alternate):
-            return "it runs so already" if plan.observation.composition.alternates.get(operator) == alternate else ""
-        case SwitchEdge(choice, target):
-            return "it is sent there already" if plan.observation.composition.choices.get(choice) == target else ""
-        case SetKeyTable(operator, table):
-            return "it runs so already" if plan.observation.composition.tables.get(operator, 0) == table else ""
+        case SwitchAlternate() | SetKeyTable():
+            return "it runs so already" if wanted(action, plan.observation) else ""
+        case SwitchEdge():
+            return "it is sent there already" if wanted(action, plan.observation) else ""
         case SetParallelism(operator, instances):
             if instances < 1:
                 return f"{instances} instances: an operator needs at least one"

@@ -20,7 +20,8 @@ from elastream.model.action import (
     SwitchEdge,
 )
 from elastream.model.cloud import HostState, Lease
-from elastream.model.observation import Composition, Context, Metric, Observation
+from elastream.model.composing import holder, refusal
+from elastream.model.observation import Composition, Metric, Observation
 
 __all__ = ["in_force", "progress", "wanted"]
 
@@ -54,14 +55,17 @@ def wanted(action: Switch, observation: Observation) -> bool:
 
 
 def _effective(action: Switch, observation: Observation) -> bool:
-    """Whether the last committed batch of every query that holds the element ran under `action`.
+    """Whether the last committed batch of the query that holds the element ran under `action`.
 
     A plant that does not report what is in effect does its switches at once: there the composition wanted is it.
     """
     if not observation.effective:
         return wanted(action, observation)
-    of_queries = (observation.effective.get(query) for query in _holding(action, observation.context))
-    return all(composition is not None and _has(composition, action) for composition in of_queries)
+    layout = observation.context.layout
+    if refusal(layout.graph, action):
+        return False
+    composition = observation.effective.get(holder(layout, action))
+    return composition is not None and _has(composition, action)
 
 
 def _has(composition: Composition, action: Switch) -> bool:
@@ -72,16 +76,6 @@ def _has(composition: Composition, action: Switch) -> bool:
             return composition.choices.get(choice) == target
         case SetKeyTable(operator, table):
             return composition.tables.get(operator, 0) == table
-
-
-def _holding(action: Switch, context: Context) -> set[str]:
-    """Queries (segments) in which the element of `action` decides: that of its operator, or of those before its branches."""
-    if isinstance(action, SwitchEdge):
-        operators = {edge.source for edge in context.graph.edges if edge.choice == action.choice}
-    else:
-        operators = {action.operator}
-    stages = context.layout.stage_of
-    return {stages[name].segment for name in operators if name in stages}
 
 
 def progress(action: Action, observation: Observation, before: Mapping[str, Lease]) -> Outcome | None:
