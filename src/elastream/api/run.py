@@ -73,8 +73,8 @@ def run(
     largest cluster). state_store: `"memory"`, in the executors' heap, or `"disk"` for more state than fits there. batch:
     target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
     new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
-    settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can be
-    given while it runs (`elastream guards set`). runs: folder in which the run's own is made.
+    settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
+    be given while it runs (`elastream guards set`). runs: folder in which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.

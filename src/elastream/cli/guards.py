@@ -1,4 +1,4 @@
-"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, and shows what it came to there."""
+"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, shows what it came to there."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["guards"]
 
 SILENT = 120.0
-"""Seconds without an observation after which a run without an end counts as dead: for so long an action may be under way."""
+"""Seconds without an observation after which a run without an end counts as dead: so long an action may be under way."""
 
 guards = typer.Typer(
     name="guards", no_args_is_help=True, help="Guards: what says which alternates and branches of a dataflow may run."
@@ -103,7 +103,8 @@ def show(run: Recorded) -> None:
     table = _table("version", "given", "by", "from", "in force")
     last = recording.series.guards[-1][1] if recording.series.guards else 0
     for each in versions:
-        since = f"from {_clock(begun[each.number])}" if each.number in begun else "refused" if each.number < last else "not yet"
+        begins = begun.get(each.number)
+        since = f"from {_clock(begins)}" if begins is not None else "refused" if each.number < last else "not yet"
         given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.time))
         table.add_row(str(each.number), given, each.by, each.file, since)
     console.print(table)
@@ -125,7 +126,8 @@ def _refuse_ended(run: Path, recording: "Recording") -> None:
         raise InputError(f"{run} is no run's folder: guards are given to the run, not to a recording of it")
     silent = time.time() - RunDirectory(run).recording.stat().st_mtime
     if silent > SILENT:
-        raise InputError(f"{run} has recorded nothing for {format_duration(round(silent))}: it died without an end, or hangs")
+        silence = format_duration(round(silent))
+        raise InputError(f"{run} has recorded nothing for {silence}: it died without an end, or hangs")
 
 
 def _show_standings(recording: "Recording", console: "Console") -> None:

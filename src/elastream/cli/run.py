@@ -36,7 +36,7 @@ Cloud = Annotated[
     str | None, typer.Option(metavar="NAME[:key=value,...]", help="Cloud to use instead of the file's, or file.py:Class.")
 ]
 Guards = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's: which alternates may run, and when.")
+    Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's: which alternates may run.")
 ]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 

@@ -135,7 +135,7 @@ def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Stand
 def replayed(
     recording: Recording, versions: Sequence[GuardVersion], about: Subject
 ) -> Iterator[tuple[float, Mapping[str, Standing]]]:
-    """Time and standings of each observation of a recorded run, evaluated anew from its signals and the versions in force."""
+    """Time and standings of each observation of a recorded run, evaluated anew from its signals and its versions."""
     given = {version.number: version for version in versions}
     evaluator: Evaluator | None = None
     last = 0

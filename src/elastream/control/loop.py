@@ -191,7 +191,7 @@ class Loop:
         return observation
 
     def _guarded(self, observation: Observation) -> Observation:
-        """`observation` with what the guards say; if they fail, with what they said last, so that nothing is let through."""
+        """`observation` with what the guards say; if they fail, with what they said last: nothing is let through."""
         if self._guarding is None:
             return observation
         try:
@@ -307,7 +307,7 @@ class Loop:
             switches = [action for action in actions if isinstance(action, Switch)]
             outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
             if [outcome.action for outcome in outcomes] != actions:
-                raise TypeError(f"{counted(len(outcomes), 'outcome')}, not one of each of {counted(len(actions), 'action')}")
+                raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}, not one of each")
         except Exception as error:
             outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
             said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"

@@ -46,8 +46,8 @@ def compare(
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time. Raises InputError
-    for a load that never ends without `seconds`, and whatever the simulated plant refuses.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time. Raises
+    InputError for a load that never ends without `seconds`, and whatever the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")

@@ -4,6 +4,7 @@ It follows from a graph, or from what a run recorded of its graph, so that guard
 is not.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -55,7 +56,9 @@ class Subject:
                 branches.setdefault(edge["choice"], {})[edge["target"]] = edge.get("value", 1.0)
         kinds = {each["name"]: Kind(each["kind"]) for each in header.operators}
         signals = {
-            each["name"]: Signal(each["name"], SignalKind(each["kind"]), float("inf") if each["stale"] is None else each["stale"])
+            each["name"]: Signal(
+                each["name"], SignalKind(each["kind"]), math.inf if each["stale"] is None else each["stale"]
+            )
             for each in header.signals
         }
         both = frozenset(alternates.keys() & branches.keys())

@@ -50,7 +50,7 @@ def _columns(frame: Frame) -> Json:
 
 
 def written_observation(observation: Observation, before: Observation | None = None) -> Json:
-    """An entry of an observation. Of signals, standings and compositions in effect it has what is not as it was `before`."""
+    """An entry of an observation. Signals, standings and compositions in effect stand in it where they have changed."""
     tasks = observation.tasks
     return {
         "kind": "observation",

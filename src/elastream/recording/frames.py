@@ -132,7 +132,7 @@ class Frames:
 
     @cached_property
     def signals(self) -> "pd.DataFrame":
-        """A row per new reading of a signal (index `time` of the observation, `signal`): value, `taken`, and its `age` then.
+        """A row per new reading of a signal (index `time` of the observation, `signal`): value, `taken`, its `age` then.
 
         The value is None where it is unknown, and so is the time where there is no reading any more.
         """
@@ -170,7 +170,7 @@ class Frames:
 
     @cached_property
     def compositions(self) -> "pd.DataFrame":
-        """A row per element whenever a composition is another one (index `time`, `query`, `element`): version, and what runs.
+        """A row per element whenever a composition is another one (index `time`, `query`, `element`): version, what runs.
 
         The query is empty for the composition that is wanted, else that in whose last committed batch it was in effect.
         """

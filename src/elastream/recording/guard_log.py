@@ -1,6 +1,6 @@
 """The versions of a run's guards, in its folder: the command line appends one, the run takes it up in its next round.
 
-A version is a whole guard file as it was given, with the place that it came from, so that a run needs nothing but its folder.
+A version is a whole guard file as it was given, with the place that it came from: a run needs nothing but its folder.
 """
 
 import fcntl
@@ -92,7 +92,7 @@ class GuardLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.open("ab")
         except OSError as error:
-            raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be written: {error.strerror}") from error
+            raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be written: {error.strerror}") from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
