@@ -136,7 +136,7 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
     wanted = compositions.pop("")
     table = _table("element", "runs", "alternate", "may run", "value", "guard")
     for element, standing in recording.standings_at(at).items():
-        runs = wanted.alternates.get(element, wanted.choices.get(element, ""))
+        runs = wanted.running(element) or ""
         for number, (alternate, text) in enumerate(standing.texts.items()):
             value = standing.values[alternate]
             unknown = f"; unknown: {', '.join(standing.unknown[alternate])}" if alternate in standing.unknown else ""
@@ -152,14 +152,12 @@ def _show_standings(recording: "Recording", console: "Console") -> None:
 
 
 def _show_signals(recording: "Recording", console: "Console") -> None:
-    from elastream.model.wording import duration_text
+    from elastream.model.wording import duration_text, signal_text
 
     at = float(recording.times[-1])
     table = _table("signal", "value", "age")
     for name, reading in sorted(recording.signals_at(at).items()):
-        value = reading.value
-        shown = "unknown" if value is None or value != value else f"{value:.6g}" if isinstance(value, float) else str(value)
-        table.add_row(name, shown.lower() if isinstance(value, bool) else shown, duration_text(at - reading.taken))
+        table.add_row(name, signal_text(reading.value), duration_text(at - reading.taken))
     console.print(table)
 
 

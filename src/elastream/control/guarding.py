@@ -17,12 +17,12 @@ from elastream.model.alarms import Alarms
 from elastream.model.endpoints import SignalSource
 from elastream.model.errors import ElastreamError
 from elastream.model.guarding import Standing
-from elastream.model.observation import Composition, Observation
+from elastream.model.observation import Observation
 from elastream.model.signals import Signals
 from elastream.recording.guard_log import GuardLog, GuardVersion
 from elastream.recording.recorder import Recording
 
-__all__ = ["Guarding", "owed", "replayed", "running"]
+__all__ = ["Guarding", "owed", "replayed"]
 
 VERSIONS, SIGNALS = "guards", "external signals"
 """Sources of alarms."""
@@ -97,11 +97,6 @@ class Guarding:
         return found
 
 
-def running(composition: Composition, element: str) -> str | None:
-    """The alternate or the branch of `element` that `composition` selects; None where it says nothing of it."""
-    return composition.alternates.get(element, composition.choices.get(element))
-
-
 def owed(observation: Observation, planned: Iterable[Action]) -> list[Action]:
     """Switches without which what runs would go on outside its allowed set, of elements for which `planned` has none.
 
@@ -115,7 +110,7 @@ def owed(observation: Observation, planned: Iterable[Action]) -> list[Action]:
     }
     found: list[Action] = []
     for element, standing in observation.standings.items():
-        active = running(observation.composition, element)
+        active = observation.composition.running(element)
         if not standing.allowed or active is None or active in standing.allowed or element in chosen:
             continue
         target = standing.best(active)

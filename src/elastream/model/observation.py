@@ -305,6 +305,10 @@ class Composition:
         """The alternate of `operator` that runs: its first where nothing is said."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
+    def running(self, element: str) -> str | None:
+        """The alternate of the operator, or the branch of the choice, called `element`; None where nothing is said."""
+        return self.alternates.get(element, self.choices.get(element))
+
 
 @dataclass(frozen=True)
 class Context:

@@ -340,6 +340,11 @@ class Recording:
         rows = (row for row in self.series.compositions if self.series.times[row[0]] <= time)
         return {query: read_composition(fields) for _, query, fields in rows}
 
+    def query_of(self, element: str) -> str:
+        """The query (segment) in which an operator runs, or in which a choice decides."""
+        operator = next((edge["source"] for edge in self.header.edges if edge.get("choice") == element), element)
+        return next((stage["segment"] for stage in self.header.stages if operator in stage["operators"]), "")
+
     @property
     def host_types(self) -> tuple[HostType, ...]:
         """Host types that could be leased."""
