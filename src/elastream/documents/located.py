@@ -151,7 +151,9 @@ def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Lo
         problem = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise DataflowError(f"{path}:{_mark(error, columns)}: this is not YAML: {problem}") from None
     except YAMLError as error:
-        raise DataflowError(f"{path}: this is not YAML: {first_line(error)}") from None
+        at = text[: getattr(error, "position", 0) or 0]
+        place = f":{at.count(chr(10)) + 1}:{len(at) - at.rfind(chr(10))}" if columns else ""
+        raise DataflowError(f"{path}{place}: this is not YAML: {first_line(error)}") from None
     if not isinstance(data, Mapping):
         raise DataflowError(f"{path}:{'1:1' if columns else 1}: {form}")
     return Located(path, data, text, columns)
