@@ -74,6 +74,7 @@ SOURCES = (
            "explanation/e2df.md"),
     Source("placement", "Planning rounds of placement", PLANNING, "python benchmarks/placement.py",
            "explanation/otd.md"),
+    Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py", "reference/guards.md"),
 )  # fmt: skip
 """In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
 
@@ -142,6 +143,12 @@ HEADLINES = (
         "host time below static",
     ),
     Headline("OTD: what CPU use gains on even placement, as a share of that", "otd", "where both have settled"),
+    Headline(
+        "a round of 10,000 guards over 1,000 signals, over the same conditions as plain Python functions, the worst case",
+        "guards",
+        "over the plain functions",
+    ),
+    Headline("the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"),
 )
 """Most of these are bars that are reached; bars that are missed are among them."""
 

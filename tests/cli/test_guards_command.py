@@ -155,7 +155,7 @@ def test_what_guards_came_to_is_shown_with_versions_values_and_ages_of_signals(t
     assert "refused" in shown
     assert "x.yaml from 0:06" in shown
     assert "words split_fast split 1 when !peak split_fast yes 1 when peak" in shown
-    assert "peak true 0 s" in shown
+    assert "peak true 0 ms" in shown
     bare = run(tmp_path / "bare", guards="")
     nothing = elastream("guards", "show", bare)
     said = f"{bare} has no guards: give it some with 'elastream guards set {bare} FILE'"
@@ -166,5 +166,5 @@ def test_a_round_is_explained_with_guards_values_signals_and_choice(tmp_path: Pa
     told = text(elastream("explain", run(tmp_path / "run"), "--round", 3))
     assert "guards, version 1 words runs split; may run: split_fast" in told
     assert "split, value 1: when !peak split_fast, value 1: when peak" in told
-    assert "signals peak: true, 0 s old" in told
+    assert "signals peak: true, 0 ms old" in told
     assert "run words as split_fast, by guards - the guard of split is not active (split: when !peak); split_fast may run" in told
