@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.guarding import Guarding, owed
@@ -26,9 +26,12 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "Proposer"]
 
 log = logging.getLogger(__name__)
+
+Proposer: TypeAlias = Callable[[Observation, Alarms], Iterable[Proposal]]
+"""Proposes actions in a planning round, such as key tables that came; what it cannot read, it sounds an alarm about."""
 
 BLIND_LIMIT = 10
 """Failed observations in a row after which the run ends as failed, because it is no longer controlled."""
@@ -45,8 +48,8 @@ class Loop:
     still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
     receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
     after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. guarding: the guards of the run; None where none can be given. facts: called when the
-    plant is closed, for the ending's further figures.
+    observers receive at the start. guarding: the guards of the run; None where none can be given. proposers: what proposes
+    actions besides the policy, after it. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Loop:
         to_the_limit: bool = False,
         header: Header | None = None,
         guarding: Guarding | None = None,
+        proposers: Iterable[Proposer] = (),
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -78,6 +82,7 @@ class Loop:
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._guarding = guarding
+        self._proposers = tuple(proposers)
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -234,6 +239,7 @@ class Loop:
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
+        proposals += self._proposed(observation)
         proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
@@ -259,6 +265,17 @@ class Loop:
         self._notes.clear()
         self._faults.clear()
         self._emit("decided", self._last)
+
+    def _proposed(self, observation: Observation) -> list[Proposal]:
+        """What others than the policy propose; one that fails proposes nothing in this round."""
+        found: list[Proposal] = []
+        for propose in self._proposers:
+            try:
+                found += propose(observation, self._alarms)
+            except Exception as error:
+                name = getattr(propose, "__qualname__", repr(propose))
+                self._fault(name, f"{name} failed, and proposes nothing: {in_one_line(error)}", error)
+        return found
 
     def _lasting(self, unknown: Sequence[Unknown], now: float) -> tuple[Unknown, ...]:
         """What the policy lacks in this round, each with for how long it has."""
