@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.fake_plant import FakePlant
-from elastream.control.guarding import Guarding, owed, replayed
+from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.control.progress import in_force, progress
+from elastream.control.replaying import guarding_again, standings_again
 from elastream.documents.guards import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
@@ -365,7 +366,7 @@ def test_a_recording_gives_the_same_standings_again(told: list[tuple[int, Any]],
     watch = Watch()
     Loop(plant, Planned(), guarding=guarding, limit=20.0, observers=[watch]).run()
     recording = watch.recording
-    assert list(replayed(recording, log.versions, Subject.recorded(recording.header))) == seen
+    assert list(standings_again(recording, log.versions, Subject.recorded(recording.header))) == seen
     assert [recording.standings_at(time) for time, _ in seen] == [standings for _, standings in seen]
 
 
@@ -440,3 +441,20 @@ def test_others_propose_after_the_policy_and_one_that_fails_proposes_nothing() -
         ("planned", ""), ("another", "it contradicts 'run words as split_fast'"), ("another", ""),
     ]  # fmt: skip
     assert "failed, and proposes nothing: ValueError: a damaged file" in first.note
+
+
+def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:
+    text = SIGNALS + "guards: {words: {split: {when: error < 0.3 || backlog < 0.0}, split_fast: {when: error >= 0.3, value: 1}}}"
+    plant = FakePlant()
+    log, guarding = guarded(plant, "", {2.0: {"error": 0.1}, 6.0: {"error": 0.4}})
+    plant.clock._on_sleep = lambda now: log.append(text, "g.yaml", "test") if now == 3.0 else None
+    first = ran(plant, guarding)
+    again = FakePlant()
+    recalled = guarding_again(first, log.versions, again.clock.now, 1.0)
+    assert recalled is not None
+    second = ran(again, recalled)
+    assert done(first) == [(6.0, FAST, "guards")]
+    assert [(time, action) for time, action, _ in done(second)] == [(6.0, FAST)], "the first round after 5 s"
+    assert second.signals_at(9.0)["error"] == SignalReading(0.4, 5.0)
+    assert [version for _, version in second.series.guards] == [1]
+    assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) is None

@@ -4,7 +4,7 @@ It stands between monitor and policy (thesis, 3.3 and 3.5): policies see what is
 only. What it answers follows from the observations and the versions alone, so that a recording gives the same again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,9 @@ from elastream.model.errors import ElastreamError
 from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.signals import Signals
-from elastream.recording.guard_log import GuardLog, GuardVersion
-from elastream.recording.recorder import Recording
+from elastream.recording.guard_log import GuardLog
 
-__all__ = ["Guarding", "owed", "replayed"]
+__all__ = ["Guarding", "owed"]
 
 VERSIONS, SIGNALS = "guards", "external signals"
 """Sources of alarms."""
@@ -31,10 +30,11 @@ VERSIONS, SIGNALS = "guards", "external signals"
 class Guarding:
     """The guards of one run. versions: where they are given; source: of external signals, followed as versions name them.
 
-    The caller closes `source`.
+    about: what they are checked against, where it is not the graph of the plant. The caller closes `source`.
     """
 
-    def __init__(self, versions: GuardLog, source: SignalSource | None = None) -> None:
+    def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
+        self._about = about
         self._versions = versions
         self._source = source
         self._number = 0
@@ -71,7 +71,7 @@ class Guarding:
                 alarms.sound(VERSIONS, f"{version}; {self._in_force}")
                 continue
             try:
-                document = parse_guards(version.text, Path(version.file), observation.context.graph)
+                document = parse_guards(version.text, Path(version.file), self._about or observation.context.graph)
                 if self._source is not None:
                     self._source.follow(document.signals)
             except ElastreamError as error:
@@ -126,23 +126,3 @@ def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Stand
     )
     return standings[element].refusal(target) if element in standings else ""
 
-
-def replayed(
-    recording: Recording, versions: Sequence[GuardVersion], about: Subject
-) -> Iterator[tuple[float, Mapping[str, Standing]]]:
-    """Time and standings of each observation of a recorded run, evaluated anew from its signals and its versions."""
-    given = {version.number: version for version in versions}
-    evaluator: Evaluator | None = None
-    last = 0
-    for time, number, signals in recording.signal_rounds():
-        for each in range(last + 1, number + 1):  # those between two rounds were in force, too, and hand their memory on
-            try:
-                version = given[each]
-                evaluator = Evaluator(parse_guards(version.text, Path(version.file), about).program, evaluator)
-            except (KeyError, ElastreamError):
-                if each == number:
-                    raise
-        last = number
-        if evaluator is not None:
-            evaluator.update(time, signals)
-        yield time, {} if evaluator is None else dict(evaluator.standings)
