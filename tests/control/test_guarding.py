@@ -444,7 +444,7 @@ def test_others_propose_after_the_policy_and_one_that_fails_proposes_nothing() -
 
 
 def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:
-    text = SIGNALS + "guards: {words: {split: {when: error < 0.3 || backlog < 0.0}, split_fast: {when: error >= 0.3, value: 1}}}"
+    text = SIGNALS + "guards: {words: {split: {when: error < 0.3 || cost < 0.0}, split_fast: {when: error >= 0.3, value: 1}}}"
     plant = FakePlant()
     log, guarding = guarded(plant, "", {2.0: {"error": 0.1}, 6.0: {"error": 0.4}})
     plant.clock._on_sleep = lambda now: log.append(text, "g.yaml", "test") if now == 3.0 else None

@@ -6,7 +6,7 @@ order journal - plant - journal and the policy's memory, and continues when one 
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -14,11 +14,11 @@ from elastream.control.arbitration import arbitrate, subject
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.progress import progress, wanted
-from elastream.control.safety import BackOff, checked
+from elastream.control.safety import BackOff, Lacked, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
-from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
@@ -91,7 +91,7 @@ class Loop:
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
         self._faults: list[Fault] = []
-        self._lacked: dict[Hashable, tuple[float, int]] = {}
+        self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
         self._blind = 0
         self._leases: Mapping[str, Lease] = {}
@@ -259,7 +259,7 @@ class Loop:
             seconds=took,
             note="; ".join([*self._notes, *plan.remarks]),
             faults=tuple(self._faults),
-            unknown=self._lasting(plan.unknown, observation.time),
+            unknown=self._lacked.after(plan.unknown, observation.time),
             guards=observation.guards,
         )
         self._notes.clear()
@@ -276,15 +276,6 @@ class Loop:
                 name = getattr(propose, "__qualname__", repr(propose))
                 self._fault(name, f"{name} failed, and proposes nothing: {in_one_line(error)}", error)
         return found
-
-    def _lasting(self, unknown: Sequence[Unknown], now: float) -> tuple[Unknown, ...]:
-        """What the policy lacks in this round, each with for how long it has."""
-        begun = {each.key: self._lacked.get(each.key, (now, 0)) for each in unknown}
-        self._lacked = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
-        return tuple(
-            replace(each, seconds=now - (lacked := self._lacked[each.key])[0], rounds=lacked[1])
-            for each in dict.fromkeys(unknown)
-        )
 
     def _ask(self, observation: Observation) -> Plan:
         """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
