@@ -15,7 +15,7 @@ from elastream.guards.system import system_readings
 from elastream.model.action import Action, SwitchAlternate, SwitchEdge
 from elastream.model.alarms import Alarms
 from elastream.model.endpoints import SignalSource
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.signals import Signals
@@ -74,8 +74,9 @@ class Guarding:
                 document = parse_guards(version.text, Path(version.file), self._about or observation.context.graph)
                 if self._source is not None:
                     self._source.follow(document.signals)
-            except ElastreamError as error:
-                alarms.sound(VERSIONS, f"version {version.number} of the guards is refused, {self._in_force}: {error}")
+            except Exception as error:
+                said = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
+                alarms.sound(VERSIONS, said, None if isinstance(error, ElastreamError) else error)
                 continue
             self._evaluator = Evaluator(document.program, self._evaluator)
             self._document, self._number = document, version.number
@@ -91,7 +92,7 @@ class Guarding:
         try:
             found = self._source.newest()
         except Exception as error:
-            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {error}", error)
+            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {in_one_line(error)}", error)
             return {}
         alarms.clear(SIGNALS)
         return found
