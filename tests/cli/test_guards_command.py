@@ -88,7 +88,7 @@ def test_guards_that_are_set_are_in_force_from_the_next_round_on(tmp_path: Path)
         0,
         f"{file}: version 2 of the guards of {tmp_path / 'run'}, in force from its next round on: 2 guards of 1 element",
     )
-    assert [decision.guards for decision in recording.decisions] == [1, 1, 1, 2, 2]
+    assert [decision.guards for decision in recording.decisions] == [1, 1, 1, 1, 2, 2]
     assert recording.standings_at(5.0).keys() == {"where"}
 
 

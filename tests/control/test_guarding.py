@@ -120,7 +120,7 @@ def test_what_the_guards_allow_is_followed_whatever_the_policy_is() -> None:
     plant = FakePlant()
     _, guarding = guarded(plant, BY_ERROR, {0.0: {"error": 0.1}, 3.0: {"error": 0.4}, 7.0: {"error": 0.2}})
     recording = ran(plant, guarding)
-    assert done(recording) == [(4.0, FAST, "guards"), (8.0, SLOW, "guards")]
+    assert done(recording) == [(3.0, FAST, "guards"), (7.0, SLOW, "guards")], "a round is held at once"
     assert recording.decisions[2].outcomes[0].action.why == (
         "the guard of split is not active (split: when error < 0.3); split_fast may run: when error >= 0.3"
     )
@@ -171,8 +171,8 @@ def test_a_new_version_is_in_force_at_the_next_round_and_the_record_names_it() -
     log, guarding = guarded(plant, "", {0.0: {"error": 0.1, "peak": True}})
     plant.clock._on_sleep = lambda now: log.append(BY_PEAK, "g.yaml", "test") if now == 3.0 else None
     recording = ran(plant, guarding)
-    assert done(recording) == [(4.0, SwitchEdge("where", "archive"), "guards")]
-    assert [decision.guards for decision in recording.decisions] == [0, 0, 1, 1, 1]
+    assert done(recording) == [(3.0, SwitchEdge("where", "archive"), "guards")]
+    assert [decision.guards for decision in recording.decisions] == [0, 0, 1, 1, 1, 1]
     assert {p.action for d in recording.decisions[:2] for p in d.proposals} == set()
 
 
@@ -202,7 +202,7 @@ def test_windows_and_what_was_held_go_on_in_the_next_version_where_the_expressio
     log, guarding = guarded(plant, held % "0.5", {0.0: {"peak": False}, 2.0: {"peak": True}})
     plant.clock._on_sleep = lambda now: log.append(held % "0.7", "g.yaml", "test") if now == 5.0 else None
     recording = ran(plant, guarding, limit=12.0)
-    assert done(recording) == [(8.0, FAST, "guards")], "held since 2 s, not since the version of 5 s"
+    assert done(recording) == [(7.0, FAST, "guards")], "held since 2 s, not since the version of 5 s"
     assert recording.standings_at(12.0)["words"].values == {"split": 0.7, "split_fast": 1.0}
 
 
@@ -454,7 +454,7 @@ def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> N
     assert recalled is not None
     second = ran(again, recalled)
     assert done(first) == [(6.0, FAST, "guards")]
-    assert [(time, action) for time, action, _ in done(second)] == [(6.0, FAST)], "the first round after 5 s"
+    assert [(time, action) for time, action, _ in done(second)] == [(5.0, FAST)]
     assert second.signals_at(9.0)["error"] == SignalReading(0.4, 5.0)
     assert [version for _, version in second.series.guards] == [1]
     assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) is None

@@ -61,7 +61,7 @@ def test_a_switch_in_a_file_is_followed_there_and_back(tmp_path: Path, fused: bo
     switch.write_text("false")
     file.write_text(GUARDS)
     plant = make_plant(
-        lay_out(GRAPH, fused=fused), host_types=[HostType("vm", cores=4.0)], loads={"meters": constant("50/s", lasting=120)}
+        lay_out(GRAPH, fused=fused), host_types=[HostType("vm", cores=4.0)], loads={"meters": constant("50/s", "2 min")}
     )
     pollers, versions, collector = Pollers(plant.clock.now), GuardLog(), Collector()
     versions.append(load_guards(file, GRAPH).text, file, "test")

@@ -20,6 +20,7 @@ from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.model.wording import counted
@@ -44,8 +45,8 @@ PATIENCE = 120.0
 class Loop:
     """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
-    monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
+    monitor, period: seconds between observations and between planning rounds; where guards come to forbid what runs, a round
+    is held at once. Rounds that come due while an earlier one still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
     receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
     after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
     observers receive at the start. guarding: the guards of the run; None where none can be given. proposers: what proposes
@@ -83,6 +84,7 @@ class Loop:
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._guarding = guarding
         self._proposers = tuple(proposers)
+        self._stood: Mapping[str, Standing] = {}
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -151,8 +153,10 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
-                if self._clock.now() >= plan_at and not over:
+                due = self._clock.now() >= plan_at
+                if (due or self._pressing(observation)) and not over:
                     self._plan(observation)
+                if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
                 break
@@ -167,6 +171,10 @@ class Loop:
     @property
     def _finished(self) -> bool:
         return not self._to_the_limit and self._plant.finished
+
+    def _pressing(self, observation: Observation) -> bool:
+        """Whether guards came to forbid what runs since the last round: that switch does not wait for the next."""
+        return observation.standings != self._stood and bool(owed(observation, ()))
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
@@ -233,6 +241,7 @@ class Loop:
 
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
+        self._stood = observation.standings
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
