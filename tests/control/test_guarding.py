@@ -236,17 +236,17 @@ def test_external_signals_that_cannot_be_read_raise_an_alarm_and_the_run_goes_on
     assert done(recording) == [(0.0, FAST, "guards")]
 
 
-def test_guards_that_fail_leave_in_force_what_they_said_last() -> None:
+def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = FakePlant()
     _, guarding = guarded(plant, BY_ERROR, {0.0: {"error": 0.5}})
-    update = guarding.update
+    update = Evaluator.update
 
-    def failing(observation: Observation, alarms: Alarms) -> Observation:
-        if observation.time >= 3.0:
+    def failing(self: Evaluator, now: float, readings: Signals) -> Any:
+        if now >= 3.0:
             raise ZeroDivisionError("a fault of ours")
-        return update(observation, alarms)
+        return update(self, now, readings)
 
-    guarding.update = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(Evaluator, "update", failing)
     recording = ran(plant, guarding, Planned([], [], [SLOW]))
     assert "a fault of ours" in recording.alarms[0][0].said
     assert [p.refused for p in recording.decisions[2].proposals] == ["the guard of split is not active (split: when error < 0.3)"]

@@ -23,7 +23,7 @@ from elastream.recording.guard_log import GuardLog
 
 __all__ = ["Guarding", "owed"]
 
-VERSIONS, SIGNALS = "guards", "external signals"
+VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
 """Sources of alarms."""
 
 
@@ -44,21 +44,23 @@ class Guarding:
     def update(self, observation: Observation, alarms: Alarms) -> Observation:
         """`observation` with all signals, and with what the guards say of them; new versions are in force from here on.
 
-        A version that does not fit changes nothing: an alarm says why, and stands until a version fits.
+        A version that does not fit changes nothing: an alarm says why, and stands until a version fits. Where the guards
+        fail, what they said last stays in force, so that nothing is let through.
         """
         self._take_up(observation, alarms)
         signals = {**observation.signals, **self._polled(alarms)}
         if self._evaluator is None or self._document is None:
             return replace(observation, signals=signals) if signals else observation
         signals = {**system_readings(observation, self._document.system), **signals}
-        self._evaluator.update(observation.time, signals)
-        return self.as_before(replace(observation, signals=signals))
-
-    def as_before(self, observation: Observation) -> Observation:
-        """`observation` with what the guards said last."""
-        if self._evaluator is None:
-            return observation
-        return replace(observation, standings=dict(self._evaluator.standings), guards=self._number)
+        try:
+            self._evaluator.update(observation.time, signals)
+        except Exception as error:
+            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            alarms.sound(EVALUATION, said, error)
+        else:
+            alarms.clear(EVALUATION)
+        standings = dict(self._evaluator.standings)
+        return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def _take_up(self, observation: Observation, alarms: Alarms) -> None:
         try:

@@ -45,12 +45,13 @@ PATIENCE = 120.0
 class Loop:
     """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
-    monitor, period: seconds between observations and between planning rounds; where guards come to forbid what runs, a round
-    is held at once. Rounds that come due while an earlier one still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
-    receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
-    after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. guarding: the guards of the run; None where none can be given. proposers: what proposes
-    actions besides the policy, after it. facts: called when the plant is closed, for the ending's further figures.
+    monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
+    still runs are skipped; none is begun once the limit is reached; where guards come to forbid what runs, one is held at
+    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions
+    are planned and recorded, not applied. limit: seconds after which the run is stopped. to_the_limit: whether it goes on
+    until then where the load is done before. header: what observers receive at the start. guarding: the guards
+    of the run; None where none can be given. proposers: what proposes actions besides the policy, after it. facts: called
+    when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -197,25 +198,12 @@ class Loop:
                 ) from error
             return None
         self._blind = 0
-        observation = self._guarded(observation)
+        if self._guarding is not None:
+            observation = self._guarding.update(observation, self._alarms)
         if standing := self._alarms.standing:
             observation = replace(observation, alarms=(*observation.alarms, *standing))
         self._emit("observed", observation)
         return observation
-
-    def _guarded(self, observation: Observation) -> Observation:
-        """`observation` with what the guards say; if they fail, with what they said last: nothing is let through."""
-        if self._guarding is None:
-            return observation
-        try:
-            guarded = self._guarding.update(observation, self._alarms)
-        except Exception as error:
-            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
-            self._fault("guards", said, error)
-            self._alarms.sound("evaluation of guards", said, error)
-            return self._guarding.as_before(observation)
-        self._alarms.clear("evaluation of guards")
-        return guarded
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
