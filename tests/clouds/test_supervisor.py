@@ -198,6 +198,21 @@ def test_a_request_that_fails_is_answered_with_its_reason_and_ends_no_host(tmp_p
     assert "KeyError: 'nobody'" in (tmp_path / "supervisor.log").read_text()
 
 
+def test_the_server_of_forks_is_started_anew_with_the_next_host_where_it_ended(supervised):
+    if not supervised.confined:
+        pytest.skip(supervised.about["confinement"])
+    supervised.spawn("a", "import time; time.sleep(600)")
+    (first,) = supervised.living("")
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not supervised.living(""))
+    supervised.spawn("b", "import time; time.sleep(600)")
+    (second,) = supervised.living("")
+    assert second != first
+    assert supervised.alive("a")
+    supervised.spawn("c", "import time; time.sleep(600)")
+    assert supervised.living("") == {second}
+
+
 def test_a_child_that_is_gone_can_be_forgotten_and_one_that_lives_cannot(supervised):
     supervised.spawn("a", "pass")
     supervised.spawn("b", "import time; time.sleep(600)")

@@ -35,6 +35,7 @@ from elastream.documents.schema import (
     declared_types,
 )
 from elastream.documents.user_code import ProgramError, References, near
+from elastream.model.building import Tap
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import (
     Collected,
@@ -48,7 +49,7 @@ from elastream.model.endpoints import (
     TextFiles,
 )
 from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.flow import Dataflow, Tap
+from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
 from elastream.workload import pattern_from
 

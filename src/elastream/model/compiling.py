@@ -29,7 +29,7 @@ def simulated_only(graph: Graph) -> DataflowError | None:
             return DataflowError(f"source {operator.name!r} reads nothing; it can only be simulated", (*at, "source"))
         if operator.kind is Kind.SINK and operator.writes is None:
             return DataflowError(f"sink {operator.name!r} writes nothing; it can only be simulated", (*at, "sink"))
-        if any(alternate.function is None for alternate in operator.alternates):
+        if any(alternate.function is None and alternate.form is not Form.ZIP for alternate in operator.alternates):
             return DataflowError(
                 f"operator {operator.name!r} has no function to run on Spark; it can only be simulated", at
             )

@@ -11,8 +11,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from elastream.model.endpoints import ArrivalPattern, SinkSpec, SourceSpec
+from elastream.model.endpoints import ArrivalPattern, DomainSignal, SinkSpec, SourceSpec
 from elastream.model.errors import DataflowError
+from elastream.model.signals import Signal
+from elastream.model.windows import Timeout, Window
 
 __all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator", "emits_as_many"]
 
@@ -48,7 +50,22 @@ class Form(StrEnum):
     AGGREGATE = "aggregate"
     """Native Spark aggregation per key (SQL text by column name)."""
     STATE = "state"
-    """A function with state per key: `(key, rows, state) -> rows`, pandas in and out."""
+    """A function with state per key: `(key, rows, state) -> (rows, state)`, pandas in and out."""
+    STREAM = "stream"
+    """Pull: `Iterator[RecordBatch] -> Iterator[RecordBatch]`, called once per task and micro-batch with its records as
+    they come. It may emit before it has read all, any number of records; nothing of it lasts beyond the micro-batch."""
+    WINDOW = "window"
+    """`(key, rows) -> rows`, pandas in and out, called once for each complete window of a key (`Operator.window`), with its
+    records in order. key: the values of the key's columns; in a time window its start and end follow, as timestamps. Which
+    alternate: that of the micro-batch in which the window was found complete."""
+    JOIN = "join"
+    """`(key, left, right) -> rows`, pandas in and out: the records of a key from two inputs (`Edge.port` 0 and 1) whose
+    windows correspond, called once both are complete: the same time window, or the n-th of either side. In a time window
+    one side may be empty (not both)."""
+    ZIP = "zip"
+    """No function of the user's: the n-th records of all inputs (`Edge.port` 0, 1, ...) become one record with the columns
+    of all, in order of the ports, as soon as all have come (synchronised merge). Its inputs are sequential; it has no key
+    and runs in one task. Those that wait are its state."""
     NONE = "none"
     """No function: sources, sinks, and operators that exist in simulation only."""
 
@@ -69,7 +86,8 @@ class Alternate:
     """One implementation of an operator (thesis, section 2.2: value, cost and selectivity of an alternate).
 
     value: relative to the best alternate, in [0, 1]. cost: core-seconds per record on a core of speed 1; None: measured
-    only. selectivity: records out per record in; None: measured only.
+    only. selectivity: records out per record in; None: measured only. state: schema of a state of its own, where it is not
+    that of the operator. returns: schema of its output where it says so itself: it must be that of the operator.
     """
 
     name: str
@@ -78,6 +96,8 @@ class Alternate:
     value: float = 1.0
     cost: float | None = None
     selectivity: float | None = None
+    state: str | None = None
+    returns: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +116,15 @@ class Operator:
     record_bytes: size of an emitted record in transit; None if not declared.
     reads, writes: what a source reads and a sink writes (`elastream.model.endpoints`), None where that is only simulated.
     state: schema of the state of a keyed function, as Spark DDL.
-    own_state: whether each alternate of a keyed operator has a state of its own, of that schema, instead of one for all.
-    selects: columns of the key by which a key table may choose the alternate; empty: one alternate for all records.
+    own_state: whether each alternate of a keyed operator has a state of its own (`state_of`) instead of one for all. One
+        that is not active keeps its state as it left it; one that never ran finds None.
+    selects: columns of the key by which a key table may choose the alternate; empty: one alternate for all records. Of a
+        keyed operator they are among those of its key.
+    window: of a keyed operator with forms WINDOW, JOIN and AGGREGATE. An AGGREGATE without one is over all records so far;
+        with one, always of time, it emits the key, `window_start timestamp, window_end timestamp`, and the aggregates.
+    timeout: when the state of a key ends; None: never.
+    sequential: whether it keeps the order of its records, in one task: the stage that it runs in has a fixed parallelism
+        of 1.
     """
 
     name: str
@@ -116,12 +143,19 @@ class Operator:
     state: str | None = None
     own_state: bool = False
     selects: tuple[str, ...] = ()
+    window: Window | None = None
+    timeout: Timeout | None = None
+    sequential: bool = False
 
     @property
     def load(self) -> ArrivalPattern | None:
         """The arrival pattern of a source that replays records; None for every other operator."""
         found: ArrivalPattern | None = getattr(self.reads, "load", None)
         return found
+
+    def state_of(self, alternate: Alternate) -> str | None:
+        """Schema of the state that `alternate` gets and leaves, as Spark DDL."""
+        return alternate.state or self.state
 
     def alternate(self, name: str) -> Alternate:
         """The alternate named `name`. Raises DataflowError if there is none."""
@@ -137,8 +171,11 @@ class Edge:
     """A stream from one operator to another.
 
     durable: the kind of channel between two queries (`"parquet"` or `"kafka"`); None: both ends may run in one query.
-    choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active.
+    choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active. They
+        leave one operator and are two or more. A branch may lead to a sink that writes `Nothing`: while it is selected, no
+        record goes on.
     value: of a branch of a choice, relative to the best one, in [0, 1], as an alternate's.
+    port: the input of a join or zip that it feeds, from 0; streams into one port are merged. 0 for all other operators.
     """
 
     source: str
@@ -147,6 +184,7 @@ class Edge:
     durable: str | None = None
     choice: str | None = None
     value: float = 1.0
+    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -210,6 +248,11 @@ class Graph:
     def sinks(self) -> tuple[Operator, ...]:
         """Operators of kind SINK."""
         return tuple(o for o in self.operators if o.kind is Kind.SINK)
+
+    @cached_property
+    def signals(self) -> Mapping[str, Signal]:
+        """The domain signals that its diagnostic branches give, by name."""
+        return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
 
     @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
@@ -294,12 +337,12 @@ class Graph:
             self._fail(f"the output of operator {name!r} goes nowhere: give it a sink")
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and not operator.alternates:
             self._fail(f"operator {name!r} has no function")
-        if operator.kind is Kind.KEYED and not operator.key:
+        if operator.kind is Kind.KEYED and not operator.key and operator.alternates[0].form is not Form.ZIP:
             self._fail(f"keyed operator {name!r} has no key")
         if len({alternate.name for alternate in operator.alternates}) != len(operator.alternates):
             self._fail(f"operator {name!r} has two alternates of one name")
         for alternate in operator.alternates:
-            if alternate.form is not Form.NONE and not alternate.function:
+            if alternate.form not in (Form.NONE, Form.ZIP) and not alternate.function:
                 self._fail(
                     f"operator {name!r} has no function" + (f" for {alternate.name!r}" if alternate.name != name else "")
                 )

@@ -97,7 +97,7 @@ def test_a_step_of_the_load_is_answered_at_once_with_all_hosts_it_needs():
     # 280/s x 0.01 core-seconds at 77 % of a core a host: four hosts. Until they come, in 4 s, (280/s - 100/s) x 4 s wait,
     # 440 of them more than 1 s of records: 1.1 cores more, so that these are in time. One host is there.
     assert plan == tuple(LeaseHost(f"h{n}", "small") for n in (2, 3, 4, 5, 6))
-    assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 70%")
+    assert plan[0].why.startswith("280/s needs 2.8 cores, to be filled to 77% at most")
 
 
 def test_hosts_that_are_coming_count_so_the_same_need_is_not_answered_twice():

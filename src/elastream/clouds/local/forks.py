@@ -158,7 +158,7 @@ def _other_user(connection: socket.socket) -> bool:
 
 def command_for(run: str, groups: Iterable[Path]) -> list[str]:
     """The command of the server of the cluster `run`, as `main` takes it; its environment has what `ALIKE` says."""
-    return [sys.executable, "-m", "elastream.clouds.local.forks", run, *map(str, groups)]
+    return [os.path.abspath(sys.executable), "-m", "elastream.clouds.local.forks", run, *map(str, groups)]
 
 
 def main(run: str, *groups: str) -> None:

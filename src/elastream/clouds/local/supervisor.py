@@ -141,6 +141,7 @@ class Supervisor:
         `index`: number of the host, which is then confined and, where there is a network, put into its namespace, in the
         region of that number; None for the master.
         """
+        self.reap()
         child = self.children[name] = Child(name, 0, scratch=scratch)
         try:
             if index is not None and self.cgroups:
@@ -267,6 +268,8 @@ class Supervisor:
         with contextlib.suppress(ChildProcessError):  # there is no child left
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self.asides.discard(ended[0])
+                if ended[0] == self.forks:
+                    self.forks = 0  # the next host brings another
                 for child in self.children.values():
                     if child.pid == ended[0] and child.exit is None:
                         child.exit = os.waitstatus_to_exitcode(ended[1])

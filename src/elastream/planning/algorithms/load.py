@@ -4,7 +4,7 @@ Each sample is read once, when it is new: an observation's history is short and 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,10 +19,10 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
-from elastream.planning.algorithms.measures import TICK, capacity
+from elastream.planning.algorithms.measures import TICK, capacity, sum_of
 from elastream.planning.provision import declared_cores
 
-__all__ = ["LoadFigures", "Seen", "sum_of"]
+__all__ = ["LoadFigures", "Seen"]
 
 LINE_SAMPLES, LEAST_SAMPLES, SPREAD = 30, 6, 1.5
 """Samples used for the line through rate and busy cores, the fewest needed, and the least ratio of highest to lowest rate:
@@ -345,11 +345,6 @@ class _Line:
             return cores
         error = self.deviation * math.sqrt(1 / self.samples + (rate - self.mean) ** 2 / self.spread)
         return max(cores, min(cores + CERTAIN * error, proportional))
-
-
-def sum_of(frame: Frame, metric: Metric, names: Mapping[str, object] | tuple[str, ...] | list[str]) -> float:
-    """Sum of the known values of `metric` over the operators `names`; NaN if none is known."""
-    return known_sum([frame.value(name, metric) for name in names])
 
 
 def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) -> list[list[float]]:

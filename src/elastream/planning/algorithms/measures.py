@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable
 
 from elastream.model.cloud import HostState
+from elastream.model.decision import Unknown
 from elastream.model.observation import Frame, Metric, Observation, known_sum
+from elastream.model.promises import Rows
 
-__all__ = ["TICK", "capacity", "host_capacity", "seen", "source_sum", "tasks_on"]
+__all__ = ["TICK", "capacity", "host_capacity", "seen", "since_change", "source_sum", "sum_of", "tasks_on", "unsized"]
 
 TICK = 1e-6
 """Seconds by which a round may come early: times are sums of fractions."""
@@ -16,6 +18,11 @@ def source_sum(observation: Observation, metric: Metric, operators: Frame | None
     """`metric` summed over the sources, in `operators` (by default the observation's); NaN if one is unknown."""
     frame = observation.operators if operators is None else operators
     return math.fsum([frame.value(source.name, metric) for source in observation.context.graph.sources])
+
+
+def sum_of(frame: Frame, metric: Metric, names: Iterable[str]) -> float:
+    """Sum of the known values of `metric` over the operators `names`; NaN if none is known."""
+    return known_sum([frame.value(name, metric) for name in names])
 
 
 def host_capacity(observation: Observation, host: str) -> float:
@@ -32,6 +39,27 @@ def tasks_on(observation: Observation, host: str) -> int:
     """Number of tasks placed on `host`."""
     row = observation.hosts.rows.get(host, -1)
     return int(observation.tasks.per_host[row]) if 0 <= row < observation.tasks.per_host.size else 0
+
+
+def since_change(observation: Observation) -> float:
+    """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
+    changes = [at for host in observation.usable for at, _ in observation.leases[host].history[1:]]
+    changes += [lease.history[-1][0] for lease in observation.leases.values() if lease.state is HostState.DRAINING]
+    return observation.time - max(changes, default=-math.inf)
+
+
+def unsized(observation: Observation) -> tuple[Unknown, ...]:
+    """The metrics of this observation for want of which hosts cannot be sized by rates and busy cores."""
+    graph, frame = observation.context.graph, observation.operators
+    found = [
+        Unknown(metric, Rows.OPERATOR, source.name)
+        for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
+        for source in graph.sources
+        if math.isnan(frame.value(source.name, metric))
+    ]
+    if math.isnan(sum_of(frame, Metric.BUSY_CORES, [operator.name for operator in graph.operators if not operator.waits])):
+        found.append(Unknown(Metric.BUSY_CORES, Rows.OPERATOR))
+    return tuple(found)
 
 
 def seen(observation: Observation) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost, ReleaseHost, SetParallelism
+from elastream.model.action import Action, CancelDrain, DrainHost, ReleaseHost, SetParallelism
 from elastream.model.cloud import HostState, HostType
 from elastream.model.decision import Unknown
 from elastream.model.errors import ElastreamError
@@ -24,10 +24,10 @@ from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
-from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
-from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen, sum_of
-from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
+from elastream.planning.algorithms.fused import drain_surplus, lease_missing, threads
+from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen
+from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.provision import TARGET_UTILISATION, width
 
@@ -40,8 +40,6 @@ SETTLE = 1.0
 starting it anew, the break-even of what may be needed again at any time. HPA's window of 300 s has the same purpose."""
 LEAST_SETTLE = 10.0
 """Seconds that it is at least: several batches, of which single ones are slow or quick by chance."""
-THREADS = 64
-"""Most threads of an operator that waits."""
 PACE = 2.0
 """Seconds from one round to the next, until two rounds were seen."""
 REMEMBERED = 120.0
@@ -190,14 +188,14 @@ class _Round:
     def _fused(self) -> Scaled:
         load, observation = self.load, self.observation
         base = load.cores(self.rate)
-        unknown = self._unknown() if math.isnan(base) else ()
+        unknown = unsized(observation) if math.isnan(base) else ()
         seen = self.seen if math.isnan(base) else self.seen.needing(observation.time, (base,), self.settle)
         need, why = self._need(base)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
             need = min(need, capacity(observation, (*observation.usable, *observation.coming)))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = self._grow(need, why, draining)
+        more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining)
         hosts: list[Action] = [
             ReleaseHost(host, why="it holds no more tasks")
             for host in draining
@@ -212,7 +210,7 @@ class _Round:
     def _need(self, base: float) -> tuple[float, str]:
         """(cores of speed 1 that hosts must have, reason); NaN if unknown. base: cores that the rate works."""
         load, observation, policy = self.load, self.observation, self.policy
-        need, why = base / self.most, f"{self._said} needs {base:.3g} cores, to be filled to {policy.scale_out:.0%}"
+        need, why = base / self.most, f"{self._said} needs {base:.3g} cores, to be filled to {self.most:.0%} at most"
         if (full := load.cores(self.upper)) > need:
             need, why = full, f"{why}; at most {format_rate(self.upper)} needs {full:.3g}"
         late = load.late_backlog(self.forecast.level, self.kind.start if not observation.coming else 0.0)
@@ -221,7 +219,7 @@ class _Round:
         if target is not None and (drained := late * each / max(target, self.kind.start)) > 0:
             need += drained / self.most
             why += f", and {drained:.3g} to process {late:,.0f} records of late backlog in time"
-        settled = self._since_change() >= min(policy.cool_down, ROUNDS * self.pace)
+        settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
             there = capacity(observation, observation.usable)
@@ -259,31 +257,8 @@ class _Round:
         """As many, but no more than the policy may make."""
         return self._width if self.policy.max_parallelism is None else min(self._width, self.policy.max_parallelism)
 
-    def _grow(self, need: float, why: str, draining: list[str]) -> list[Action]:
-        observation, context, kind = self.observation, self.observation.context, self.kind
-        there = (*observation.usable, *observation.coming)
-        has, each = capacity(observation, there), kind.cores * kind.speed
-        lacking = context.min_hosts - len(there)
-        if lacking > 0:
-            why = f"at least {counted(context.min_hosts, 'host')}"
-        if not math.isnan(need):
-            by_need = math.ceil((need - has) / each - 1e-9) + self.policy.spare
-            if by_need > max(0, lacking):
-                lacking, why = (
-                    by_need,
-                    f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
-                    + (f", and {counted(self.policy.spare, 'host')} to spare" if self.policy.spare else ""),
-                )
-        kept = draining[: max(0, lacking)]
-        leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
-        return [
-            *(CancelDrain(host, why=why) for host in kept),
-            *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
-        ]
-
     def _shrink(self, seen: Seen) -> list[Action]:
         observation, policy = self.observation, self.policy
-        usable = observation.usable
         known = observation.time - seen.since >= self.settle
         if (
             not known
@@ -291,32 +266,12 @@ class _Round:
             or self.load.late
             or self.load.behind > 1
             or self.load.queued(self.settle)
-            or self._since_change() < policy.cool_down
+            or since_change(observation) < policy.cool_down
         ):
             return []
         highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
         highest = max(highest, self.most * self.load.cores(self.upper))
-        least = min((host_capacity(observation, host) for host in usable), default=0.0)
-        if not highest <= self.most * (capacity(observation, usable) - least):
-            return []  # as in most rounds: not even the smallest could go
-        candidates = sorted(
-            (host for host in usable if due_back(observation.leases[host], observation.time, self.pace)),
-            key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
-        )
-        going: list[str] = []
-        for host in candidates[: len(usable) // 2]:
-            rest = [each for each in usable if each not in (*going, host)]
-            # Spare hosts are kept in addition to the need: the smallest of the rest count as spare.
-            working = sorted(rest, key=lambda each: host_capacity(observation, each))[policy.spare :]
-            left = capacity(observation, working)
-            if len(rest) < observation.context.min_hosts or not highest <= self.most * left:
-                break
-            going.append(host)
-        if not going:
-            return []
-        left = capacity(observation, [host for host in usable if host not in going])
-        why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
-        return [DrainHost(host, why=why + format_duration(self.settle)) for host in going]
+        return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle)
 
     def _highest(self, seen: Seen) -> float:
         """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""
@@ -362,13 +317,10 @@ class _Round:
         processed = self.seen.processed[-1]
         if math.isnan(busy) or not processed > 0 or math.isnan(self.rate):
             return []
-        stage = self.observation.context.layout.stage_of[operator]
-        wide = 1.0 if stage.name == operator else float(self.observation.composition.parallelism.get(stage.name, 1))
-        threads = self.rate * busy / processed / wide
-        wanted = max(1, math.ceil(threads / self.most - 1e-9))
-        wanted = min(wanted, THREADS if self.policy.max_parallelism is None else self.policy.max_parallelism)
-        why = f"{self._said} occupies {threads:.3g} threads"
-        return [SetParallelism(operator, int(wanted), why=why)] if wanted != now else []
+        occupied = self.rate * busy / processed
+        wanted = threads(self.observation, operator, occupied, self.most, self.policy.max_parallelism)
+        why = f"{self._said} occupies {occupied:.3g} threads"
+        return [SetParallelism(operator, wanted, why=why)] if wanted != now else []
 
     # Apart: instances reserve cores.
 
@@ -380,7 +332,7 @@ class _Round:
         arriving = float(self.seen.arriving[-1])
         needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
         if math.isnan(self.rate):
-            unknown = self._unknown()
+            unknown = unsized(observation)
         upper = self.upper / self.rate if self.rate > 0 else 1.0
         wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
         if self.load.late and not needs:
@@ -404,7 +356,7 @@ class _Round:
         enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
         grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
         releases: list[Action] = []
-        if surplus and not grown and not observation.coming and self._since_change() >= policy.cool_down:
+        if surplus and not grown and not observation.coming and since_change(observation) >= policy.cool_down:
             releases = reduce(draft, surplus, self.pace, policy.spare)
         empty = [
             ReleaseHost(host, why="it holds no more tasks")
@@ -437,30 +389,8 @@ class _Round:
         busy = math.nan if math.isnan(base) else cores if self.load.late else min(base, cores)
         return {"hosts_usable": float(len(observation.usable) - drained + kept), "busy_cores": busy}
 
-    def _unknown(self) -> tuple[Unknown, ...]:
-        """The metrics of the newest observation for want of which nothing can be sized."""
-        graph, frame = self.observation.context.graph, self.observation.operators
-        sources = [source.name for source in graph.sources]
-        found = [
-            Unknown(metric, Rows.OPERATOR, name)
-            for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
-            for name in sources
-            if math.isnan(frame.value(name, metric))
-        ]
-        names = [operator.name for operator in graph.operators if not operator.waits]
-        if math.isnan(sum_of(frame, Metric.BUSY_CORES, names)):
-            found.append(Unknown(Metric.BUSY_CORES, Rows.OPERATOR))
-        return tuple(found)
-
     def _kind(self) -> HostType:
         types = self.observation.context.host_types
         if self.policy.host_type is not None:
             return types[self.policy.host_type]
         return min(types.values(), key=lambda t: (t.price / t.billing.unit / (t.cores * t.speed), t.cores))
-
-    def _since_change(self) -> float:
-        """Seconds since a host came, or a drain was begun or cancelled; inf if never."""
-        observation = self.observation
-        changes = [at for host in observation.usable for at, _ in observation.leases[host].history[1:]]
-        changes += [lease.history[-1][0] for lease in observation.leases.values() if lease.state is HostState.DRAINING]
-        return observation.time - max(changes, default=-math.inf)

@@ -140,8 +140,8 @@ def open_session(master: str, name: str, folder: Path, settings: Mapping[str, st
     if SparkSession.getActiveSession() is not None:
         raise EnvironmentProblem("a Spark session is open in this process already; stop it before run(...)")
     os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
-    # Workers run the interpreter of the driver, and find the modules that lie beside the user's program.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Workers run the interpreter of the driver, from folders of their own, and find the modules beside the user's program.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = os.path.abspath(sys.executable)
     # The run reports errors of the shutdown in a sentence; the gateway would add a stack trace.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.master(master).appName(name)

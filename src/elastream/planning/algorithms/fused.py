@@ -1,0 +1,86 @@
+"""Sizes queries whose tasks share the cores of their hosts: how many hosts, and how many threads of an operator that waits.
+
+Any host takes any task, so that hosts are counted by cores, and the ones that go are those that cost least to empty.
+"""
+
+import math
+from collections.abc import Sequence
+
+from elastream.model.action import Action, CancelDrain, DrainHost, LeaseHost
+from elastream.model.cloud import HostType
+from elastream.model.observation import Observation
+from elastream.model.units import format_duration
+from elastream.model.wording import counted
+from elastream.planning.algorithms.billing import due_back
+from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
+
+__all__ = ["THREADS", "drain_surplus", "lease_missing", "threads"]
+
+THREADS = 64
+"""Most threads of an operator that waits."""
+
+
+def lease_missing(
+    observation: Observation, kind: HostType, need: float, why: str, spare: int, draining: Sequence[str]
+) -> list[Action]:
+    """Hosts for `need` cores of speed 1 beside those that are there or coming: drains cancelled first, then leases.
+
+    need: NaN where unknown; `min_hosts` holds in any case. spare: hosts on top.
+    """
+    context = observation.context
+    there = (*observation.usable, *observation.coming)
+    has, each = capacity(observation, there), kind.cores * kind.speed
+    lacking = context.min_hosts - len(there)
+    if lacking > 0:
+        why = f"at least {counted(context.min_hosts, 'host')}"
+    if not math.isnan(need):
+        by_need = math.ceil((need - has) / each - 1e-9) + spare
+        if by_need > max(0, lacking):
+            lacking = by_need
+            why = f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
+            why += f", and {counted(spare, 'host')} to spare" if spare else ""
+    kept = draining[: max(0, lacking)]
+    leases = min(max(0, lacking) - len(kept), context.max_hosts - len(observation.leases))
+    return [
+        *(CancelDrain(host, why=why) for host in kept),
+        *(LeaseHost(observation.host_name(n), kind.name, kind.region, why=why) for n in range(leases)),
+    ]
+
+
+def drain_surplus(
+    observation: Observation, highest: float, most: float, spare: int, pace: float, settle: float
+) -> list[Action]:
+    """Drains of hosts without which the others are filled to `most` at most by `highest` cores; half of them at most.
+
+    Only of those that cost nothing, or whose paid time ends before the next round, `pace` seconds later, could do it.
+    settle: seconds for which `highest` is the highest need.
+    """
+    usable = observation.usable
+    least = min((host_capacity(observation, host) for host in usable), default=0.0)
+    if not highest <= most * (capacity(observation, usable) - least):
+        return []  # as in most rounds: not even the smallest could go
+    candidates = sorted(
+        (host for host in usable if due_back(observation.leases[host], observation.time, pace)),
+        key=lambda h: (tasks_on(observation, h), observation.leases[h].remaining(observation.time), usable.index(h)),
+    )
+    going: list[str] = []
+    for host in candidates[: len(usable) // 2]:
+        rest = [each for each in usable if each not in (*going, host)]
+        # Spare hosts are kept in addition to the need: the smallest of the rest count as spare.
+        working = sorted(rest, key=lambda each: host_capacity(observation, each))[spare:]
+        if len(rest) < observation.context.min_hosts or not highest <= most * capacity(observation, working):
+            break
+        going.append(host)
+    if not going:
+        return []
+    left = capacity(observation, [host for host in usable if host not in going])
+    why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
+    return [DrainHost(host, why=why + format_duration(settle)) for host in going]
+
+
+def threads(observation: Observation, operator: str, occupied: float, most: float, limit: int | None) -> int:
+    """Threads of an operator that waits, of which `occupied` in all its stage's tasks are to fill `most`."""
+    stage = observation.context.layout.stage_of[operator]
+    wide = 1.0 if stage.name == operator else float(observation.composition.parallelism.get(stage.name, 1))
+    wanted = max(1, math.ceil(occupied / wide / most - 1e-9))
+    return min(wanted, THREADS if limit is None else limit)
