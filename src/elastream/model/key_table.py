@@ -6,7 +6,6 @@ composition gives for the whole operator.
 """
 
 import datetime
-import decimal
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +23,10 @@ Key: TypeAlias = tuple[Any, ...]
 
 _WHOLE: Mapping[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's whole numbers."""
-_KINDS: Mapping[str, type] = {
-    "string": str, "boolean": bool, "date": datetime.date, "timestamp": datetime.datetime,
-    "timestamp_ntz": datetime.datetime, "decimal": decimal.Decimal,
-}  # fmt: skip
-"""Python's type of a key by Spark's; other types cannot be keys of a table."""
+_KINDS: Mapping[str, type] = {"string": str, "boolean": bool, "date": datetime.date}
+"""Python's type of a key by Spark's; besides whole numbers no other types can be keys of a table: of them it is not said
+when two are equal (fractions), or what a value is (time stamps, by time zone)."""
+ANY = "text, a whole number, a truth value or a date"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,6 @@ class KeyTable:
                 f"{', '.join(selection.columns)}"
             )
         known = set(selection.alternates)
-        kinds = [selection.columns[name] for name in self.columns]
         for key, alternate in self.rows.items():
             if alternate not in known:
                 raise DataflowError(
@@ -92,9 +89,13 @@ class KeyTable:
                 )
             if len(key) != len(self.columns):
                 raise DataflowError(f"{at} has the key {_shown(key)} for the columns {', '.join(self.columns)}")
-            for name, kind, value in zip(self.columns, kinds, key, strict=True):
-                if not _is_of(kind, value):
-                    raise DataflowError(f"{at} has the key {_shown(key)}: column {name!r} is {kind or 'not null'}")
+        for number, name in enumerate(self.columns):
+            kind = selection.columns[name]
+            wrong = next((key for key in self.rows if not _is_of(kind, key[number])), None)
+            if wrong is not None:
+                raise DataflowError(f"{at} has the key {_shown(wrong)}: column {name!r} is {kind or ANY}")
+            if len({type(key[number]) for key in self.rows}) > 1:
+                raise DataflowError(f"{at} has keys of several types in column {name!r}")
         return self
 
 
@@ -180,7 +181,7 @@ def _plain(kind: str) -> str:
 def _is_of(kind: str | None, value: Any) -> bool:
     """Whether `value` can be a value of a column of that type."""
     if kind is None:
-        return value is not None
+        return isinstance(value, str | int | datetime.date) and not isinstance(value, datetime.datetime)
     name = _plain(kind)
     if (bits := _WHOLE.get(name)) is not None:
         return isinstance(value, int) and not isinstance(value, bool) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)

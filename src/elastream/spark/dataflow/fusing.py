@@ -56,6 +56,7 @@ def wire(
                 codec.widths.get(operator.name),
                 schema,
                 routes(graph.outputs[operator.name]),
+                codec.tables.get(operator.name),
             )
         )
     entries = [
