@@ -25,8 +25,8 @@ FAILED = "ELASTREAM-OPERATOR-FAILED "
 """Prefix of the JSON description of an operator's failure, which `explain_failure` searches for."""
 SHOWN = 200
 """Most characters of a record in an error message."""
-WHOLE = (Form.ARROW, Form.PANDAS)
-"""Forms of functions that take a batch; the others take single records."""
+WHOLE = (Form.ARROW, Form.PANDAS, Form.STREAM)
+"""Forms of functions that take batches; the others take single records."""
 
 
 @dataclass(frozen=True, slots=True)
