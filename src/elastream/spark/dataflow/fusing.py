@@ -59,6 +59,7 @@ def wire(
                 codec.widths.get(operator.name),
                 schema,
                 routes(graph.outputs[operator.name]),
+                codec.tables.get(operator.name),
             )
         )
     entries = [

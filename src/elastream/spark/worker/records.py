@@ -4,6 +4,7 @@ Conversion dominates the cost of cheap operators: between two functions of singl
 and a batch is converted once for all branches.
 """
 
+from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
@@ -47,6 +48,14 @@ class Chunk:
             found = columns[0] if single else [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
             self._values = found
         return found
+
+    def by(self, of_values: Callable[[list[Any], list[str]], Any], of_batch: Callable[[pa.RecordBatch], Any]) -> Any:
+        """What one of the two functions gives for the records, in whichever form they are there already."""
+        return of_batch(self._batch) if self._batch is not None else of_values(self._values, self.schema.names)
+
+    def at(self, rows: Any) -> "Chunk":
+        """The records with the numbers `rows`, an array."""
+        return Chunk(self.schema, self.batch().take(pa.array(rows)))
 
     def kept(self, keep: list[Any]) -> "Chunk":
         """The records for which `keep` is true."""
