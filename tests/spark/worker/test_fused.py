@@ -25,7 +25,8 @@ from elastream.model.observation import Composition
 from elastream.model.regions import region
 from elastream.spark.dataflow.fusing import wire
 from elastream.spark.worker.composition import COLUMN, CompositionCodec
-from elastream.spark.worker.fused import ENTRY, EXIT, Carrier, Walk, walked
+from elastream.spark.worker.fused import ENTRY, Carrier, Walk, walked
+from elastream.spark.worker.leaving import EXIT
 from elastream.spark.worker.meter import MeterRow, merged
 from elastream.spark.worker.runner import OperatorFailed, explain_failure
 from properties import examples

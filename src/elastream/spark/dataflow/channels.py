@@ -37,7 +37,7 @@ from elastream.spark.dataflow.sinks import (
 from elastream.spark.dataflow.stamps import with_stamps
 from elastream.spark.jvm.gateway import jvm_of
 from elastream.spark.worker.composition import Ran, latest_batch
-from elastream.spark.worker.fused import EXIT
+from elastream.spark.worker.leaving import EXIT
 
 __all__ = ["Outflow", "read_edge", "selected", "start_writing"]
 

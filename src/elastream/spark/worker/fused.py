@@ -7,6 +7,7 @@ the composition is read from the records or from the logs next to the checkpoint
 
 import resource
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,15 +18,16 @@ from pyspark import Accumulator, TaskContext, cloudpickle
 
 from elastream.model.graph import Form
 from elastream.spark.worker.composition import COLUMN, CompositionLog, Digit, code_in_offsets, freeze_imports
+from elastream.spark.worker.leaving import Exit, Leaving, leaving_schema
 from elastream.spark.worker.meter import TaskRow
+from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import Implementation, Runner
+from elastream.spark.worker.signals import Folding, SignalRow, Tap
 
 __all__ = [
     "ENTRY",
-    "EXIT",
     "Carrier",
-    "Exit",
     "Route",
     "Step",
     "Walk",
@@ -36,8 +38,6 @@ __all__ = [
 
 ENTRY = "_entry"
 """Column with the number of the entry of a record, in a region with several entries."""
-EXIT = "_exit"
-"""Column with the number of the exit of a record, in a region with several exits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """Where records leave: to a sink, a durable edge, a keyed operator, or native columns before one of these."""
-
-    name: str
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
 class Walk:
-    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`.
+    """A region as one walk. Nodes are numbered: `entries`, then `steps` in topological order, then `exits`, then `taps`.
 
-    lead: the operator to which the stage's transport is attributed.
+    lead: the operator to which the stage's transport is attributed. ordered: whether rows say which place they have.
     """
 
     segment: str
@@ -99,6 +91,13 @@ class Walk:
     entries: tuple[WalkEntry, ...]
     steps: tuple[Step, ...]
     exits: tuple[Exit, ...]
+    taps: tuple[Tap, ...] = ()
+    ordered: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the rows that leave it."""
+        return leaving_schema(self.exits, self.ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +131,22 @@ class Tally:
 
 
 class Walker:
-    """One task's walk under one composition; `tallies` by operator name."""
+    """One task's walk under one composition; `tallies` by operator name. foldings: those of its taps, in their order."""
 
-    def __init__(self, walk: Walk, code: int) -> None:
+    def __init__(self, walk: Walk, code: int, foldings: Sequence[Folding] = ()) -> None:
         self.walk = walk
         self.code = code
-        nodes = (*walk.entries, *walk.steps, *walk.exits)
+        self.foldings = foldings
+        nodes = (*walk.entries, *walk.steps, *walk.exits, *walk.taps)
         self.routes = [_live(getattr(node, "routes", ()), code) for node in nodes]
         self.steps_from = len(walk.entries)
         self.exits_from = self.steps_from + len(walk.steps)
+        self.taps_from = self.exits_from + len(walk.exits)
+        steps = [(number, step, step.chosen(code)) for number, step in enumerate(walk.steps, self.steps_from)]
+        self.kept = {n: deque[pa.RecordBatch]() for n, _, chosen in steps if chosen.form is Form.STREAM}
         self.runners = [
-            Runner(step.name, step.chosen(code), step.schema, step.wide(code), self._needs_arrow(number, step.schema))
-            for number, step in enumerate(walk.steps, self.steps_from)
+            Runner(step.name, chosen, step.schema, step.wide(code), self._needs_arrow(number, step.schema))
+            for number, step, chosen in steps
         ]
         self.turns = [0] * len(nodes)
         self.tallies = {step.name: Tally() for step in walk.steps}
@@ -154,16 +157,43 @@ class Walker:
         routes = self.routes[number]
         return (len(routes) > 1 and not shareable(schema)) or any(
             route.to >= self.exits_from
-            or self.walk.steps[route.to - self.steps_from].chosen(self.code).form in (Form.ARROW, Form.PANDAS)
+            or self.walk.steps[route.to - self.steps_from].chosen(self.code).form in (Form.ARROW, Form.PANDAS, Form.STREAM)
             for route in routes
         )
 
     def through(self, entry: int, batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         """Process `batch` from entry number `entry`; returns (exit number, records) pairs."""
+        return self._onward(entry, Chunk(batch.schema, batch))
+
+    def finish(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Let the operators that pull have what was kept for them; behind the last record of the task."""
+        for number, held in self.kept.items():
+            runner = self.runners[number - self.steps_from]
+            results = pulled(runner.name, runner.chosen, runner.schema, held) if held else iter(())
+            while (chunk := self._next(self.tallies[runner.name], results)) is not None:
+                yield from self._onward(number, chunk)
+
+    def _next(self, tally: Tally, results: Iterator[Chunk]) -> Chunk | None:
+        started = cpu_seconds()
+        chunk = next(results, None)
+        tally.busy += cpu_seconds() - started
+        tally.last = time.time()
+        tally.rows_out += chunk.rows if chunk is not None else 0
+        return chunk
+
+    def _onward(self, emitter: int, chunk: Chunk) -> list[tuple[int, pa.RecordBatch]]:
+        """Send what node number `emitter` emitted through the nodes behind it."""
         waiting: list[list[Chunk]] = [[] for _ in self.routes]
-        self._send(entry, Chunk(batch.schema, batch), waiting)
-        for number, runner in enumerate(self.runners, self.steps_from):
+        self._send(emitter, chunk, waiting)
+        for number in range(max(emitter + 1, self.steps_from), self.exits_from):
+            runner = self.runners[number - self.steps_from]
             tally = self.tallies[runner.name]
+            if number in self.kept:
+                for chunk in waiting[number]:
+                    tally.first = tally.first if tally.rows_in else time.time()
+                    tally.rows_in += chunk.rows
+                    self.kept[number].append(chunk.batch())
+                continue
             for chunk in waiting[number]:
                 begun, started = time.time(), cpu_seconds()
                 result = runner(chunk)
@@ -175,11 +205,14 @@ class Walker:
                 tally.rows_out += result.rows
                 if result.rows:
                     self._send(number, result, waiting)
-        left = []
-        for number, (exit, chunks) in enumerate(zip(self.walk.exits, waiting[self.exits_from :], strict=True)):
+        left, ending = [], waiting[self.exits_from : self.taps_from]
+        for number, (exit, chunks) in enumerate(zip(self.walk.exits, ending, strict=True)):
             if chunks:
                 batches = [conformed(chunk.batch(), exit.schema) for chunk in chunks]
                 left.append((number, pa.concat_batches(batches) if len(batches) > 1 else batches[0]))
+        for folding, chunks in zip(self.foldings, waiting[self.taps_from :], strict=True):
+            for chunk in chunks:
+                folding.add(chunk.batch())
         return left
 
     def _send(self, number: int, chunk: Chunk, waiting: list[list[Chunk]]) -> None:
@@ -238,6 +271,12 @@ def batch_number() -> int:
     return int(found) if found is not None else -1
 
 
+@lru_cachedef task_number() -> int:
+    """Number of this task among those of its stage in the batch; 0 outside Spark. A replay gives it the same records."""
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Walk:
     # A worker process executes many tasks: user functions and their modules are loaded once.
@@ -246,12 +285,16 @@ def _loaded(pickled: bytes) -> Walk:
 
 
 def stage_function(
-    pickled: bytes, carrier: Carrier, sink: Accumulator[list[TaskRow]]
+    pickled: bytes,
+    carrier: Carrier,
+    sink: Accumulator[list[TaskRow]],
+    signals: Accumulator[list[SignalRow]] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Build the function for `mapInArrow`. pickled: a Walk; sink: accumulator of the meter."""
+    """Build the function for `mapInArrow`. pickled: a Walk; sink, signals: accumulators of the meter."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add)
+        tell = signals.add if signals is not None else None
+        return walked(_loaded(pickled), carrier, batch_number(), batches, sink.add, tell, task_number())
 
     return run
 
@@ -262,25 +305,34 @@ def walked(
     number: int,
     batches: Iterable[pa.RecordBatch],
     report: Callable[[list[TaskRow]], object],
+    tell: Callable[[list[SignalRow]], object] | None = None,
+    task: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """Process the records of one task of batch `number`; with several exits, rows are `tagged`."""
+    """Process the records of one task of batch `number`, in the schema of the walk; with several exits rows are `tagged`.
+
+    report, tell: take counts and signals when the task is done. task: its number in the batch.
+    """
     freeze_imports()
     started, begun = cpu_seconds(), time.time()
     walkers: dict[int, Walker] = {}
     fixed = None if carrier.stamped else carrier.code(number)
-    schema = tagged_schema(walk.exits) if len(walk.exits) > 1 else None
+    foldings = tuple(map(Folding, walk.taps))
+    leaving = Leaving(walk.exits, walk.ordered, task)
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
-            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code))
+            walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code, foldings))
             entry, records = entered(walk.entries, batch)
             lead = walker.lead
             lead.rows_in += records.num_rows
             lead.rows_out += records.num_rows
             for exit, result in walker.through(entry, records):
-                yield result if schema is None else tagged(exit, result, schema)
+                yield leaving(exit, result)
+        for walker in walkers.values():
+            for exit, result in walker.finish():
+                yield leaving(exit, result)
         spent = cpu_seconds() - started
         rows: list[TaskRow] = []
         for walker in walkers.values():
@@ -289,6 +341,8 @@ def walked(
             lead.busy, lead.first, lead.last = max(0.0, spent - in_steps), begun, time.time()
             rows += walker.report(walk.segment, number)
         report(rows)
+        if tell is not None and (told := [f for f in foldings if f.count]):
+            tell([(walk.segment, number, folding.tap.name, task, *folding.part) for folding in told])
     finally:
         for walker in walkers.values():
             walker.close()
@@ -300,21 +354,3 @@ def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> tuple[int, p
         return 0, batch.select(list(entries[0].columns))
     entry = batch.column(ENTRY)[0].as_py()
     return entry, pa.RecordBatch.from_arrays(batch.column(f"_{entry}").flatten(), names=list(entries[entry].columns))
-
-
-def tagged_schema(exits: Sequence[Exit]) -> pa.Schema:
-    """Schema for rows of several exits in one stream: the exit number, and a struct per exit, one of them filled."""
-    return pa.schema(
-        [pa.field(EXIT, pa.int32()), *(pa.field(f"_{n}", pa.struct(list(exit.schema))) for n, exit in enumerate(exits))]
-    )
-
-
-def tagged(exit: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` as rows of `tagged_schema`."""
-    rows = batch.num_rows
-    columns: list[pa.Array] = [pa.repeat(pa.scalar(exit, pa.int32()), rows)]
-    for number in range(len(schema) - 1):
-        kind = schema.field(number + 1).type
-        filled = number == exit
-        columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(kind)) if filled else pa.nulls(rows, kind))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
