@@ -9,7 +9,7 @@ and the compiler on Spark builds what they return.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastream.model.endpoints import DomainSignal
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.stages import Segment
@@ -65,7 +65,10 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True)
 class FusedRegion:
-    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
+    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native.
+
+    No outlet leads to an empty branch: what is sent there ends in the walk.
+    """
 
     inlets: tuple[Inlet, ...]
     steps: tuple[Operator, ...]
@@ -129,7 +132,7 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Fu
     for edge in emitting:
         natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
         way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
-        if not natives_behind and not _leaves(graph, edge):
+        if (not natives_behind and not _leaves(graph, edge)) or _empty(graph, way.target):
             continue
         key = edge if edge.durable else (edge.target, edge.port)
         before = outlets[key].inputs if key in outlets else ()
@@ -210,6 +213,10 @@ def _arriving(edge: Edge) -> Edge:
 def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:
     plain = edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN and edge.durable is None
     return plain and edge.target in native and len(graph.inputs[edge.target]) == 1
+
+
+def _empty(graph: Graph, name: str) -> bool:
+    return isinstance(graph.operator(name).writes, Nothing)
 
 
 def _leaves(graph: Graph, edge: Edge) -> bool:

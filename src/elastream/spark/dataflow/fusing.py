@@ -40,7 +40,8 @@ def wire(
     out_of = {edge: nodes.index(outlet) for outlet in ends for edge in outlet.inputs}
 
     def routes(edges: Sequence[Edge]) -> tuple[Route, ...]:
-        return tuple(_route(edge, out_of.get(edge, number.get(edge.target, -1)), codec) for edge in edges)
+        ways = [(edge, out_of.get(edge, number.get(edge.target))) for edge in edges]
+        return tuple(_route(edge, to, codec) for edge, to in ways if to is not None)  # none leads into an empty branch
 
     emitted: dict[Edge, pa.Schema] = {}
     for inlet, schema in zip(region.inlets, arriving, strict=True):
