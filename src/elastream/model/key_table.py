@@ -16,7 +16,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Graph, Operator
 from elastream.model.schema import columns_of
 
-__all__ = ["Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of"]
+__all__ = ["Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of", "selections_of"]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the columns of a key, in their order; never null."""
@@ -76,7 +76,7 @@ class KeyTable:
         at = f"the key table of operator {self.operator!r}"
         if self.operator != selection.operator:
             raise DataflowError(f"{at} was given for operator {selection.operator!r}")
-        if set(self.columns) != set(selection.columns) or len(self.columns) != len(selection.columns):
+        if self.columns != tuple(selection.columns):
             raise DataflowError(
                 f"{at} has the key {', '.join(self.columns) or 'of no columns'}; the operator selects by "
                 f"{', '.join(selection.columns)}"
@@ -152,6 +152,11 @@ def selection_of(graph: Graph, name: str) -> Selection:
         if kind is not None and _plain(kind) not in {*_WHOLE, *_KINDS}:
             raise DataflowError(f"operator {name!r} selects by {column!r}, a column of type {kind}, which cannot be a key")
     return Selection(graph.name, name, columns, tuple(alternate.name for alternate in operator.alternates))
+
+
+def selections_of(graph: Graph) -> Mapping[str, Selection]:
+    """What key tables must fit, by operator that selects by key. Raises DataflowError for a key that cannot be one."""
+    return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
 
 
 def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:

@@ -59,11 +59,9 @@ class Lookup:
         single = len(self.columns) == 1
         self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
 
-    def of_key(self, key: Mapping[str, Any]) -> int:
-        """For the key of a call, by column."""
-        if len(self.columns) == 1:
-            return self._by_key.get(key[self.columns[0]], -1)
-        return self._by_key.get(tuple(key[name] for name in self.columns), -1)
+    def of_key(self, key: Sequence[Any]) -> int:
+        """For the key of a call: values of the columns, in their order."""
+        return self._by_key.get(key[0] if len(self.columns) == 1 else tuple(key), -1)
 
     def of_values(self, values: Sequence[Any], names: Sequence[str]) -> Numbers:
         """For records as Python values: those of the only column, or dicts by column."""
