@@ -13,7 +13,7 @@ from elastream.model.graph import Form
 from elastream.model.windows import Pairs, Window
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.runner import Implementation, OperatorFailed
-from elastream.spark.worker.windows import Grouping, Kept, frame_of, packed, unpacked
+from elastream.spark.worker.windows import Grouping, Kept, frame_of, packed
 from properties import examples
 
 NUMBERS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("last", pa.bool_())])
@@ -21,7 +21,7 @@ OTHERS = pa.schema([("k", pa.string()), ("m", pa.int64())])
 
 
 def grouping(window: Window | None, form: Form = Form.WINDOW, ports: tuple[pa.Schema, ...] = (NUMBERS,)) -> Grouping:
-    return Grouping("grouped", form, window, ports, ("k",))
+    return Grouping("grouped", form, window, ports)
 
 
 def rows_of(numbers: Sequence[int], landmarks: frozenset[int] = frozenset()) -> pd.DataFrame:
@@ -49,12 +49,12 @@ def run(group: Grouping, batches: Sequence[pd.DataFrame]) -> tuple[list[Kept], K
     stored: tuple[bytes | None, ...] = (None,) * len(group.ports)
     found = []
     for rows in batches:
-        kept = unpacked(stored, group.ports)
+        kept = group.unpacked(stored)
         if len(rows):
             windows, kept = group.complete(group.joined(kept, group.arrived(rows)))
             found += windows
         stored = packed(kept)
-    return found, unpacked(stored, group.ports)
+    return found, group.unpacked(stored)
 
 
 def numbers_in(part: pa.Table, column: str = "n") -> list[int]:
@@ -164,8 +164,8 @@ def test_values_of_every_kind_are_kept_as_they_are():
     }  # fmt: skip
     nothing = dict.fromkeys(row)
     kept = (pa.Table.from_pylist([row, nothing], schema),)
-    assert unpacked(packed(kept), (schema,)) == kept
-    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,), ()).arrived(frame_of(kept[0].slice(0, 1)).assign(**{ORDER: 0}))
+    assert Grouping("g", Form.WINDOW, Window(count=1), (schema,)).unpacked(packed(kept)) == kept
+    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,)).arrived(frame_of(kept[0].slice(0, 1)).assign(**{ORDER: 0}))
     assert seen == (kept[0].slice(0, 1),)
 
 

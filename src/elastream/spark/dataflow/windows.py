@@ -13,13 +13,13 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Form, Operator
 from elastream.model.windows import Window, WindowKind
 from elastream.spark.dataflow.channels import Outflow, selected
-from elastream.spark.dataflow.keyed import KeyedCompiler, schema_from, with_moments
+from elastream.spark.dataflow.keyed import Wiring, schema_from, stateful_frame, with_moments
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.windows import END, START, UNTIL, Grouping
 
@@ -27,12 +27,14 @@ __all__ = ["windowed_frame"]
 
 SPAN, TIME = "_span", "_time"
 """Columns with a record's time window, as Spark has it, and with the time that it goes by."""
+ALL = "_all"
+"""Column by which all records of a zip are one group."""
 DELAY = "spark.watermarkDelayMs"
 """Metadata of the column that a watermark is of. Spark drops a record where it is not beyond the watermark: here the end of a
 window, so that a record is dropped once its window has been emitted, and no sooner."""
 
 
-def windowed_frame(flows: Sequence[Outflow], operator: Operator, compiler: KeyedCompiler) -> DataFrame:
+def windowed_frame(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -> DataFrame:
     """Apply the windowed `operator` to the records that come by `flows`, one for each of its ports; for append mode.
 
     Raises DataflowError for aggregates, or a column of times, whose types do not fit.
@@ -40,7 +42,7 @@ def windowed_frame(flows: Sequence[Outflow], operator: Operator, compiler: Keyed
     try:
         if operator.alternates[0].form is Form.AGGREGATE:
             return _aggregated(flows[0].part(flows[0].frame), operator)
-        return _by_function(flows, operator, compiler)
+        return _by_function(flows, operator, wiring)
     except (AnalysisException, ParseException) as error:
         what = "aggregates" if operator.alternates[0].form is Form.AGGREGATE else "windows"
         raise DataflowError(f"the {what} of operator {operator.name!r} are invalid: {first_line(error)}") from None
@@ -58,21 +60,20 @@ def _aggregated(frame: DataFrame, operator: Operator) -> DataFrame:
     )
 
 
-def _by_function(flows: Sequence[Outflow], operator: Operator, compiler: KeyedCompiler) -> DataFrame:
+def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -> DataFrame:
     window, key = operator.window, operator.key
     frame, ports = _one_port(flows[0]) if len(flows) == 1 else _ports(flows, key)
     form = operator.alternates[0].form
-    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port)) for port in ports), key)
+    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port)) for port in ports))
     if form is Form.ZIP:
-        frame, groups = frame.withColumn(key_of_all := "_all", F.lit(0)), (key_of_all,)
+        frame, groups = frame.withColumn(ALL, F.lit(0)), (ALL,)
     elif window is not None and window.kind is WindowKind.TIME:
         frame, groups = _in_time(frame, window, _of_port(len(ports), window.by)), (*key, START, END, UNTIL)
     else:
         groups = key
         if operator.timeout is not None and operator.timeout.by:
             frame = with_moments(frame, operator.timeout, _of_port(len(ports), operator.timeout.by))
-    state = StructType([StructField(f"port_{number}", BinaryType()) for number in range(len(ports))])
-    return compiler.stateful(frame, operator, groups, _returned(operator, ports), state, grouping)
+    return stateful_frame(frame, operator, wiring, grouping, groups, _returned(operator, ports), "append")
 
 
 def _one_port(flow: Outflow) -> tuple[DataFrame, list[StructType]]:

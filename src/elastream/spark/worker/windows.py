@@ -1,11 +1,10 @@
 """Windows where batches run: records of a key are kept, as Arrow, until a window of them is complete.
 
-`Grouping` says what is complete and what is kept, and knows nothing of Spark; `window_function` calls the operator's
-function with what is complete, inside `applyInPandasWithState`. Native aggregates in windows need none of it.
+`Grouping` says what is complete and what is kept, and has no session; `stateful` calls it inside `applyInPandasWithState`.
+Native aggregates in windows need none of it.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -14,35 +13,48 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from elastream.model.graph import Form
 from elastream.model.windows import Window, WindowKind
 from elastream.spark.worker.leaving import EXIT, ORDER
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 
-__all__ = ["AT", "END", "START", "UNTIL", "Grouping", "Kept", "frame_of", "packed", "unpacked"]
+__all__ = ["END", "START", "UNTIL", "Grouping", "Kept", "frame_of", "packed"]
 
 START, END, UNTIL = "_start", "_end", "_until"
 """Columns of a record's time window: its start and end, and its end in milliseconds since 1970."""
-AT = "_at"
-"""Column with the time of a record, in milliseconds since 1970, where a timeout goes by it."""
-
 Kept: TypeAlias = tuple[pa.Table, ...]
 """Records of one key by port, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How the operator `name` groups its records. ports: their columns, by input. window: None for a zip.
-
-    keys: columns of the key.
-    """
+    """How the operator `name` groups its records. ports: their columns, by input. window: None for a zip."""
 
     name: str
     form: Form
     window: Window | None
     ports: tuple[pa.Schema, ...]
-    keys: tuple[str, ...]
+
+    @property
+    def schema(self) -> StructType:
+        """What Spark keeps for a key: the records of each port."""
+        return StructType([StructField(f"port_{number}", BinaryType()) for number in range(len(self.ports))])
+
+    @property
+    def nothing(self) -> Kept:
+        """No records."""
+        return tuple(schema.empty_table() for schema in self.ports)
+
+    def unpacked(self, stored: Sequence[bytes | None] | None) -> Kept:
+        """What `packed` was given; nothing where there is no state."""
+        if stored is None:
+            return self.nothing
+        return tuple(
+            schema.empty_table() if each is None else _table(bytes(each), schema)
+            for each, schema in zip(stored, self.ports, strict=True)
+        )
 
     @property
     def in_time(self) -> bool:
@@ -90,9 +102,8 @@ class Grouping:
             spans = _spans(self.window, part)
             rest = part.slice(spans[-1][2]) if spans else part
             left.append([*(part.slice(a, b - a) for a, b, _ in spans), *([rest] if rest.num_rows else [])])
-        empty = [schema.empty_table() for schema in self.ports]
         return [
-            tuple(none if part is None else part for part, none in zip(window, empty, strict=True))
+            tuple(none if part is None else part for part, none in zip(window, self.nothing, strict=True))
             for window in zip_longest(*left)
         ]
 
@@ -147,14 +158,6 @@ def frame_of(part: pa.Table) -> pd.DataFrame:
 def packed(kept: Kept) -> tuple[bytes | None, ...]:
     """Records as state: one value a port, None where there are none."""
     return tuple(_bytes(part) if part.num_rows else None for part in kept)
-
-
-def unpacked(stored: Sequence[bytes | None], ports: Sequence[pa.Schema]) -> Kept:
-    """What `packed` was given."""
-    return tuple(
-        schema.empty_table() if each is None else _table(bytes(each), schema)
-        for each, schema in zip(stored, ports, strict=True)
-    )
 
 
 def _bytes(part: pa.Table) -> bytes:
