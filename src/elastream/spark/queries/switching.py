@@ -26,10 +26,11 @@ Parallelism is part of a composition and of its version, and changes the meaning
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
-from elastream.model.action import Outcome, SetParallelism, Status, Switch
+from elastream.model.action import Outcome, SetKeyTable, SetParallelism, Status, Switch
 from elastream.model.composing import Consistency, holder, refusal, switched
 from elastream.model.errors import ElastreamError
 from elastream.model.observation import Composition
@@ -41,12 +42,16 @@ from elastream.spark.queries.compiler import RunningSegment, widths_of
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, write_wanted
 
-__all__ = ["Switching", "switch"]
+__all__ = ["Switching", "TablesInUse", "switch"]
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 1000
 """Newest compositions that are known by their version; batches are committed far sooner than that many switches later."""
+
+TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition]], str]
+"""Brings a version of an operator's key table into use, given the compositions that batches may still run under; says why that
+is not possible, or nothing."""
 
 
 def switch(layout: Layout, running: Sequence[RunningSegment], composition: Composition, *, held: bool = False) -> None:
@@ -65,11 +70,21 @@ def switch(layout: Layout, running: Sequence[RunningSegment], composition: Compo
 class Switching:
     """Composes for the queries `running`, and knows what they run under.
 
-    composition: the one wanted. effective: by segment, that of its last committed batch; left out before the first.
-    `apply` and `settle` may be called from two threads.
+    composition: the one wanted. effective: by segment, that of its last committed batch; left out before the first. tables:
+    None where there are no key tables. changed: told of each change that is requested. `apply` and `settle` may be called
+    from two threads.
     """
 
-    def __init__(self, layout: Layout, running: Sequence[RunningSegment], consistency: Consistency) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        running: Sequence[RunningSegment],
+        consistency: Consistency = Consistency.BATCH,
+        *,
+        tables: TablesInUse | None = None,
+        changed: Callable[[Composition, Composition], None] = lambda before, after: None,
+    ) -> None:
+        self._tables, self._changed = tables, changed
         self._layout, self._running, self.consistency = layout, tuple(running), consistency
         self.composition = self._written = running[0].began
         self.effective: Mapping[str, Composition] = {}
@@ -80,8 +95,8 @@ class Switching:
 
     def apply(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         """Do all of these that are possible as one new composition, and answer each; raises as `switch` does."""
-        refused = [refusal(self._layout.graph, each) for each in switches]
         with self._lock:
+            refused = [refusal(self._layout.graph, each) or self._unusable(each) for each in switches]
             self._compose(switched(self.composition, [s for s, no in zip(switches, refused, strict=True) if not no]))
             return tuple(
                 Outcome(each, Status.REFUSED, no) if no else Outcome(each, *self._standing(each))
@@ -138,8 +153,19 @@ class Switching:
             return Status.DONE, ""
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
 
+    def _unusable(self, switch: Switch) -> str:
+        """Why a key table cannot be used; empty where it can, or `switch` names none."""
+        if not isinstance(switch, SetKeyTable) or switch.table == 0:
+            return ""
+        if self._tables is None:
+            return f"this run has no key tables for {switch.operator!r}"
+        oldest = min((each.version for each in self.effective.values()), default=0)
+        live = [each for version, each in self._versions.items() if version >= oldest]
+        return self._tables(switch.operator, switch.table, live)
+
     def _compose(self, changed: Composition) -> None:
-        if changed is self.composition:
+        before = self.composition
+        if changed is before:
             return
         if self.consistency is not Consistency.DRAIN or len(self._running) == 1:
             self._write(changed)
@@ -147,6 +173,7 @@ class Switching:
             switch(self._layout, self._running, self._written, held=True)
             self._draining = Drain(self._running, self._written.version)
         self._remember(changed)
+        self._changed(before, changed)
 
     def _write(self, changed: Composition) -> None:
         """Write `changed` for all queries; where that fails, what was written before is written again."""
