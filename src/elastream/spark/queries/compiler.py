@@ -24,17 +24,18 @@ from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.model.regions import FusedRegion, Inlet, SegmentPlan
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once, in_one_task
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.dataflow.keyed import keyed_frame, schema_from
+from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
+from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
@@ -46,7 +47,7 @@ from elastream.spark.worker.composition import (
     read_wanted,
     write_wanted,
 )
-from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
+from elastream.spark.worker.fused import ENTRY, Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
@@ -184,9 +185,11 @@ def _ran(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
 
 def scalable_operators(layout: Layout) -> frozenset[str]:
     """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait."""
+    operators that wait; but none that leads a sequential stage, or one that meets it in one query before a shuffle."""
     graph = layout.graph
-    return frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
+    ordered = {name for segment in layout.segments if in_one_task(graph, segment) for name in segment.operators}
+    heads = {*graph.loads, *led_by_edges(layout)} - ordered
+    return frozenset([*heads, *(o.name for o in graph.operators if o.waits)])
 
 
 def led_by_edges(layout: Layout) -> tuple[str, ...]:
@@ -256,12 +259,11 @@ class _Compiler:
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame).schema
-        key = self.keyed[0].key if self.keyed else ()
         query = start_writing(
             self.graph,
             self.segment.name,
             flows,
-            key,
+            plan.updates,
             self.common.directory,
             interval,
             ran=partial(_ran, self.checkpoint, self.control, self.own),
@@ -353,11 +355,11 @@ class _Compiler:
         )
 
     def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
+        wiring = Wiring(self.segment.name, self.codec, self._carrier(False), self.meter)
+        if emits_once(operator):
+            return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
-        counted = keyed_frame(
-            flow.part(flow.frame), operator, self.segment.name, self.codec, self._carrier(False), self.meter
-        )
-        return self._walked(part, operator.name, [counted])
+        return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
     def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
@@ -371,12 +373,16 @@ class _Compiler:
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else _together(frames)
+        if part.sequential:
+            into = into.coalesce(1)
+        function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
+        out = into.mapInArrow(function, from_arrow_schema(walk.schema))
+        if not part.written:  # what it does is done in the walk: no row leaves it
+            return [Outflow(part.outlets[0].target, out, awake=lambda code: False)]
         several = len(walk.exits) > 1
-        schema = tagged_schema(walk.exits) if several else walk.exits[0].schema
-        out = into.mapInArrow(stage_function(shipped, carrier, self.meter.sink), from_arrow_schema(schema))
         return [
             Outflow(outlet.target, out, number if several else None, outlet.natives, awake(walk, number))
-            for number, outlet in enumerate(part.outlets)
+            for number, outlet in enumerate(part.written)
         ]
 
 
