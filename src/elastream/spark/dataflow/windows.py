@@ -6,18 +6,17 @@ Spark's at the watermark. All emit a window once, so that their queries run in a
 """
 
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Form, Operator
-from elastream.model.windows import Window, WindowKind
+from elastream.model.windows import Pairs, Window, WindowKind
 from elastream.spark.dataflow.channels import Outflow, selected
 from elastream.spark.dataflow.keyed import Wiring, schema_from, stateful_frame, with_moments
 from elastream.spark.worker.leaving import EXIT, ORDER
@@ -26,7 +25,7 @@ from elastream.spark.worker.windows import END, START, UNTIL, Grouping
 __all__ = ["windowed_frame"]
 
 SPAN, TIME = "_span", "_time"
-"""Columns with a record's time window, as Spark has it, and with the time that it goes by."""
+"""Column with a record's time window, as Spark has it; and how those begin that have the times of a port's records."""
 ALL = "_all"
 """Column by which all records of a zip are one group."""
 DELAY = "spark.watermarkDelayMs"
@@ -56,7 +55,10 @@ def _aggregated(frame: DataFrame, operator: Operator) -> DataFrame:
     watched = frame.withWatermark(window.by, _seconds(window.late))
     found = watched.groupBy(*operator.key, span).agg(*(F.expr(sql).alias(name) for name, sql in columns.items()))
     return found.select(
-        *operator.key, F.col(SPAN)["start"].alias("window_start"), F.col(SPAN)["end"].alias("window_end"), *columns
+        *operator.key,
+        F.col(SPAN)["start"].cast("timestamp").alias("window_start"),
+        F.col(SPAN)["end"].cast("timestamp").alias("window_end"),
+        *columns,
     )
 
 
@@ -68,7 +70,7 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
     if form is Form.ZIP:
         frame, groups = frame.withColumn(ALL, F.lit(0)), (ALL,)
     elif window is not None and window.kind is WindowKind.TIME:
-        frame, groups = _in_time(frame, window, _of_port(len(ports), window.by)), (*key, START, END, UNTIL)
+        frame, groups = _in_time(frame, window, len(ports)), (*key, START, END, UNTIL)
     else:
         groups = key
         if operator.timeout is not None and operator.timeout.by:
@@ -100,17 +102,23 @@ def _of_port(ports: int, column: str) -> Column:
     """A column of a record, whichever of several ports it came by."""
     if ports == 1:
         return F.col(f"`{column}`")
-    columns = [F.col(f"_{port}")[column] for port in range(ports)]
-    return reduce(lambda otherwise, port: F.when(F.col(EXIT) == port, columns[port]).otherwise(otherwise), range(ports), F.lit(None))
+    return F.coalesce(*(F.when(F.col(EXIT) == port, F.col(f"_{port}")[column]) for port in range(ports)))
 
 
-def _in_time(frame: DataFrame, window: Window, time: Column) -> DataFrame:
-    """`frame` with a row for each time window of a record; Spark knows the end of a window as the time of the row."""
-    watched = frame.withColumn(TIME, time).withWatermark(TIME, _seconds(window.late))
-    spans = watched.withColumn(SPAN, F.window(TIME, _seconds(window.seconds or 0.0), _seconds(window.step)))
+def _in_time(frame: DataFrame, window: Window, ports: int) -> DataFrame:
+    """`frame` with a row for each time window of a record; Spark knows the end of a window as the time of the row.
+
+    Each input has a watermark of its own, and Spark goes by the slowest: a join waits for both of its inputs.
+    """
+    kept, delay = frame.columns, _seconds(window.late)
+    for port in range(ports):
+        time = F.col(f"`{window.by}`") if ports == 1 else F.when(F.col(EXIT) == port, F.col(f"_{port}")[window.by])
+        frame = frame.withColumn(f"{TIME}_{port}", time.cast("timestamp")).withWatermark(f"{TIME}_{port}", delay)
+    time = F.coalesce(*(F.col(f"{TIME}_{port}") for port in range(ports)))
+    spans = frame.withColumn(SPAN, F.window(time, _seconds(window.seconds or 0.0), _seconds(window.step)))
     end = F.col(SPAN)["end"]
     return spans.select(
-        *frame.columns,
+        *kept,
         F.col(SPAN)["start"].alias(START),
         end.alias(END, metadata={DELAY: round(window.late * 1e3)}),
         F.unix_millis(end).alias(UNTIL),
@@ -118,11 +126,13 @@ def _in_time(frame: DataFrame, window: Window, time: Column) -> DataFrame:
 
 
 def _returned(operator: Operator, ports: Sequence[StructType]) -> StructType:
-    """What the operator emits: what it declares; else the columns of all ports, those of the key once."""
+    """What the operator emits: what it declares, the pairs of a join, or the columns of all inputs of a zip."""
     if operator.returns:
         return schema_from(operator.returns, f"what operator {operator.name!r} returns")
-    of_key = [ports[0][name] for name in operator.key]
-    return StructType([*of_key, *(field for port in ports for field in port if field.name not in operator.key)])
+    named = [{field.name: field.dataType for field in port} for port in ports]
+    pairs = operator.alternates[0].function
+    columns = pairs.columns(*named) if isinstance(pairs, Pairs) else {name: kind for each in named for name, kind in each.items()}
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 def _seconds(seconds: float) -> str:
