@@ -15,7 +15,7 @@ from elastream.model.endpoints import Fold
 from elastream.model.signals import SignalValue
 from elastream.spark.worker.runner import OperatorFailed
 
-__all__ = ["Folding", "Part", "SignalRow", "Tap", "folded"]
+__all__ = ["Folding", "Part", "SignalRow", "SignalTap", "folded"]
 
 Part: TypeAlias = tuple[int, float]
 """Values that were folded, and what they came to: their sum for `sum` and `mean`, 1 or 0 for `any` and `all`."""
@@ -24,7 +24,7 @@ SignalRow: TypeAlias = tuple[str, int, str, int, int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Tap:
+class SignalTap:
     """Where the records of a diagnostic branch end: they become a value of the signal `name`."""
 
     name: str
@@ -35,7 +35,7 @@ class Tap:
 class Folding:
     """One task's part of one signal under way."""
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: SignalTap) -> None:
         self.tap = tap
         self.count = 0
         self.value = 0.0

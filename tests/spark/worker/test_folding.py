@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.endpoints import Fold
-from elastream.spark.worker.signals import Folding, Part, Tap, folded
+from elastream.spark.worker.signals import Folding, Part, SignalTap, folded
 from properties import examples
 
 VALUES = st.lists(st.one_of(st.none(), st.just(math.nan), st.integers(-(2**40), 2**40)), max_size=30)
@@ -20,7 +20,7 @@ PLAIN = {
 }
 
 
-def part_of(tap: Tap, values: list[object], kind: pa.DataType) -> Part:
+def part_of(tap: SignalTap, values: list[object], kind: pa.DataType) -> Part:
     """What one task makes of `values`, in batches of three."""
     folding = Folding(tap)
     for at in range(0, len(values), 3):
@@ -31,7 +31,7 @@ def part_of(tap: Tap, values: list[object], kind: pa.DataType) -> Part:
 @given(st.sampled_from(sorted(PLAIN)), st.lists(VALUES, max_size=4))
 @settings(max_examples=examples(200))
 def test_numbers_are_folded_without_nulls_and_nan_whichever_task_has_them(fold, tasks):
-    parts = [part_of(Tap("s", fold, "x"), list(values), pa.float64()) for values in tasks]
+    parts = [part_of(SignalTap("s", fold, "x"), list(values), pa.float64()) for values in tasks]
     known = [value for values in tasks for value in values if value is not None and value == value]
     assert folded(fold, parts) == (PLAIN[fold](known) if known else None)
 
@@ -39,16 +39,16 @@ def test_numbers_are_folded_without_nulls_and_nan_whichever_task_has_them(fold, 
 @given(st.sampled_from([Fold.ANY, Fold.ALL]), st.lists(st.lists(st.one_of(st.none(), st.booleans()), max_size=7), max_size=4))
 @settings(max_examples=examples(100))
 def test_truth_values_are_folded_without_nulls(fold, tasks):
-    parts = [part_of(Tap("s", fold, "x"), list(values), pa.bool_()) for values in tasks]
+    parts = [part_of(SignalTap("s", fold, "x"), list(values), pa.bool_()) for values in tasks]
     known = [value for values in tasks for value in values if value is not None]
     assert folded(fold, parts) == ({Fold.ANY: any, Fold.ALL: all}[fold](known) if known else None)
 
 
 def test_records_are_counted_whatever_they_hold():
-    assert folded(Fold.COUNT, [part_of(Tap("s", Fold.COUNT), [None, 1, 2, 3], pa.int64()), (0, 0.0)]) == 4.0
+    assert folded(Fold.COUNT, [part_of(SignalTap("s", Fold.COUNT), [None, 1, 2, 3], pa.int64()), (0, 0.0)]) == 4.0
     assert folded(Fold.COUNT, [(0, 0.0)]) is None
 
 
 def test_a_column_of_another_type_is_refused_with_the_name_of_the_signal():
     with pytest.raises(Exception, match=r"signal\(s\)"):
-        part_of(Tap("s", Fold.SUM, "x"), ["one"], pa.string())
+        part_of(SignalTap("s", Fold.SUM, "x"), ["one"], pa.string())
