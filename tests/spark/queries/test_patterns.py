@@ -3,21 +3,19 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import setpoints
 from pyspark.sql import SparkSession
 from test_compile import Run
 
-from elastream.model.endpoints import collect, parquet, records
+from elastream.model.endpoints import collect, records
 from elastream.model.flow import Dataflow, Stream
 from elastream.model.observation import Composition
-from elastream.spark.dataflow.sinks import collected
+from elastream.spark.dataflow.sinks import tables_collected
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.workload import constant
 
@@ -49,17 +47,9 @@ def by_key(total: int) -> dict[str, list[int]]:
     return found
 
 
-def written(folder: Path) -> list[dict[str, Any]]:
-    """What a query has written to `folder` in batches that Spark's own sink, or ours, has done."""
-    files = sorted(folder.rglob("*.parquet"))
-    return [line for file in files if "/_" not in str(file) for line in pq.ParquetFile(file).read().to_pylist()]
-
-
 def given(name: str) -> list[dict[str, Any]]:
-    try:
-        return list(collected(name).to_pylist())
-    except Exception:
-        return []
+    """The rows that have been collected under `name` so far."""
+    return list(tables_collected([name])[name].to_pylist())
 
 
 def until_there(run: Run, *pairs: tuple[Callable[[], Sequence[Any]], Sequence[Any]]) -> None:
@@ -96,9 +86,9 @@ def test_windows_of_time_give_aggregates_functions_and_joins_what_plain_python_g
     flow = Dataflow("timely")
     source, total = numbered(flow, 400), 400
     plain = source.durable().window(seconds=5, by="at", late=1)
-    plain.group_by("k").aggregate({"total": "sum(n)", "most": "max(n)"}).sink(parquet(tmp_path / "sums"), name="sums")
+    plain.group_by("k").aggregate({"total": "sum(n)", "most": "max(n)"}).sink(collect("sums"), name="sums")
     sliding = source.durable().window(seconds="4s", every="2s", by="at", late="1s").group_by("k")
-    sliding.apply(whole, returns="k string, numbers array<long>").sink(parquet(tmp_path / "lists"), name="lists")
+    sliding.apply(whole, returns="k string, numbers array<long>").sink(collect("lists"), name="lists")
     run = Run.start(spark, flow, tmp_path)
     sums = [
         {"k": k, "window_start": start, "window_end": start + timedelta(seconds=5), "total": sum(ns), "most": max(ns)}
@@ -106,7 +96,7 @@ def test_windows_of_time_give_aggregates_functions_and_joins_what_plain_python_g
     ]
     lists = [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()]
     until_there(
-        run, (lambda: written(tmp_path / "sums"), sums), (lambda: written(tmp_path / "lists"), lists)
+        run, (lambda: given("sums"), sums), (lambda: given("lists"), lists)
     )  # fmt: skip
 
 
@@ -114,9 +104,9 @@ def test_windows_of_count_and_landmarks_go_on_where_they_were_after_a_restart(sp
     flow, total = Dataflow("counted"), 600
     source = numbered(flow, total, 4.0)
     sliding = source.durable().window(count=7, every=3).group_by("k")
-    sliding.apply(whole, returns="k string, numbers array<long>").sink(parquet(tmp_path / "counts"), name="counts")
+    sliding.apply(whole, returns="k string, numbers array<long>").sink(collect("counts"), name="counts")
     marked = source.durable().window(landmark="last").group_by("k")
-    marked.apply(whole, returns="k string, numbers array<long>").sink(parquet(tmp_path / "marks"), name="marks")
+    marked.apply(whole, returns="k string, numbers array<long>").sink(collect("marks"), name="marks")
     counts = [
         {"k": k, "numbers": ns[at : at + 7]} for k, ns in by_key(total).items() for at in range(0, len(ns) - 6, 3)
     ]  # fmt: skip
@@ -129,11 +119,11 @@ def test_windows_of_count_and_landmarks_go_on_where_they_were_after_a_restart(sp
                 marks.append({"k": k, "numbers": window})
                 window = []
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(written(tmp_path / "counts")) > 20 and len(written(tmp_path / "marks")) > 5)
+    run.until(lambda: len(given("counts")) > 20 and len(given("marks")) > 5)
     for each in run.running:
         each.query.stop()  # in the middle of a batch, as likely as not
     run.resume(Composition.default(flow.graph))
-    until_there(run, (lambda: written(tmp_path / "counts"), counts), (lambda: written(tmp_path / "marks"), marks))
+    until_there(run, (lambda: given("counts"), counts), (lambda: given("marks"), marks))
 
 
 def renamed(value: dict[str, Any]) -> dict[str, Any]:
@@ -152,22 +142,22 @@ def test_a_zip_puts_the_nth_records_of_two_streams_together_also_after_a_restart
     flow, total = Dataflow("zipped"), 900
     source = numbered(flow, total, 3.0)
     tens = numbered(flow, total, 3.0, name="other").map(renamed, returns="m long").sequential()
-    source.filter(third).map(only, returns="n long").sequential().zip(tens).sink(parquet(tmp_path / "pairs"))
+    source.filter(third).map(only, returns="n long").sequential().zip(tens).sink(collect("pairs"))
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(written(tmp_path / "pairs")) > 30)
+    run.until(lambda: len(given("pairs")) > 30)
     run.stop()
     run.resume(Composition.default(flow.graph, {"source": 2}))
     pairs = [{"n": 3 * n, "m": 10 * n} for n in range(total // 3)]
-    until_there(run, (lambda: written(tmp_path / "pairs"), pairs))
+    until_there(run, (lambda: given("pairs"), pairs))
 
 
 def test_a_join_of_windows_waits_for_both_sides_and_gives_each_window_once(spark, tmp_path):
     flow, total = Dataflow("joined"), 400
     left, right = numbered(flow, total), numbered(flow, total // 2, 3.0, name="slow")
     timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
-    timed.sink(parquet(tmp_path / "timed"), name="timed")
+    timed.sink(collect("timed"), name="timed")
     counted = left.durable().window(count=5).join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
-    counted.sink(parquet(tmp_path / "counted"), name="counted")
+    counted.sink(collect("counted"), name="counted")
     run = Run.start(spark, flow, tmp_path)
     of_left, of_right = spans(total, 4, 4, 0), spans(total // 2, 4, 4, 0)
     windows = [{"k": k, "left": of_left[k, start], "right": ns} for (k, start), ns in of_right.items()]
@@ -177,7 +167,7 @@ def test_a_join_of_windows_waits_for_both_sides_and_gives_each_window_once(spark
         for k in rights
         for at in range(0, len(rights[k]) - 4, 5)
     ]
-    until_there(run, (lambda: written(tmp_path / "timed"), windows), (lambda: written(tmp_path / "counted"), pairs))
+    until_there(run, (lambda: given("timed"), windows), (lambda: given("counted"), pairs))
 
 
 def halves(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
