@@ -14,7 +14,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.stages import Segment
 
-__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "emits_once", "in_one_task", "plan_segment", "region"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "emits_once", "plan_segment", "region"]
 
 IN_ORDER = frozenset({Form.WINDOW, Form.JOIN, Form.ZIP})
 """Forms of keyed operators that go by the order of their records."""
@@ -66,21 +66,19 @@ class Outlet:
 @dataclass(frozen=True, slots=True)
 class FusedRegion:
     """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native.
-    sequential: whether it keeps the order of its records, in one task; behind a shuffle never, where a zip has only one.
     No outlet leads to an empty branch: what is sent there ends in the walk.
     """
 
     inlets: tuple[Inlet, ...]
     steps: tuple[Operator, ...]
     outlets: tuple[Outlet, ...]
-    sequential: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether records pass from one inlet to one outlet without a walk."""
         feeds = [edge for inlet in self.inlets for edge in inlet.feeds]
         simple = all(edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN for edge in feeds)
-        walks = self.sequential or any(outlet.signal is not None or outlet.ordered for outlet in self.outlets)
+        walks = any(outlet.signal is not None or outlet.ordered for outlet in self.outlets)
         single = len(self.outlets) == len(self.inlets) == len(feeds) == 1
         return not self.steps and simple and single and not walks
 
@@ -146,10 +144,7 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Fu
                 f"the signal {outlet.signal.name!r}, which is folded where the function runs: use map_arrow",
                 ("operators", outlet.natives[0].name, "select"),
             )
-    targets = [outlet.target for outlet in outlets.values() if isinstance(outlet.target, Operator)]
-    shuffled = any(head.kind is Kind.KEYED for head in heads)
-    sequential = not shuffled and any(map(_in_order, [*members, *targets]))
-    return FusedRegion(tuple(inlets), steps, tuple(sorted(outlets.values(), key=lambda each: each.port)), sequential)
+    return FusedRegion(tuple(inlets), steps, tuple(sorted(outlets.values(), key=lambda each: each.port)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +164,6 @@ class SegmentPlan:
 def emits_once(operator: Operator) -> bool:
     """Whether what the keyed `operator` emits is final: that of complete windows, and of a zip."""
     return operator.window is not None or any(alternate.form in IN_ORDER for alternate in operator.alternates)
-
-
-def in_one_task(graph: Graph, segment: Segment) -> bool:
-    """Whether the query of `segment` reads its input in one task, because it keeps the order of records."""
-    return any(_in_order(graph.operator(name)) for name in segment.operators)
-
-
-def _in_order(operator: Operator) -> bool:
-    return operator.sequential or any(alternate.form is Form.ZIP for alternate in operator.alternates)
 
 
 def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:

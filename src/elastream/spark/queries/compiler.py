@@ -8,7 +8,7 @@ is switched in `switching`.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once, in_one_task
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
@@ -135,7 +135,9 @@ def start_queries(
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
     if not fresh:  # versions only grow along an edge
         composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
-    common = _Common(spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh)
+    common = _Common(
+        spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh, layout.single
+    )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
     before = str(spark.conf.get("spark.sql.shuffle.partitions"))
@@ -185,11 +187,10 @@ def _ran(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
 
 def scalable_operators(layout: Layout) -> frozenset[str]:
     """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait; but none that leads a sequential stage, or one that meets it in one query before a shuffle."""
+    operators that wait; but none of a stage that runs in one task."""
     graph = layout.graph
-    ordered = {name for segment in layout.segments if in_one_task(graph, segment) for name in segment.operators}
-    heads = {*graph.loads, *led_by_edges(layout)} - ordered
-    return frozenset([*heads, *(o.name for o in graph.operators if o.waits)])
+    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
+    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
 
 
 def led_by_edges(layout: Layout) -> tuple[str, ...]:
@@ -220,7 +221,10 @@ def _log(control: Path) -> CompositionLog:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What all segments of a run have in common. fresh: whether no earlier run has left anything in its folder."""
+    """What all segments of a run have in common.
+
+    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task.
+    """
 
     spark: SparkSession
     graph: Graph
@@ -231,6 +235,7 @@ class _Common:
     batch_seconds: float
     consistency: Consistency
     fresh: bool
+    single: frozenset[str]
 
 
 class _Compiler:
@@ -366,15 +371,15 @@ class _Compiler:
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)
         frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
+        lanes = [self._lane(inlet) for inlet in part.inlets]
+        frames = [frame if lane is None else frame.coalesce(1) for frame, lane in zip(frames, lanes, strict=True)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
         arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else _together(frames)
-        if part.sequential:
-            into = into.coalesce(1)
+        into = frames[0] if len(frames) == 1 else _together(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
         if not part.written:  # what it does is done in the walk: no row leaves it
@@ -385,26 +390,35 @@ class _Compiler:
             for number, outlet in enumerate(part.written)
         ]
 
+    def _lane(self, inlet: Inlet) -> str | None:
+        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle it cannot be told to."""
+        if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
+            return None
+        entered = inlet.origin if inlet.edge is None else inlet.edge.target
+        (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
+        return stage.name if stage.name in self.common.single else None
+
 
 def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
     """`frame` after the native part of an inlet; with `keep`, the composition stays on the records."""
     return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
 
 
-def _together(frames: Sequence[DataFrame]) -> DataFrame:
-    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's."""
+def _together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
+    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's.
+
+    lanes: what those have in common that one task reads; None: nothing.
+    """
     schemas = [frame.drop(COLUMN).schema for frame in frames]
-    tagged = []
+    tagged: dict[str | int, DataFrame] = {}
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(ENTRY)]
         for other, schema in enumerate(schemas):
             empty = F.lit(None).cast(schema)
             columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
-        tagged.append(frame.select(*columns))
-    result = tagged[0]
-    for frame in tagged[1:]:
-        result = result.unionAll(frame)
-    return result
+        lane, entering = lanes[number] or number, frame.select(*columns)
+        tagged[lane] = tagged[lane].unionAll(entering).coalesce(1) if lane in tagged else entering
+    return reduce(DataFrame.unionAll, tagged.values())
 
 
 def _schema_of(ddl: str) -> pa.Schema:
