@@ -9,12 +9,12 @@ and the compiler on Spark builds what they return.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elastream.model.endpoints import DomainSignal
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.stages import Segment
 
-__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "plan_segment", "region"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "emits_once", "plan_segment", "region"]
 
 IN_ORDER = frozenset({Form.WINDOW, Form.JOIN, Form.ZIP})
 """Forms of keyed operators that go by the order of their records."""
@@ -65,7 +65,9 @@ class Outlet:
 
 @dataclass(frozen=True, slots=True)
 class FusedRegion:
-    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native."""
+    """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native.
+    No outlet leads to an empty branch: what is sent there ends in the walk.
+    """
 
     inlets: tuple[Inlet, ...]
     steps: tuple[Operator, ...]
@@ -129,7 +131,7 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Fu
     for edge in emitting:
         natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
         way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
-        if not natives_behind and not _leaves(graph, edge):
+        if (not natives_behind and not _leaves(graph, edge)) or _empty(graph, way.target):
             continue
         key = edge if edge.durable else (edge.target, edge.port)
         before = outlets[key].inputs if key in outlets else ()
@@ -152,6 +154,16 @@ class SegmentPlan:
     before: FusedRegion
     keyed: Operator | None = None
     behind: FusedRegion | None = None
+
+    @property
+    def updates(self) -> tuple[str, ...]:
+        """The key by which its results update earlier ones; empty: each is final."""
+        return self.keyed.key if self.keyed is not None and not emits_once(self.keyed) else ()
+
+
+def emits_once(operator: Operator) -> bool:
+    """Whether what the keyed `operator` emits is final: that of complete windows, and of a zip."""
+    return operator.window is not None or any(alternate.form in IN_ORDER for alternate in operator.alternates)
 
 
 def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
@@ -211,6 +223,10 @@ def _arriving(edge: Edge) -> Edge:
 def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:
     plain = edge.choice is None and edge.delivery is not Delivery.ROUND_ROBIN and edge.durable is None
     return plain and edge.target in native and len(graph.inputs[edge.target]) == 1
+
+
+def _empty(graph: Graph, name: str) -> bool:
+    return isinstance(graph.operator(name).writes, Nothing)
 
 
 def _leaves(graph: Graph, edge: Edge) -> bool:

@@ -55,8 +55,13 @@ class RunDirectory:
         return self.root / "checkpoint" / segment
 
     def control(self, segment: str) -> Path:
-        """Requested composition of `segment`."""
+        """What the sources of `segment` keep, and its composition by batch where they do not carry it."""
         return self.root / "control" / segment
+
+    @property
+    def wanted(self) -> Path:
+        """The composition wanted of all queries, which their sources and edges read before each batch."""
+        return self.root / "control" / "wanted.json"
 
     def edge(self, source: str, target: str) -> Path:
         """Records in transit over a durable edge."""

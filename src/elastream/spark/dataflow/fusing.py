@@ -15,7 +15,7 @@ from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Route, Step, Walk, WalkEntry
 from elastream.spark.worker.leaving import Exit
 from elastream.spark.worker.runner import Implementation
-from elastream.spark.worker.signals import Tap
+from elastream.spark.worker.signals import SignalTap
 
 __all__ = ["wire"]
 
@@ -40,7 +40,8 @@ def wire(
     out_of = {edge: nodes.index(outlet) for outlet in ends for edge in outlet.inputs}
 
     def routes(edges: Sequence[Edge]) -> tuple[Route, ...]:
-        return tuple(_route(edge, out_of.get(edge, number.get(edge.target, -1)), codec) for edge in edges)
+        ways = [(edge, out_of.get(edge, number.get(edge.target))) for edge in edges]
+        return tuple(_route(edge, to, codec) for edge, to in ways if to is not None)  # none leads into an empty branch
 
     emitted: dict[Edge, pa.Schema] = {}
     for inlet, schema in zip(region.inlets, arriving, strict=True):
@@ -68,7 +69,7 @@ def wire(
     ]
     schemas = [_merged(graph, outlet.inputs[0].target, outlet.inputs, emitted) for outlet in ends]
     exits = tuple(Exit(outlet.inputs[0].target, schema) for outlet, schema in zip(region.written, schemas, strict=False))
-    taps = tuple(Tap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
+    taps = tuple(SignalTap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
     ordered = any(outlet.ordered for outlet in region.written)
     return Walk(segment, lead, tuple(entries), tuple(steps), exits, taps, ordered)
 

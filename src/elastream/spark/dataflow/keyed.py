@@ -6,11 +6,12 @@ composition's, which the worker reads.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -24,13 +25,22 @@ from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import Implementation
 from elastream.spark.worker.stateful import MOMENT, Choice, Keyed, state_function
 from elastream.spark.worker.states import States
+from elastream.spark.worker.windows import Grouping
 
-__all__ = ["keyed_frame", "schema_from", "stateful_frame"]
+__all__ = ["Wiring", "keyed_frame", "schema_from", "stateful_frame", "with_moments"]
 
 
-def keyed_frame(
-    frame: DataFrame, operator: Operator, segment: str, codec: CompositionCodec, carrier: Carrier, meter: Meter
-) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the workers of a keyed operator need to know of the query that it is in."""
+
+    segment: str
+    codec: CompositionCodec
+    carrier: Carrier
+    meter: Meter
+
+
+def keyed_frame(frame: DataFrame, operator: Operator, wiring: Wiring) -> DataFrame:
     """Apply the keyed `operator` to `frame`, for a query in update mode.
 
     Raises DataflowError for aggregates whose types do not fit.
@@ -40,8 +50,10 @@ def keyed_frame(
             schema_from(operator.state_of(alternate), f"the state of operator {operator.name!r}")
             for alternate in operator.alternates
         ]
-        states = States(schemas, operator.own_state)
-        return stateful_frame(frame, operator, states, segment, codec, carrier, meter)
+        timeout = operator.timeout
+        timed = frame if timeout is None or not timeout.by else with_moments(frame, timeout, F.col(timeout.by))
+        returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
+        return stateful_frame(timed, operator, wiring, States(schemas, operator.own_state), operator.key, returns, "update")
     columns = operator.alternates[0].function
     assert isinstance(columns, Mapping)
     try:
@@ -53,15 +65,14 @@ def keyed_frame(
 def stateful_frame(
     frame: DataFrame,
     operator: Operator,
-    states: States,
-    segment: str,
-    codec: CompositionCodec,
-    carrier: Carrier,
-    meter: Meter,
+    wiring: Wiring,
+    states: States | Grouping,
+    by: Sequence[str],
+    returns: StructType,
+    mode: str,
 ) -> DataFrame:
-    """Apply the alternates of `operator` to `frame`: functions `(key, rows, state) -> (rows, state)`, and its time-out."""
-    returns = schema_from(operator.returns, f"what operator {operator.name!r} returns")
-    timeout = operator.timeout
+    """Apply the alternates of `operator` to `frame`, grouped `by` these columns: with what is kept as `states` say."""
+    codec, timeout = wiring.codec, operator.timeout
     keyed = Keyed(
         operator.name,
         tuple(Implementation(a.name, a.form, cast(Any, a.function)) for a in operator.alternates),
@@ -74,18 +85,19 @@ def stateful_frame(
         timeout,
     )
     shipped = pickled(keyed, f"operator {operator.name!r}")
-    function = state_function(shipped, segment, operator.name, carrier, meter.sink)
-    timed = frame if timeout is None or not timeout.by else _with_moments(frame, timeout)
-    kind = "NoTimeout" if timeout is None else "EventTimeTimeout" if timeout.by else "ProcessingTimeTimeout"
-    return timed.groupBy(*operator.key).applyInPandasWithState(function, returns, states.schema, "update", kind)
+    function = state_function(shipped, wiring.segment, operator.name, wiring.carrier, wiring.meter.sink)
+    by_time = isinstance(states, Grouping) and states.in_time
+    kind = "ProcessingTimeTimeout" if timeout is not None and not timeout.by else "EventTimeTimeout"
+    kind = "NoTimeout" if timeout is None and not by_time else kind
+    return frame.groupBy(*by).applyInPandasWithState(function, returns, states.schema, mode, kind)
 
 
-def _with_moments(frame: DataFrame, timeout: Timeout) -> DataFrame:
-    """`frame` with a watermark, and the time of each record in milliseconds since 1970, which no time zone changes.
+def with_moments(frame: DataFrame, timeout: Timeout, time: Column) -> DataFrame:
+    """`frame` with a watermark, and the `time` of each record in milliseconds since 1970, which no time zone changes.
 
     The column that has the watermark is left behind: by one that still has it, Spark would drop records that come late.
     """
-    watched = frame.withColumn(MOMENT, F.col(timeout.by)).withWatermark(MOMENT, f"{round(timeout.late * 1000)} milliseconds")
+    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(MOMENT, f"{round(timeout.late * 1000)} milliseconds")
     return watched.withColumn(MOMENT, F.unix_millis(MOMENT))
 
 

@@ -15,7 +15,8 @@ from elastream.model.graph import Edge, Form, Kind, emits_as_many
 from elastream.model.latency import Basis
 from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
-from elastream.spark.dataflow.edges import EdgeLog, edge_name
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.queries.compiler import RunningSegment
 from elastream.spark.queries.latencies import Latencies
 from elastream.spark.telemetry.alternates import AlternateCosts
@@ -65,8 +66,8 @@ class Telemetry:
         self._numbers = {inlet: n for each in running for n, inlet in enumerate(each.reads) if isinstance(inlet, Edge)}
         sinks = {operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK}
         self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
-        self._queues = {edge: EdgeLog(channel.records) for each in running for edge, channel in each.edges.items()}
-        self._latencies = Latencies(layout, running, self._queues)
+        self.queues = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
+        self._latencies = Latencies(layout, running, self.queues)
         self._meter: dict[tuple[str, int], list[MeterRow]] = defaultdict(list)
         self._alternates = AlternateCosts()
         self.batches = 0
@@ -147,7 +148,7 @@ class Telemetry:
         for each in self._running:
             last = self.last(each.segment.name)
             for edge in each.edges:
-                if self._queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
+                if self.queues[edge].refresh() > (last.source(self._numbers[edge]).numbers[1] if last else 0):
                     return False
         return True
 
@@ -328,7 +329,7 @@ class Telemetry:
             queued: dict[str, float] = defaultdict(float)
             arriving: dict[str, float] = defaultdict(float)
             for edge in each.edges:
-                log, number = self._queues[edge], self._numbers[edge]
+                log, number = self.queues[edge], self._numbers[edge]
                 queued[edge.target] += self._queue(each, edge)
                 arriving[edge.target] += (log.total - log.by(now - WINDOW)) / WINDOW
                 for batch in batches:
@@ -343,7 +344,7 @@ class Telemetry:
     def _queue(self, running: RunningSegment, edge: Edge) -> float:
         """Records on a durable edge of files that no batch has taken."""
         taken = [offset["n"] for offset in self._planned(running) if offset.get("edge") == edge_name(edge)]
-        return float(max(0, self._queues[edge].refresh() - max(taken, default=0)))
+        return float(max(0, self.queues[edge].refresh() - max(taken, default=0)))
 
     def _planned(self, running: RunningSegment) -> Sequence[Mapping[str, Any]]:
         return planned_offsets(running.checkpoint, last.id if (last := self.last(running.segment.name)) else -1)

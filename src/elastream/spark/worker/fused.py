@@ -24,7 +24,7 @@ from elastream.spark.worker.meter import TaskRow, cpu_seconds
 from elastream.spark.worker.pulling import pulled
 from elastream.spark.worker.records import Chunk, conformed, shareable
 from elastream.spark.worker.runner import WHOLE, Implementation, Runner
-from elastream.spark.worker.signals import Folding, SignalRow, Tap
+from elastream.spark.worker.signals import Folding, SignalRow, SignalTap
 
 __all__ = [
     "ENTRY",
@@ -101,7 +101,7 @@ class Walk:
     entries: tuple[WalkEntry, ...]
     steps: tuple[Step, ...]
     exits: tuple[Exit, ...]
-    taps: tuple[Tap, ...] = ()
+    taps: tuple[SignalTap, ...] = ()
     ordered: bool = False
 
     @property

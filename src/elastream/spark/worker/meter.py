@@ -8,16 +8,19 @@ import resource
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from pyspark import Accumulator, SparkContext
 from pyspark.accumulators import AddingAccumulatorParam
+
+from elastream.spark.worker.signals import SignalRow
 
 __all__ = ["Meter", "MeterRow", "TaskRow", "cpu_seconds", "merged"]
 
 TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str]
 """Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first, last,
 and the name of the alternate, empty for what leads a stage and is no function."""
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,27 @@ class MeterRow:
 
 
 class Meter:
-    """The meter on the driver; `sink` is the accumulator passed to the workers' functions."""
+    """The meter on the driver; `sink` and `signals` are the accumulators passed to the workers' functions."""
 
     def __init__(self, context: SparkContext) -> None:
         self.sink: Accumulator[list[TaskRow]] = context.accumulator([], AddingAccumulatorParam([]))
+        self.signals: Accumulator[list[SignalRow]] = context.accumulator([], AddingAccumulatorParam([]))
 
     def drain(self) -> list[MeterRow]:
         """Rows reported since the last call, merged by batch, operator, composition and alternate."""
-        reported = self.sink.value
-        # Spark's thread only extends the list, so that its head can be removed without a lock.
-        rows = reported[: len(reported)]
-        del reported[: len(rows)]
-        return merged(rows)
+        return merged(_drained(self.sink))
+
+    def drain_signals(self) -> list[SignalRow]:
+        """What tasks have told of signals since the last call."""
+        return _drained(self.signals)
+
+
+def _drained(sink: Accumulator[list[Row]]) -> list[Row]:
+    reported = sink.value
+    # Spark's thread only extends the list, so that its head can be removed without a lock.
+    rows = reported[: len(reported)]
+    del reported[: len(rows)]
+    return rows
 
 
 def cpu_seconds() -> float:

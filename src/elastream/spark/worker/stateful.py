@@ -27,6 +27,7 @@ from elastream.spark.worker.key_table import Lookup, lookup
 from elastream.spark.worker.meter import TaskRow
 from elastream.spark.worker.runner import Implementation, OperatorFailed
 from elastream.spark.worker.states import States
+from elastream.spark.worker.windows import Grouping, packed
 
 __all__ = ["MOMENT", "Choice", "Keyed", "StateFunction", "state_function"]
 
@@ -47,11 +48,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A keyed operator, as sent to the workers."""
+    """A keyed operator, as sent to the workers. states: how the state of a key is kept, or the records of its windows."""
 
     name: str
     alternates: tuple[Implementation, ...]
-    states: States
+    states: States | Grouping
     choice: Choice
     timeout: Timeout | None = None
 
@@ -115,23 +116,28 @@ def state_function(
 
     def run(key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         now = task()
-        yield from _ended(now, key, state) if state.hasTimedOut else _applied(now, key, frames, state)
+        if isinstance(states := now.keyed.states, Grouping):
+            yield from _windowed(now, states, key, frames, state)
+        elif state.hasTimedOut:
+            yield from _ended(now, states, key, state)
+        else:
+            yield from _applied(now, states, key, frames, state)
 
     return run
 
 
-def _applied(task: _Task, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+def _applied(
+    task: _Task, states: States, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any
+) -> Iterator[pd.DataFrame]:
     """The records of a key in one batch."""
     keyed, number = task.keyed, task.chosen(key)
     chosen, timeout = keyed.alternates[number], keyed.timeout
-    first, *others = frames
-    rows = pd.concat([first, *others], ignore_index=True) if others else first
-    moments = rows.pop(MOMENT) if MOMENT in rows.columns else None
+    rows, moments = _rows(frames)
     kept = state.getOption
     started = time.thread_time()
     try:
-        result, left = chosen.function(key, rows, keyed.states.of(kept, number))
-        after = keyed.states.after(kept, number, left)
+        result, left = chosen.function(key, rows, states.of(kept, number))
+        after = states.after(kept, number, left)
     except Exception as error:
         raise OperatorFailed(keyed.name, chosen.name, error, key, len(rows)) from error
     if after is not None:
@@ -144,7 +150,7 @@ def _applied(task: _Task, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], 
     yield result
 
 
-def _ended(task: _Task, key: tuple[Any, ...], state: Any) -> Iterator[pd.DataFrame]:
+def _ended(task: _Task, states: States, key: tuple[Any, ...], state: Any) -> Iterator[pd.DataFrame]:
     """The time-out of a key: its state ends."""
     keyed, number = task.keyed, task.chosen(key)
     function = keyed.timeout.function if keyed.timeout is not None else None
@@ -154,12 +160,56 @@ def _ended(task: _Task, key: tuple[Any, ...], state: Any) -> Iterator[pd.DataFra
         return
     started = time.thread_time()
     try:
-        result = function(key, keyed.states.of(kept, number))
+        result = function(key, states.of(kept, number))
         emitted = len(result)
     except Exception as error:
         raise OperatorFailed(keyed.name, keyed.alternates[number].name, error, key) from error
     task.count(number, 0, emitted, time.thread_time() - started)
     yield result
+
+
+def _windowed(
+    task: _Task, grouping: Grouping, key: tuple[Any, ...], frames: Iterable[pd.DataFrame], state: Any
+) -> Iterator[pd.DataFrame]:
+    """The records of a key, or its time-out, where records are kept until a window of them is complete."""
+    number, timeout = task.chosen(key), task.keyed.timeout
+    chosen, started, rows = task.keyed.alternates[number], time.thread_time(), 0
+    kept = grouping.unpacked(state.getOption)
+    moments = None
+    if state.hasTimedOut:
+        windows, kept = grouping.ended(kept), grouping.nothing
+    else:
+        arrived, moments = _rows(frames)
+        rows, kept = len(arrived), grouping.joined(kept, grouping.arrived(arrived))
+        if not grouping.in_time:
+            windows, kept = grouping.complete(kept)
+        elif int(key[-1]) <= state.getCurrentWatermarkMs():
+            windows, kept = grouping.ended(kept), grouping.nothing
+        else:
+            windows = []
+    if any(part.num_rows for part in kept):
+        state.update(packed(kept))
+        if grouping.in_time:
+            state.setTimeoutTimestamp(int(key[-1]) - 1)  # it ends when the watermark is beyond that
+        elif timeout is not None:
+            _set_timeout(state, timeout, moments)
+    elif state.exists:
+        state.remove()
+    named = key[:-1] if grouping.in_time else key
+    for window in windows:
+        result = grouping.call(chosen, named, window)
+        task.count(number, rows, len(result), time.thread_time() - started)
+        yield result
+        started, rows = time.thread_time(), 0
+    if rows:
+        task.count(number, rows, 0, time.thread_time() - started)
+
+
+def _rows(frames: Iterable[pd.DataFrame]) -> tuple[pd.DataFrame, "pd.Series[int] | None"]:
+    """The records of a key in one batch, and their times where a time-out goes by them."""
+    first, *others = frames
+    rows = pd.concat([first, *others], ignore_index=True) if others else first
+    return rows, rows.pop(MOMENT) if MOMENT in rows.columns else None
 
 
 def _set_timeout(state: Any, timeout: Timeout, moments: "pd.Series[int] | None") -> None:
