@@ -23,6 +23,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -104,6 +105,7 @@ def start_plant(
             partitions=on.partitions,
             target_latency=target_latency,
             consistency=consistency,
+            tables=bringing_into_use(graph, directory),
         )
         return on.plant(queries, target_latency)
 
