@@ -112,7 +112,7 @@ def _check_states(operator: Operator) -> None:
     for alternate in operator.alternates if operator.own_state else operator.alternates[:1]:
         of = f"{alternate.name!r} of operator {operator.name!r}" if operator.own_state else f"operator {operator.name!r}"
         field = ("alternates", alternate.name, "state") if alternate.state else ("state",)
-        columns_of(operator.state_of(alternate), f"the state of {of}", (*at, *field))
+        columns_of(operator.state_of(alternate) or "", f"the state of {of}", (*at, *field))
 
 
 def _aggregated(operator: Operator, arriving: Columns) -> Columns:
