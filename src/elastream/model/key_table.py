@@ -16,7 +16,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Graph, Operator
 from elastream.model.schema import columns_of
 
-__all__ = ["Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of", "selections_of"]
+__all__ = ["KEYS", "Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of", "selections_of"]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the columns of a key, in their order; never null."""
@@ -26,6 +26,8 @@ _WHOLE: Mapping[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 
 _KINDS: Mapping[str, type] = {"string": str, "boolean": bool, "date": datetime.date}
 """Python's type of a key by Spark's; besides whole numbers no other types can be keys of a table: of them it is not said
 when two are equal (fractions), or what a value is (time stamps, by time zone)."""
+KEYS = (*_KINDS, *_WHOLE)
+"""Spark's types of columns that a key table can go by."""
 ANY = "text, a whole number, a truth value or a date"
 
 
@@ -149,7 +151,7 @@ def selection_of(graph: Graph, name: str) -> Selection:
     types = _arriving(graph, operator)
     columns = {column: types.get(column) for column in operator.selects}
     for column, kind in columns.items():
-        if kind is not None and _plain(kind) not in {*_WHOLE, *_KINDS}:
+        if kind is not None and _plain(kind) not in KEYS:
             raise DataflowError(f"operator {name!r} selects by {column!r}, a column of type {kind}, which cannot be a key")
     return Selection(graph.name, name, columns, tuple(alternate.name for alternate in operator.alternates))
 

@@ -7,7 +7,7 @@ and what they return follows in the order of the alternates: nobody can say whic
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -68,20 +68,26 @@ class ByKey:
         started = cpu_seconds()
         numbers = chunk.by(self._lookup.of_values, self._lookup.of_batch)
         numbers[numbers < 0] = self._otherwise
-        present = np.flatnonzero(np.bincount(numbers)).tolist()
+        counts = np.bincount(numbers)
+        present = np.flatnonzero(counts).tolist()
         runs = [self.runs.get(each) or self.runs.setdefault(each, Metered(self._made(each))) for each in present]
-        choosing = cpu_seconds() - started
-        for number, run in zip(present, runs, strict=True):
-            run.busy += choosing * float((numbers == number).mean()) if len(present) > 1 else choosing
-        if len(present) == 1:
+        if len(runs) == 1:
+            runs[0].busy += cpu_seconds() - started
             return runs[0](chunk)
-        parts = [np.flatnonzero(numbers == number) for number in present]
+        # Records of one alternate after the other, each in their order; small numbers are sorted by their digits.
+        order = np.argsort(numbers.astype(np.int16), kind="stable")
+        ends = np.cumsum(counts[present])
         forms = {run.runner.chosen.form for run in runs}
-        if len(forms) == 1 and forms <= SINGLE:
-            return self._in_order(chunk, runs, parts, forms.pop())
-        results = [run(chunk.at(part)) for run, part in zip(runs, parts, strict=True)]
+        parted = None if forms <= SINGLE and len(forms) == 1 else chunk.at(order)
+        choosing = (cpu_seconds() - started) / chunk.rows
+        for run, count in zip(runs, counts[present].tolist(), strict=True):
+            run.busy += choosing * count
+        if parted is None:
+            return self._in_order(chunk, runs, np.split(order, ends[:-1]), forms.pop())
+        begins = [0, *ends.tolist()]
+        results = [run(parted.slice(*rows)) for run, rows in zip(runs, pairwise(begins), strict=True)]
         batches = [result.batch() for result in results if result.rows]
-        return Chunk(self._schema, pa.concat_batches(batches) if batches else results[0].batch())
+        return Chunk(self._schema, pa.concat_batches(batches)) if batches else results[0]
 
     def _in_order(self, chunk: Chunk, runs: list[Metered], parts: list[Any], form: Form) -> Chunk:
         values = chunk.values()

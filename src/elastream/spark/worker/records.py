@@ -63,6 +63,10 @@ class Chunk:
         values = None if self._values is None else list(compress(self._values, keep))
         return Chunk(self.schema, batch, values)
 
+    def slice(self, start: int, stop: int) -> "Chunk":
+        """The records with the numbers from `start` to before `stop`."""
+        return Chunk(self.schema, self.batch().slice(start, stop - start))
+
     def dealt(self, first: int, hands: int) -> "Chunk":
         """Every `hands`-th record, starting with number `first`."""
         if self._batch is None:
