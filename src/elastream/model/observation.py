@@ -416,6 +416,7 @@ class Observation:
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
+            Rows.ALTERNATE: self.alternates,
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,

@@ -14,7 +14,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Delivery, Edge, Form, Graph, Kind, Operator
 from elastream.model.stages import Segment
 
-__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "plan_segment", "region"]
+__all__ = ["FusedRegion", "Inlet", "Outlet", "SegmentPlan", "emits_once", "plan_segment", "region"]
 
 IN_ORDER = frozenset({Form.WINDOW, Form.JOIN, Form.ZIP})
 """Forms of keyed operators that go by the order of their records."""
@@ -66,7 +66,6 @@ class Outlet:
 @dataclass(frozen=True, slots=True)
 class FusedRegion:
     """The stateless part of one stage. steps: operators of its walk, in topological order; empty if all are native.
-
     No outlet leads to an empty branch: what is sent there ends in the walk.
     """
 
@@ -156,6 +155,16 @@ class SegmentPlan:
     keyed: Operator | None = None
     behind: FusedRegion | None = None
 
+    @property
+    def updates(self) -> tuple[str, ...]:
+        """The key by which its results update earlier ones; empty: each is final."""
+        return self.keyed.key if self.keyed is not None and not emits_once(self.keyed) else ()
+
+
+def emits_once(operator: Operator) -> bool:
+    """Whether what the keyed `operator` emits is final: that of complete windows, and of a zip."""
+    return operator.window is not None or any(alternate.form in IN_ORDER for alternate in operator.alternates)
+
 
 def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
     """The regions of the query that runs `segment`. Raises DataflowError for what one query cannot do."""
@@ -199,7 +208,8 @@ def _is_native(operator: Operator) -> bool:
         return False
     if len(operator.alternates) > 1:
         raise DataflowError(
-            f"operator {operator.name!r} has alternates that are column expressions; only functions can have alternates",
+            f"operator {operator.name!r} has alternates that are column expressions, which Spark cannot change in a running query: "
+            "write them as functions, with map_arrow",
             ("operators", operator.name, "alternates"),
         )
     return True

@@ -83,6 +83,20 @@ class RunDirectory:
         return self.root / "allocation.jsonl"
 
     @property
+    def key_table_log(self) -> Path:
+        """Versions of key tables, a line each."""
+        return self.root / "tables.jsonl"
+
+    def key_tables(self, operator: str) -> Path:
+        """The key tables of `operator`, a file for each version."""
+        return self.root / "tables" / "versions" / operator
+
+    @property
+    def tables_in_use(self) -> Path:
+        """Key tables that batches may run under, where workers find them by operator and digit of the composition."""
+        return self.root / "tables" / "in-use"
+
+    @property
     def log(self) -> Path:
         """Warnings and faults of the run, with their tracebacks; absent where there were none."""
         return self.root / "run.log"

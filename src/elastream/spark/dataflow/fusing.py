@@ -15,7 +15,7 @@ from elastream.spark.worker.composition import CompositionCodec
 from elastream.spark.worker.fused import Route, Step, Walk, WalkEntry
 from elastream.spark.worker.leaving import Exit
 from elastream.spark.worker.runner import Implementation
-from elastream.spark.worker.signals import Tap
+from elastream.spark.worker.signals import SignalTap
 
 __all__ = ["wire"]
 
@@ -60,6 +60,7 @@ def wire(
                 codec.widths.get(operator.name),
                 schema,
                 routes(graph.outputs[operator.name]),
+                codec.tables.get(operator.name),
             )
         )
     entries = [
@@ -68,7 +69,7 @@ def wire(
     ]
     schemas = [_merged(graph, outlet.inputs[0].target, outlet.inputs, emitted) for outlet in ends]
     exits = tuple(Exit(outlet.inputs[0].target, schema) for outlet, schema in zip(region.written, schemas, strict=False))
-    taps = tuple(Tap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
+    taps = tuple(SignalTap(each.name, each.fold, each.column) for outlet in ends if (each := outlet.signal) is not None)
     ordered = any(outlet.ordered for outlet in region.written)
     return Walk(segment, lead, tuple(entries), tuple(steps), exits, taps, ordered)
 

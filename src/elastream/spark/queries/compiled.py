@@ -10,12 +10,14 @@ from elastream.model.composing import Consistency, Update, update_figures
 from elastream.model.errors import ElastreamError
 from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, MicroBatch
+from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators
 from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
+from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["CompiledQueries"]
@@ -52,6 +54,7 @@ class CompiledQueries:
         self.telemetry = Telemetry(layout, running, {query.name: query.batches for query in self.live}, target_latency)
         self._switching = Switching(layout, running, consistency, tables=tables, changed=self._requested)
         self._watch = UpdateWatch(layout, running, self.telemetry.queues, self._switching.ran)
+        self._signals = DomainSignals(layout.graph)
         self._epoch = time.time()
 
     @property
@@ -65,6 +68,11 @@ class CompiledQueries:
         return self._switching.effective
 
     @property
+    def signals(self) -> Signals:
+        """The newest value of each domain signal, on the clock of the run."""
+        return self._signals.newest
+
+    @property
     def updates(self) -> tuple[Update, ...]:
         """How changes of the composition went, on the clock of the run."""
         return self._watch.updates(self._epoch)
@@ -76,8 +84,10 @@ class CompiledQueries:
         self._switching.took(fresh)
         self._watch.took(fresh)
         self._epoch = wall - now
-        meters = {id(each.meter): each.meter for each in self.running}
-        self.telemetry.metered([row for meter in meters.values() for row in meter.drain()])
+        meters = {id(each.meter): each.meter for each in self.running}.values()
+        self.telemetry.metered([row for meter in meters for row in meter.drain()])
+        self._signals.told(row for meter in meters for row in meter.drain_signals())
+        self._signals.committed(fresh, wall - now)
         return [self.telemetry.described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:

@@ -8,7 +8,7 @@ is switched in `switching`.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,17 +24,18 @@ from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
-from elastream.model.regions import FusedRegion, Inlet, SegmentPlan
+from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
-from elastream.spark.dataflow.keyed import keyed_frame, schema_from
+from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
+from elastream.spark.dataflow.windows import windowed_frame
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
@@ -46,7 +47,7 @@ from elastream.spark.worker.composition import (
     read_wanted,
     write_wanted,
 )
-from elastream.spark.worker.fused import ENTRY, Carrier, stage_function, tagged_schema
+from elastream.spark.worker.fused import ENTRY, Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
@@ -134,7 +135,9 @@ def start_queries(
     fresh = all(latest_batch(directory.checkpoint(segment.name)) < 0 for segment in layout.segments)
     if not fresh:  # versions only grow along an edge
         composition = replace(composition, version=max(composition.version, read_wanted(directory.wanted).version + 1))
-    common = _Common(spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh)
+    common = _Common(
+        spark, layout.graph, directory, codec, meter, composition, batch_seconds, consistency, fresh, layout.single
+    )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
     before = str(spark.conf.get("spark.sql.shuffle.partitions"))
@@ -184,9 +187,10 @@ def _ran(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
 
 def scalable_operators(layout: Layout) -> frozenset[str]:
     """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait."""
+    operators that wait; but none of a stage that runs in one task."""
     graph = layout.graph
-    return frozenset([*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)])
+    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
+    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
 
 
 def led_by_edges(layout: Layout) -> tuple[str, ...]:
@@ -217,7 +221,10 @@ def _log(control: Path) -> CompositionLog:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What all segments of a run have in common. fresh: whether no earlier run has left anything in its folder."""
+    """What all segments of a run have in common.
+
+    fresh: whether no earlier run has left anything in its folder. single: names of stages that run in one task.
+    """
 
     spark: SparkSession
     graph: Graph
@@ -228,6 +235,7 @@ class _Common:
     batch_seconds: float
     consistency: Consistency
     fresh: bool
+    single: frozenset[str]
 
 
 class _Compiler:
@@ -256,12 +264,11 @@ class _Compiler:
         for flow in flows:
             if isinstance(flow.target, Edge):
                 edges[flow.target] = flow.part(flow.frame).schema
-        key = self.keyed[0].key if self.keyed else ()
         query = start_writing(
             self.graph,
             self.segment.name,
             flows,
-            key,
+            plan.updates,
             self.common.directory,
             interval,
             ran=partial(_ran, self.checkpoint, self.control, self.own),
@@ -353,31 +360,43 @@ class _Compiler:
         )
 
     def _behind(self, operator: Operator, part: FusedRegion, flows: Sequence[Outflow]) -> list[Outflow]:
+        wiring = Wiring(self.segment.name, self.codec, self._carrier(False), self.meter)
+        if emits_once(operator):
+            return self._walked(part, operator.name, [windowed_frame(flows, operator, wiring)])
         (flow,) = flows
-        counted = keyed_frame(
-            flow.part(flow.frame), operator, self.segment.name, self.codec, self._carrier(False), self.meter
-        )
-        return self._walked(part, operator.name, [counted])
+        return self._walked(part, operator.name, [keyed_frame(flow.part(flow.frame), operator, wiring)])
 
     def _walked(self, part: FusedRegion, lead: str, frames: Sequence[DataFrame]) -> list[Outflow]:
         """The flows out of a region whose inlets are `frames`."""
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)
         frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
+        lanes = [self._lane(inlet) for inlet in part.inlets]
+        frames = [frame if lane is None else frame.coalesce(1) for frame, lane in zip(frames, lanes, strict=True)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
         arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else _together(frames)
+        into = frames[0] if len(frames) == 1 else _together(frames, lanes)
+        function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
+        out = into.mapInArrow(function, from_arrow_schema(walk.schema))
+        if not part.written:  # what it does is done in the walk: no row leaves it
+            return [Outflow(part.outlets[0].target, out, awake=lambda code: False)]
         several = len(walk.exits) > 1
-        schema = tagged_schema(walk.exits) if several else walk.exits[0].schema
-        out = into.mapInArrow(stage_function(shipped, carrier, self.meter.sink), from_arrow_schema(schema))
         return [
             Outflow(outlet.target, out, number if several else None, outlet.natives, awake(walk, number))
-            for number, outlet in enumerate(part.outlets)
+            for number, outlet in enumerate(part.written)
         ]
+
+    def _lane(self, inlet: Inlet) -> str | None:
+        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle it cannot be told to."""
+        if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
+            return None
+        entered = inlet.origin if inlet.edge is None else inlet.edge.target
+        (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
+        return stage.name if stage.name in self.common.single else None
 
 
 def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
@@ -385,20 +404,21 @@ def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
     return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
 
 
-def _together(frames: Sequence[DataFrame]) -> DataFrame:
-    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's."""
+def _together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
+    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's.
+
+    lanes: what those have in common that one task reads; None: nothing.
+    """
     schemas = [frame.drop(COLUMN).schema for frame in frames]
-    tagged = []
+    tagged: dict[str | int, DataFrame] = {}
     for number, frame in enumerate(frames):
         columns = [F.lit(number).alias(ENTRY)]
         for other, schema in enumerate(schemas):
             empty = F.lit(None).cast(schema)
             columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
-        tagged.append(frame.select(*columns))
-    result = tagged[0]
-    for frame in tagged[1:]:
-        result = result.unionAll(frame)
-    return result
+        lane, entering = lanes[number] or number, frame.select(*columns)
+        tagged[lane] = tagged[lane].unionAll(entering).coalesce(1) if lane in tagged else entering
+    return reduce(DataFrame.unionAll, tagged.values())
 
 
 def _schema_of(ddl: str) -> pa.Schema:

@@ -14,6 +14,7 @@ from elastream.model.action import Action, Outcome, Status, Switch
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.latency import Basis
 from elastream.model.observation import Composition, Frame, Metric, MicroBatch
+from elastream.model.signals import Signals
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.jvm.driver_side import running_queries
 from elastream.spark.queries.query import Instruments, Query
@@ -35,6 +36,7 @@ class WatchedQueries:
     scalable: frozenset[str] = frozenset()
     composition = Composition()
     effective: Mapping[str, Composition] = {}
+    signals: Signals = {}
 
     def __init__(
         self,

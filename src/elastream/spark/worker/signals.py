@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from elastream.model.endpoints import Fold
 from elastream.model.signals import SignalValue
+from elastream.spark.worker.runner import OperatorFailed
 
-__all__ = ["Folding", "Part", "SignalRow", "Tap", "folded"]
+__all__ = ["Folding", "Part", "SignalRow", "SignalTap", "folded"]
 
 Part: TypeAlias = tuple[int, float]
 """Values that were folded, and what they came to: their sum for `sum` and `mean`, 1 or 0 for `any` and `all`."""
@@ -23,7 +24,7 @@ SignalRow: TypeAlias = tuple[str, int, str, int, int, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Tap:
+class SignalTap:
     """Where the records of a diagnostic branch end: they become a value of the signal `name`."""
 
     name: str
@@ -34,7 +35,7 @@ class Tap:
 class Folding:
     """One task's part of one signal under way."""
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: SignalTap) -> None:
         self.tap = tap
         self.count = 0
         self.value = 0.0
@@ -45,19 +46,24 @@ class Folding:
         return self.count, self.value
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Fold the records of `batch`: nulls and NaN are left out. Raises Arrow's exceptions for a column of another type."""
+        """Fold the records of `batch`: nulls and NaN are left out. Raises OperatorFailed for a column of another type."""
         if self.tap.fold is Fold.COUNT:
             self.count += batch.num_rows
             return
-        column = batch.column(self.tap.column).drop_null()
-        if self.tap.fold in (Fold.ANY, Fold.ALL):
-            column = column.cast(pa.bool_())
-        else:
-            column = column.cast(pa.float64(), safe=False)
-            column = column.filter(pc.invert(pc.is_nan(column)))
-        if len(column):
+        if len(column := self._known(batch)):
             value = float(_OF_COLUMN[self.tap.fold](column).as_py())
             self.count, self.value = _both(self.tap.fold, self.part, (len(column), value))
+
+    def _known(self, batch: pa.RecordBatch) -> pa.Array:
+        column = batch.column(self.tap.column).drop_null()
+        try:
+            if self.tap.fold in (Fold.ANY, Fold.ALL):
+                return column.cast(pa.bool_())
+            column = column.cast(pa.float64(), safe=False)
+        except pa.ArrowException as error:
+            name = f"signal({self.tap.name})"
+            raise OperatorFailed(name, name, error, batch.slice(0, 1).to_pylist()[0], batch.num_rows) from error
+        return column.filter(pc.invert(pc.is_nan(column)))
 
 
 _OF_COLUMN = {
