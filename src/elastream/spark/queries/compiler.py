@@ -324,7 +324,7 @@ class _Compiler:
         """How the code reaches a stage: on the records of a single inlet of ours, else through the log of the batches."""
         if self.codec.size == 1:
             return Carrier()
-        tables = self.common.directory.tables_in_use
+        tables = self.common.directory.tables_in_use if self.codec.tables else None
         if stamped:
             return Carrier(stamped=True, tables=tables)
         if self.own:
