@@ -21,18 +21,21 @@ from elastream.api.showing import shown
 from elastream.clouds.provider import Cloud
 from elastream.control.guarding import Guarding
 from elastream.control.journal import Journal
+from elastream.control.key_tables import KeyTabling
 from elastream.control.loop import Loop
 from elastream.documents.guards import load_guards
 from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
+from elastream.model.key_table import selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
 from elastream.model.units import duration
 from elastream.recording.directory import RunDirectory
 from elastream.recording.guard_log import GuardLog
+from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
 from elastream.spark.dataflow.sinks import tables_collected
@@ -131,6 +134,7 @@ def run(
                 facts=plant.facts,
                 header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
                 guarding=Guarding(versions),
+                tabling=KeyTabling(KeyTableLog(directory, selections_of(graph))),
             )
             stop.then(loop.stop, plant.clock.wake)
             ending = loop.run()

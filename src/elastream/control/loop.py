@@ -13,6 +13,7 @@ from typing import Any
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
+from elastream.control.key_tables import KeyTabling
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
@@ -45,8 +46,8 @@ class Loop:
     still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
     receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
     after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. guarding: the guards of the run; None where none can be given. facts: called when the
-    plant is closed, for the ending's further figures.
+    observers receive at the start. guarding: the guards of the run; None where none can be given. tabling: its key tables;
+    None where there can be none. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Loop:
         to_the_limit: bool = False,
         header: Header | None = None,
         guarding: Guarding | None = None,
+        tabling: KeyTabling | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -77,7 +79,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._guarding = guarding
+        self._guarding, self._tabling = guarding, tabling
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -234,6 +236,7 @@ class Loop:
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
+        proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
