@@ -19,7 +19,7 @@ from elastream.model.observation import Metric
 from elastream.model.promises import PlantKind
 from elastream.model.stages import lay_out
 from elastream.simulation import Emissions, HostFailure, Settings, make_plant
-from elastream.simulation.microbatch import dealt, landed
+from elastream.simulation.partitions import dealt, landed
 
 ONE = HostType("one", cores=1.0, start=8.0, stop=2.0)
 
