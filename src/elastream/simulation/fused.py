@@ -23,10 +23,10 @@ from elastream.simulation.arrivals import Emissions, Load
 from elastream.simulation.costs import Demand, TableShares, costs_of, no_tables, shares_of
 from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.microbatch import DUST, Committed, FusedSegment, Turn
-from elastream.simulation.network import PIECES, Source, load_of
 from elastream.simulation.partitions import StageStation
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
+from elastream.simulation.sources import PIECES, Source, load_of
 from elastream.simulation.stations import Items
 from elastream.simulation.updates import Update, Updates, ahead, changed_operators, passed
 
