@@ -85,6 +85,12 @@ service_time seconds | Core-seconds that an operator works on one record.
   operator S source walked | the same
   operator A working | counted in the monitoring period
   operator F reading first | counted in the monitoring period
+  alternate S | {_METER}, the newest batches that it ran in
+  alternate A | as its operator's is counted; of several that run at once, in the ratio of their costs
+  alternate F | what a record of its batches was charged
+selectivity count | Records that come out for one that goes in; of an alternate, while it ran.
+  alternate S | {_METER}, the newest batches that it ran in
+  alternate AF | as declared or measured
 utilisation fraction | Of an operator: busy core-seconds over what its instances had. Of a task: part of the time for \
 which it was busy.
   operator S transform python | {_METER}, over all usable cores
@@ -212,6 +218,7 @@ class Metric(StrEnum):
     DURATION_P50 = auto()
     DURATION_P99 = auto()
     SERVICE_TIME = auto()
+    SELECTIVITY = auto()
     UTILISATION = auto()
     BUSY_CORES = auto()
     BUSY_CORES_ERROR = auto()

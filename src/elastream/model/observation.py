@@ -419,6 +419,7 @@ class Observation:
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,
+            Rows.ALTERNATE: self.alternates,
         }
 
     def overall(self, metric: Metric) -> float:

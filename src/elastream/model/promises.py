@@ -43,6 +43,7 @@ class Rows(StrEnum):
     HOST = "host"
     TASK = "task"
     LINK = "link"
+    ALTERNATE = "alternate"
 
 
 class PlantKind(StrEnum):

@@ -3,18 +3,18 @@
 Where a key table chooses the alternate, each runs for the part of the records whose keys the table gives it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from elastream.model.action import SetKeyTable, Switch, SwitchAlternate
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
+from elastream.model.key_table import KeyTables, selection_of
 from elastream.model.observation import Composition
 from elastream.simulation.settings import Settings
 
-TableShares: TypeAlias = Callable[[str, int], Mapping[str, float] | None]
-"""Of an operator and a version of its key table, the part of the records by alternate; None where there is no such table.
-What is missing to 1 is of keys that the table does not name."""
+Shares: TypeAlias = Mapping[str, Mapping[str, float]]
+"""By operator, the part of its records that each alternate processes; those that process none are left out."""
 
 
 class Cost(NamedTuple):
@@ -22,11 +22,6 @@ class Cost(NamedTuple):
 
     work: float
     selectivity: float
-
-
-def no_tables(operator: str, version: int) -> Mapping[str, float] | None:
-    """The tables of a plant that has none."""
-    return None
 
 
 def own_cost(operator: Operator, alternate: Alternate, settings: Settings) -> Cost | None:
@@ -38,59 +33,73 @@ def own_cost(operator: Operator, alternate: Alternate, settings: Settings) -> Co
     return None if cost is None else Cost(cost, 1.0 if selectivity is None else selectivity)
 
 
-def shares_of(operator: Operator, composition: Composition, tables: TableShares) -> dict[str, float]:
-    """Part of its records that each alternate of `operator` processes, those that process none left out."""
-    active = composition.alternate(operator).name
-    version = composition.tables.get(operator.name, 0)
-    chosen = dict(tables(operator.name, version) or {}) if version else {}
-    rest = 1.0 - sum(chosen.values())
-    chosen[active] = chosen.get(active, 0.0) + max(0.0, rest)
-    return {name: share for name, share in chosen.items() if share > 0}
+def shares_in(graph: Graph, settings: Settings, composition: Composition, tables: KeyTables) -> Shares:
+    """Shares of the alternates of every operator that is neither source nor sink, under `composition`.
 
-
-def costs_of(
-    graph: Graph, settings: Settings, composition: Composition, tables: TableShares = no_tables
-) -> dict[str, Cost]:
-    """Of a record at every operator that is neither source nor sink, on average, under `composition`.
-
-    Raises DataflowError for an alternate that would run and whose cost is not known.
+    Of keys the settings may give weights; else those that a table names are taken as equally frequent, and as all there are.
+    Raises DataflowError for a version of a key table that does not exist.
     """
-    found = {}
+    found: dict[str, Mapping[str, float]] = {}
     for operator in graph.operators:
         if operator.kind in (Kind.TRANSFORM, Kind.KEYED):
-            work = selectivity = 0.0
-            for name, share in shares_of(operator, composition, tables).items():
-                own = own_cost(operator, operator.alternate(name), settings)
-                if own is None:
-                    raise DataflowError(without_cost(operator.name, name))
-                work, selectivity = work + share * own.work, selectivity + share * own.selectivity
-            found[operator.name] = Cost(work, selectivity)
+            active = composition.alternate(operator).name
+            version = composition.tables.get(operator.name, 0)
+            found[operator.name] = _by_key(operator.name, active, version, settings, tables) if version else {active: 1.0}
     return found
 
 
-def without_cost(operator: str, alternate: str) -> str:
-    """That `alternate` cannot be simulated, in one sentence."""
+def _by_key(operator: str, active: str, version: int, settings: Settings, tables: KeyTables) -> Mapping[str, float]:
+    table, weights = tables.find(operator, version), settings.key_weights.get(operator, {})
+    if not weights:
+        return table.shares(table.rows, active) if len(table) else {active: 1.0}
+    total, shares = sum(weights.values()), dict[str, float]()
+    for key, weight in weights.items():
+        alternate = table.alternate(key) or active
+        shares[alternate] = shares.get(alternate, 0.0) + weight / total
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+def costs_of(graph: Graph, settings: Settings, shares: Shares) -> dict[str, Cost]:
+    """Of a record at every operator of `shares`, on average.
+
+    Raises DataflowError for an alternate that runs and whose cost is not known.
+    """
+    found = {}
+    for name, parts in shares.items():
+        operator = graph.by_name[name]
+        work = selectivity = 0.0
+        for alternate, share in parts.items():
+            own = own_cost(operator, operator.alternate(alternate), settings)
+            if own is None:
+                raise DataflowError(_without_cost(name, alternate))
+            work, selectivity = work + share * own.work, selectivity + share * own.selectivity
+        found[name] = Cost(work, selectivity)
+    return found
+
+
+def _without_cost(operator: str, alternate: str) -> str:
     return (
         f"operator {operator!r} has no cost for alternate {alternate!r}; the simulation needs core-seconds per record: "
         "declare `cost`, or calibrate with a recorded run"
     )
 
 
-def unsimulated(graph: Graph, switch: Switch, settings: Settings, tables: TableShares) -> str:
-    """Why what `switch` chooses cannot be simulated; empty where it can. It names what is in `graph`."""
+def unsimulated(graph: Graph, switch: Switch, settings: Settings, tables: KeyTables) -> str:
+    """Why what `switch` chooses cannot be simulated; empty where it can. It names an element of `graph`."""
     match switch:
         case SwitchAlternate(operator, alternate):
-            needed = [alternate]
-        case SetKeyTable(operator, version):
-            shares = tables(operator, version) if version else {}
-            if shares is None:
-                return f"operator {operator!r} has no key table of version {version}"
-            needed = [name for name, share in shares.items() if share > 0]
+            needed = {alternate}
+        case SetKeyTable(operator, version) if version:
+            try:
+                table = tables.find(operator, version).check(selection_of(graph, operator))
+            except DataflowError as error:
+                return str(error)
+            needed = set(table.rows.values())
         case _:
             return ""
     chosen = graph.by_name[operator]
-    missing = [name for name in needed if own_cost(chosen, chosen.alternate(name), settings) is None]
-    return without_cost(operator, missing[0]) if missing else ""
+    missing = [a.name for a in chosen.alternates if a.name in needed and own_cost(chosen, a, settings) is None]
+    return _without_cost(operator, missing[0]) if missing else ""
 
 
 def greatest_selectivity(graph: Graph, settings: Settings) -> dict[str, float]:

@@ -15,12 +15,13 @@ from elastream.model.composing import Consistency
 from elastream.model.endpoints import DomainSignal
 from elastream.model.errors import InputError
 from elastream.model.graph import Edge
+from elastream.model.key_table import KeyTables
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import live_edges, offered_rates
 from elastream.model.stages import Layout, Segment, Stage
 from elastream.simulation import batching
 from elastream.simulation.arrivals import Emissions, Load
-from elastream.simulation.costs import Demand, TableShares, costs_of, no_tables, shares_of
+from elastream.simulation.costs import Demand, costs_of, shares_in
 from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.microbatch import DUST, Committed, FusedSegment, Turn
 from elastream.simulation.partitions import StageStation
@@ -66,7 +67,7 @@ class FusedNetwork:
         settings: Settings,
         seed: int,
         seconds: float,
-        tables: TableShares = no_tables,
+        tables: KeyTables,
     ) -> None:
         self.layout = layout
         self.graph = layout.graph
@@ -127,6 +128,11 @@ class FusedNetwork:
     def changing(self) -> bool:
         return any(segment.demand.epoch < self.epoch for segment in self.segments.values())
 
+    def follows(self, query: str) -> bool:
+        """Whether all that `query` has in work, and takes next, is under the newest composition."""
+        segment = self.segments[query]
+        return min(segment.oldest, segment.demand.epoch) == self.epoch
+
     def resize(self, composition: Composition) -> None:
         """Take the parallelism of `composition`, which differs from the wanted one in nothing else, with the next batches."""
         self.wanted = composition
@@ -163,7 +169,8 @@ class FusedNetwork:
 
     def _demands(self, epoch: int, composition: Composition) -> dict[str, Demand]:
         """What a record of each query comes to under `composition`."""
-        costs = costs_of(self.graph, self.settings, composition, self.tables)
+        shares = shares_in(self.graph, self.settings, composition, self.tables)
+        costs = costs_of(self.graph, self.settings, shares)
         selectivity = {name: each.selectivity for name, each in costs.items()}
         live = live_edges(self.graph, composition)
         found = {}
@@ -192,7 +199,7 @@ class FusedNetwork:
                     (name, alternate)
                     for name in segment.operators
                     if volumes[name] > 0 and name in costs
-                    for alternate in shares_of(self.graph.by_name[name], composition, self.tables)
+                    for alternate in shares[name]
                 ),
             )
         return found
@@ -207,7 +214,7 @@ class FusedNetwork:
 
         at_once: whether the batches in work change too; operators have then processed a part of them either way.
         """
-        costs = costs_of(self.graph, self.settings, self.wanted, self.tables)
+        costs = costs_of(self.graph, self.settings, shares_in(self.graph, self.settings, self.wanted, self.tables))
         rates = {name: max(source.offered, DUST) for name, source in self.sources.items()}
         met = passed(self.graph, rates, {name: each.selectivity for name, each in costs.items()}, self.wanted, changed)
         before = ahead(self.graph, after, changed)

@@ -13,12 +13,13 @@ import numpy as np
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import DomainSignal
 from elastream.model.graph import Delivery, Edge, Graph, Kind, Operator
+from elastream.model.key_table import KeyTables
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import live_edges
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Emissions, Load, share, whole_items
 from elastream.simulation.cohorts import CohortStation
-from elastream.simulation.costs import Cost, TableShares, costs_of, greatest_selectivity, no_tables, shares_of
+from elastream.simulation.costs import Cost, Shares, costs_of, greatest_selectivity, shares_in
 from elastream.simulation.exchanging import EdgeTraffic
 from elastream.simulation.fluid import DUST
 from elastream.simulation.pool import SimulatedHosts
@@ -33,6 +34,7 @@ class Terms(NamedTuple):
     """A composition in use. costs: of a record at each operator; live: edges over which each operator sends."""
 
     composition: Composition
+    shares: Shares
     costs: Mapping[str, Cost]
     live: Mapping[str, list[Edge]]
 
@@ -51,7 +53,7 @@ class QueueNetwork:
         settings: Settings,
         seed: int,
         seconds: float,
-        tables: TableShares = no_tables,
+        tables: KeyTables,
     ) -> None:
         self.layout = layout
         self.graph = layout.graph
@@ -114,6 +116,11 @@ class QueueNetwork:
     def changing(self) -> bool:
         return any(epoch < self.epoch for epoch in self.taken.values())
 
+    def follows(self, query: str) -> bool:
+        """Whether all operators of `query` work under the newest composition."""
+        taken = [self.taken[name] for name in self.workers if self.layout.stage_of[name].segment == query]
+        return min(taken, default=self.epoch) == self.epoch
+
     def resize(self, composition: Composition) -> None:
         """Take `composition`, which differs from the wanted one in its parallelism only."""
         self.terms[self.epoch] = self.terms[self.epoch]._replace(composition=composition)
@@ -138,7 +145,8 @@ class QueueNetwork:
 
     def _terms(self, composition: Composition) -> Terms:
         live = {name: [edge for edge, _ in edges] for name, edges in live_edges(self.graph, composition).items()}
-        return Terms(composition, costs_of(self.graph, self.settings, composition, self.tables), live)
+        shares = shares_in(self.graph, self.settings, composition, self.tables)
+        return Terms(composition, shares, costs_of(self.graph, self.settings, shares), live)
 
     def _take(self, name: str, epoch: int) -> None:
         """Let an operator work under the composition of `epoch` from now on."""
@@ -150,9 +158,9 @@ class QueueNetwork:
         self.version += 1
         self.settled = False
 
-    def runs(self, name: str) -> dict[str, float]:
+    def runs(self, name: str) -> Mapping[str, float]:
         """Part of the records of an operator that each of its alternates processes now."""
-        return shares_of(self.graph.by_name[name], self.terms[self.taken[name]].composition, self.tables)
+        return self.terms[self.taken[name]].shares[name]
 
     def _mixed(self, changed: frozenset[str], after: Composition) -> float:
         """Records under way that passed a changed operator as it was and will pass one as it will be."""

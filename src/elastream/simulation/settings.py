@@ -14,6 +14,7 @@ import numpy as np
 from elastream.model.composing import Consistency
 from elastream.model.errors import InputError
 from elastream.model.graph import Operator
+from elastream.model.key_table import Key
 from elastream.model.observation import Floats
 
 
@@ -138,7 +139,8 @@ class Settings:
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
     random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
-    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service.
+    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service. key_weights: by operator,
+    how frequent each key of its key tables is, relative to the others; none: equally.
     """
 
     monitor: float = 15.0
@@ -189,6 +191,7 @@ class Settings:
     """Items a monitoring period. Assumed: below, cohorts are no cheaper, and random variation matters more."""
     travel: Travel = Travel.SINGLE
     consistency: Consistency = Consistency.BATCH
+    key_weights: Mapping[str, Mapping[Key, float]] = field(default_factory=dict)
     services: Mapping[str, Service] = field(default_factory=dict)
     messaging: Mapping[str, Messaging] = field(default_factory=dict)
     joins: frozenset[str] = frozenset()

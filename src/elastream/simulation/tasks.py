@@ -17,8 +17,7 @@ from elastream.model.observation import Floats, Integers
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
-from elastream.simulation.costs import TableShares, no_tables
-from elastream.simulation.network import QueueNetwork
+from elastream.simulation.costs from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.sources import Source
@@ -121,7 +120,7 @@ class TaskNetwork(QueueNetwork):
         settings: Settings,
         seed: int,
         seconds: float,
-        tables: TableShares = no_tables,
+        tables: KeyTables,
     ) -> None:
         super().__init__(layout, loads, settings, seed, seconds, tables)
         self.step = settings.monitor / STEPS
