@@ -159,6 +159,8 @@ class BatchWatch(Watch):
     def observation(self, now: float, composition: Composition) -> Observation:
         """The state at `now`; the application's figures are those of the last whole period."""
         self.application = self._figures()
+        for operator, alternate in self.fused.ran:
+            self._alternates.ran(operator, alternate)
         return super().observation(now, composition)
 
     def _figures(self) -> dict[Metric, float]:
