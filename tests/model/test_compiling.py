@@ -41,7 +41,7 @@ def merging(flow: Dataflow) -> None:
 
 
 def simulated(flow: Dataflow) -> None:
-    flow.add(Operator("model", alternates=(Alternate("model", cost=0.1),)), numbered(flow)._taps).sink(collect("x"))
+    flow.add(Operator("model", alternates=(Alternate("model", cost=0.1),)), numbered(flow).taps).sink(collect("x"))
 
 
 def to_one_folder(flow: Dataflow) -> None:

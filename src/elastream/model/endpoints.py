@@ -3,11 +3,13 @@ where external signals come from."""
 
 import bisect
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from elastream.model.errors import DataflowError
 from elastream.model.signals import Signal, SignalKind, Signals, SignalValue
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "TextFiles",
     "Trace",
     "collect",
+    "domain_signal",
     "files",
     "kafka",
     "parquet",
@@ -265,3 +268,24 @@ def parquet(path: object) -> ParquetSink:
 def collect(name: str) -> Collected:
     """Rows kept in memory under a name."""
     return Collected(name)
+
+
+_AGGREGATE = re.compile(r"\s*(\w+)\s*\(\s*(.*?)\s*\)\s*")
+
+
+def domain_signal(
+    name: str,
+    aggregate: str,
+    *,
+    stale: float = math.inf,
+    trace: Callable[[float], SignalValue | None] | None = None,
+) -> DomainSignal:
+    """The signal `name`: `"count()"`, or `"mean(error)"` and the like. Raises DataflowError for another aggregate."""
+    found = _AGGREGATE.fullmatch(aggregate)
+    fold, column = found.groups() if found else ("", "")
+    if fold not in set(Fold) or (fold == Fold.COUNT) == bool(column):
+        raise DataflowError(
+            f"the signal {name!r} cannot be {aggregate!r}: it is count(), or {', '.join(list(Fold)[1:-1])} or all of a "
+            "column, such as 'mean(error)'"
+        )
+    return DomainSignal(name, Fold(fold), column, stale, trace)
