@@ -22,7 +22,7 @@ def words() -> Dataflow:
         returns="word string",
         name="words",
     )
-    split.signal("words seen", "count()", trace=lambda now: 20.0 * now)
+    split.signal("words_seen", "count()", trace=lambda now: 20.0 * now)
     counts = split.key_by("word").count(cores=0.5, memory=200).choice("where")
     counts.sink(None, name="table")
     counts.sink(None, name="archive")

@@ -48,6 +48,7 @@ from elastream.simulation.settings import Settings, Travel
 from elastream.simulation.staffing import Staffing
 from elastream.simulation.stations import Station
 from elastream.simulation.tasks import TaskNetwork
+from elastream.simulation.updates import Update
 from elastream.simulation.watching import Watch
 
 PERIODS_AT_ONCE = 1000
@@ -97,6 +98,11 @@ class SimulatedPlant:
     @property
     def migrations(self) -> int:
         return self.staffing.migrations
+
+    @property
+    def updates(self) -> Sequence[Update]:
+        """Every change of the composition by switches, with how long it took and which records met both."""
+        return self.network.updates.all
 
     @property
     def finished(self) -> bool:
