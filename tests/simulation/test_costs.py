@@ -71,7 +71,9 @@ def test_what_was_measured_of_an_alternate_is_its_own_and_overrides_what_was_mea
     service = Settings().service("forecast").costing(0.5, 0.25, {"b": (0.7, None)})
     settings = Settings(services={"forecast": service})
     operator = GRAPH.by_name["forecast"]
-    assert own_cost(operator, operator.alternate("a"), settings) == (0.5, 0.25)
+    assert own_cost(operator, operator.alternate("a"), settings) == COSTS["a"], "as declared: another one was measured"
+    whole = Settings(services={"forecast": Settings().service("forecast").costing(0.5, 0.25)})
+    assert own_cost(operator, operator.alternate("a"), whole) == (0.5, 0.25)
     assert own_cost(operator, operator.alternate("b"), settings) == (0.7, 0.5)
 
 

@@ -25,11 +25,16 @@ class Cost(NamedTuple):
 
 
 def own_cost(operator: Operator, alternate: Alternate, settings: Settings) -> Cost | None:
-    """Of a record that `alternate` processes: as measured, else as declared; None where its cost is neither."""
+    """Of a record that `alternate` processes; None where its cost is unknown.
+
+    As measured of it; else, where others were measured apart from it, as declared; else as measured of the operator.
+    """
     measured = settings.service(operator.name)
-    cost, selectivity = measured.alternates.get(alternate.name, (measured.cost, measured.selectivity))
-    cost = alternate.cost if cost is None else cost
-    selectivity = alternate.selectivity if selectivity is None else selectivity
+    of_all, declared = (measured.cost, measured.selectivity), (alternate.cost, alternate.selectivity)
+    sources = (declared, of_all) if measured.alternates else (of_all, declared)
+    told = (measured.alternates.get(alternate.name, (None, None)), *sources)
+    cost = next((each for each, _ in told if each is not None), None)
+    selectivity = next((each for _, each in told if each is not None), None)
     return None if cost is None else Cost(cost, 1.0 if selectivity is None else selectivity)
 
 
