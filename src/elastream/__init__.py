@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elastream.planning.policies.by_load import ByLoad
     from elastream.planning.policies.e2df import E2df
     from elastream.planning.policies.elastic_allocator import ElasticAllocator
+    from elastream.planning.policies.highest_value import HighestValue
     from elastream.planning.policies.otd import Otd
     from elastream.planning.policies.queue_threshold import QueueThreshold
     from elastream.planning.policies.static import Static
@@ -52,6 +53,7 @@ _HOMES = {
     "elastream.planning.policies.btu": ("Btu",),
     "elastream.planning.policies.e2df": ("E2df",),
     "elastream.planning.policies.elastic_allocator": ("ElasticAllocator",),
+    "elastream.planning.policies.highest_value": ("HighestValue",),
     "elastream.planning.policies.otd": ("Otd",),
     "elastream.planning.policies.queue_threshold": ("QueueThreshold",),
     "elastream.planning.policies.static": ("Static",),

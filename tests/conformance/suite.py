@@ -37,6 +37,7 @@ from elastream.model.action import (
 from elastream.model.cloud import ACTIVE, TRANSITIONS, HostState
 from elastream.model.composing import holder, switched
 from elastream.model.decision import Proposal
+from elastream.model.graph import Graph, Operator
 from elastream.model.guarding import Standing
 from elastream.model.metrics import Metric
 from elastream.model.observation import Composition, Context, Frame, Observation
@@ -219,8 +220,18 @@ def check_frame(frame: Frame) -> None:
 def promises_of(observation: Observation, kind: PlantKind, rows: Rows, metric: Metric) -> list[tuple[int, Promise]]:
     """(row, promise) for what the table promises; of every row where rows are no operators."""
     frame, graph = observation.frames[rows], observation.context.graph
-    operators = [graph.by_name[name] if rows is Rows.OPERATOR else None for name in frame.ids]
+    operators = [operator_of(graph, rows, name) for name in frame.ids]
     return [(row, each) for row, operator in enumerate(operators) for each in metric.promised(rows, kind, operator)]
+
+
+def operator_of(graph: Graph, rows: Rows, name: str) -> Operator | None:
+    """The operator that a row is about; None where it is about none."""
+    match rows:
+        case Rows.OPERATOR:
+            return graph.by_name[name]
+        case Rows.ALTERNATE:
+            return graph.by_alternate[name][0]
+    return None
 
 
 def unpromised(observation: Observation, kind: PlantKind) -> list[str]:
@@ -244,7 +255,7 @@ def missing(observation: Observation, case: PlantCase) -> list[str]:
                 continue
             due: dict[int, bool] = {}
             for row, promise in promises_of(observation, case.kind, rows, metric):
-                operator = context.graph.by_name[frame.ids[row]] if rows is Rows.OPERATOR else None
+                operator = operator_of(context.graph, rows, frame.ids[row])
                 held = [given.holds(context.layout, context.target_latency, operator) for given in promise.given]
                 if all(held) or promise.given == (Given.UP,):
                     due[row] = bool(np.isnan(frame.column(metric)[row]))

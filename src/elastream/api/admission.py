@@ -46,10 +46,10 @@ def admit(
         with about("operators", source.name, "source"):
             check_source(source)
     for segment in layout.segments:
-        key = plans[segment.name].keyed
+        changes = plans[segment.name].updates != ()
         for name in segment.operators:
             with about("operators", name, "sink"):
-                check_sink(graph.operator(name).writes, changes=key is not None)
+                check_sink(graph.operator(name).writes, changes=changes)
     refuse_unworkable(
         layout,
         types,

@@ -7,7 +7,7 @@ proposers (E2DF, section 3: higher levels steer), both before what an earlier co
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from elastream.control.progress import parallelism
+from elastream.control.progress import parallelism, wanted
 from elastream.model.action import (
     Action,
     CancelDrain,
@@ -24,6 +24,7 @@ from elastream.model.action import (
     describe,
 )
 from elastream.model.cloud import HostState
+from elastream.model.composing import refusal
 from elastream.model.decision import Proposal
 from elastream.model.observation import Observation
 from elastream.model.wording import counted
@@ -39,9 +40,10 @@ def arbitrate(
 ) -> tuple[Proposal, ...]:
     """The same proposals in the same order, `refused` filled in where one may not be tried.
 
-    Refused is what the plant cannot do, what names a thing that is not there, what is in force or under way already,
-    what is repeated in the plan or contradicts an earlier part of it, and what would leave more than `max_hosts` leased
-    or fewer than `min_hosts` working. `under_way`: actions accepted earlier and not in force yet.
+    Refused is what the plant cannot do, what names a thing that is not there, a switch outside the allowed set of its
+    guards, what is in force or under way already, what is repeated in the plan or contradicts an earlier part of it, and
+    what would leave more than `max_hosts` leased or fewer than `min_hosts` working. `under_way`: actions accepted earlier
+    and not in force yet.
     """
     plan = _Plan(observation, under_way)
     answered = []
@@ -144,15 +146,8 @@ def _unknown(action: Action, plan: _Plan) -> str:
     context, leases = plan.observation.context, plan.observation.leases
     operators = context.graph.by_name
     match action:
-        case SwitchAlternate(operator, alternate):
-            if operator not in operators:
-                return f"there is no operator {operator}"
-            if alternate not in {a.name for a in operators[operator].alternates}:
-                return f"{operator} has no alternate {alternate}"
-        case SwitchEdge(choice, target) if target not in context.graph.choices.get(choice, ()):
-            return f"there is no choice {choice} with a target {target}"
-        case SetKeyTable(operator) if operator not in operators or not operators[operator].selects:
-            return f"{operator} does not choose its alternate by key"
+        case SwitchAlternate() | SwitchEdge() | SetKeyTable():
+            return refusal(context.graph, action)
         case SetParallelism(operator):
             if operator not in operators:
                 return f"there is no operator {operator}"
@@ -164,6 +159,16 @@ def _unknown(action: Action, plan: _Plan) -> str:
             return f"there is no host type {kind}"
         case RenewHost(host) | DrainHost(host) | CancelDrain(host) | ReleaseHost(host) if host not in leases:
             return f"host {host} is not leased"
+    return ""
+
+
+def _not_allowed(action: Action, plan: _Plan) -> str:
+    standings = plan.observation.standings
+    match action:
+        case SwitchAlternate(element, target) | SwitchEdge(element, target) if element in standings:
+            return standings[element].refusal(target)
+        case SetKeyTable(element) if element in standings and not standings[element].allowed:
+            return standings[element].why
     return ""
 
 
@@ -180,12 +185,10 @@ def _contradicted(action: Action, plan: _Plan) -> str:
 
 def _senseless(action: Action, plan: _Plan) -> str:
     match action:
-        case SwitchAlternate(operator, alternate):
-            return "it runs so already" if plan.observation.composition.alternates.get(operator) == alternate else ""
-        case SwitchEdge(choice, target):
-            return "it is sent there already" if plan.observation.composition.choices.get(choice) == target else ""
-        case SetKeyTable(operator, table):
-            return "it runs so already" if plan.observation.composition.tables.get(operator, 0) == table else ""
+        case SwitchAlternate() | SetKeyTable():
+            return "it runs so already" if wanted(action, plan.observation) else ""
+        case SwitchEdge():
+            return "it is sent there already" if wanted(action, plan.observation) else ""
         case SetParallelism(operator, instances):
             if instances < 1:
                 return f"{instances} instances: an operator needs at least one"
@@ -232,6 +235,7 @@ def _out_of_bounds(action: Action, plan: _Plan) -> str:
 RULES: Sequence[Callable[[Action, _Plan], str]] = (
     _cannot,
     _unknown,
+    _not_allowed,
     _repeated,
     _contradicted,
     _senseless,

@@ -6,7 +6,6 @@ composition gives for the whole operator.
 """
 
 import datetime
-import decimal
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +16,19 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Graph, Operator
 from elastream.model.schema import columns_of
 
-__all__ = ["Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of"]
+__all__ = ["KEYS", "Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of", "selections_of"]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the columns of a key, in their order; never null."""
 
 _WHOLE: Mapping[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's whole numbers."""
-_KINDS: Mapping[str, type] = {
-    "string": str, "boolean": bool, "date": datetime.date, "timestamp": datetime.datetime,
-    "timestamp_ntz": datetime.datetime, "decimal": decimal.Decimal,
-}  # fmt: skip
-"""Python's type of a key by Spark's; other types cannot be keys of a table."""
+_KINDS: Mapping[str, type] = {"string": str, "boolean": bool, "date": datetime.date}
+"""Python's type of a key by Spark's; besides whole numbers no other types can be keys of a table: of them it is not said
+when two are equal (fractions), or what a value is (time stamps, by time zone)."""
+KEYS = (*_KINDS, *_WHOLE)
+"""Spark's types of columns that a key table can go by."""
+ANY = "text, a whole number, a truth value or a date"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,12 @@ class KeyTable:
         at = f"the key table of operator {self.operator!r}"
         if self.operator != selection.operator:
             raise DataflowError(f"{at} was given for operator {selection.operator!r}")
-        if set(self.columns) != set(selection.columns) or len(self.columns) != len(selection.columns):
+        if self.columns != tuple(selection.columns):
             raise DataflowError(
                 f"{at} has the key {', '.join(self.columns) or 'of no columns'}; the operator selects by "
                 f"{', '.join(selection.columns)}"
             )
         known = set(selection.alternates)
-        kinds = [selection.columns[name] for name in self.columns]
         for key, alternate in self.rows.items():
             if alternate not in known:
                 raise DataflowError(
@@ -92,9 +91,13 @@ class KeyTable:
                 )
             if len(key) != len(self.columns):
                 raise DataflowError(f"{at} has the key {_shown(key)} for the columns {', '.join(self.columns)}")
-            for name, kind, value in zip(self.columns, kinds, key, strict=True):
-                if not _is_of(kind, value):
-                    raise DataflowError(f"{at} has the key {_shown(key)}: column {name!r} is {kind or 'not null'}")
+        for number, name in enumerate(self.columns):
+            kind = selection.columns[name]
+            wrong = next((key for key in self.rows if not _is_of(kind, key[number])), None)
+            if wrong is not None:
+                raise DataflowError(f"{at} has the key {_shown(wrong)}: column {name!r} is {kind or ANY}")
+            if len({type(key[number]) for key in self.rows}) > 1:
+                raise DataflowError(f"{at} has keys of several types in column {name!r}")
         return self
 
 
@@ -148,9 +151,14 @@ def selection_of(graph: Graph, name: str) -> Selection:
     types = _arriving(graph, operator)
     columns = {column: types.get(column) for column in operator.selects}
     for column, kind in columns.items():
-        if kind is not None and _plain(kind) not in {*_WHOLE, *_KINDS}:
+        if kind is not None and _plain(kind) not in KEYS:
             raise DataflowError(f"operator {name!r} selects by {column!r}, a column of type {kind}, which cannot be a key")
     return Selection(graph.name, name, columns, tuple(alternate.name for alternate in operator.alternates))
+
+
+def selections_of(graph: Graph) -> Mapping[str, Selection]:
+    """What key tables must fit, by operator that selects by key. Raises DataflowError for a key that cannot be one."""
+    return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
 
 
 def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:
@@ -180,7 +188,7 @@ def _plain(kind: str) -> str:
 def _is_of(kind: str | None, value: Any) -> bool:
     """Whether `value` can be a value of a column of that type."""
     if kind is None:
-        return value is not None
+        return isinstance(value, str | int | datetime.date) and not isinstance(value, datetime.datetime)
     name = _plain(kind)
     if (bits := _WHOLE.get(name)) is not None:
         return isinstance(value, int) and not isinstance(value, bool) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)

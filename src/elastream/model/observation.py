@@ -305,6 +305,10 @@ class Composition:
         """The alternate of `operator` that runs: its first where nothing is said."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
+    def running(self, element: str) -> str | None:
+        """The alternate of the operator, or the branch of the choice, called `element`; None where nothing is said."""
+        return self.alternates.get(element, self.choices.get(element))
+
 
 @dataclass(frozen=True)
 class Context:
@@ -376,7 +380,8 @@ class Observation:
     not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
-    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out.
+    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
+    version of the guards in force, 0 without.
     """
 
     time: float
@@ -399,6 +404,7 @@ class Observation:
     alternates: Frame = field(default_factory=Frame)
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    guards: int = 0
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
@@ -416,6 +422,7 @@ class Observation:
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
+            Rows.ALTERNATE: self.alternates,
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,

@@ -40,6 +40,7 @@ class Rows(StrEnum):
 
     APPLICATION = "application"
     OPERATOR = "operator"
+    ALTERNATE = "alternate"
     HOST = "host"
     TASK = "task"
     LINK = "link"

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from elastream.model.graph import Edge
 from elastream.model.latency import Basis
 from elastream.model.stages import Layout
-from elastream.spark.dataflow.edges import EdgeLog, edge_name
+from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import timestamp_of
 from elastream.spark.queries.compiler import RunningSegment
 from elastream.spark.telemetry.batches import Batch
