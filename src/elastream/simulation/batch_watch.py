@@ -159,8 +159,7 @@ class BatchWatch(Watch):
     def observation(self, now: float, composition: Composition) -> Observation:
         """The state at `now`; the application's figures are those of the last whole period."""
         self.application = self._figures()
-        for operator, alternate in self.fused.ran:
-            self._alternates.ran(operator, alternate)
+        self._alternates.ran(self.fused.ran, self.pool.mean_speed(now))
         return super().observation(now, composition)
 
     def _figures(self) -> dict[Metric, float]:

@@ -106,7 +106,7 @@ class FusedNetwork:
         self.latencies: list[Items] = []
         self.updates = Updates()
         self.signalled: dict[str, float] = {}
-        self.ran: dict[tuple[str, str], None] = {}
+        self.ran: dict[tuple[str, str], float] = {}
 
     @property
     def scalable(self) -> frozenset[str]:
@@ -298,7 +298,7 @@ class FusedNetwork:
             for station in segment.stations:
                 station.total.done += records * demand.volume[station.name]
                 station.total.emitted += records * demand.volume[station.name]
-            self.ran.update(dict.fromkeys(demand.runs))
+            self.ran.update(dict.fromkeys(demand.runs, until))
             self.signalled.update(dict.fromkeys(demand.signals, until))
             for edge, volume in demand.out.items():
                 flow = Items(done.times, done.born, done.counts * volume)

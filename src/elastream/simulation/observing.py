@@ -17,7 +17,7 @@ from elastream.simulation.network import QueueNetwork
 from elastream.simulation.settings import Settings
 from elastream.simulation.stations import Station
 
-AT: Mapping[Metric, int] = {Metric.SERVICE_TIME: 0, Metric.SELECTIVITY: 1}
+AT: Mapping[Metric, int] = {Metric.SERVICE_TIME: 0, Metric.SELECTIVITY: 1, Metric.AGE: 2}
 """Rows of the alternates' table."""
 ENOUGH = 100.0
 """Records that earlier periods count for at most: single ones vary by their mean, so that this is off by a tenth."""
@@ -52,14 +52,12 @@ class AlternateWatch:
         self._graph = graph
         self._settings = settings
         self._declared: dict[tuple[str, str], Cost] = {}
-        self._known: dict[str, tuple[float, float]] = {}
+        self._known: dict[str, tuple[float, float, float]] = {}
         self._rows: dict[str, int] = {}
         self._sums: dict[str, tuple[int, float, float, float]] = {}
-        self._frame = Frame()
-        self._changed = False
 
-    def counted(self, station: Station, epoch: int, runs: Mapping[str, float]) -> None:
-        """Take what an operator of its own worked in a monitoring period, all of it under one composition."""
+    def counted(self, station: Station, epoch: int, runs: Mapping[str, float], now: float) -> None:
+        """Take what an operator of its own worked in the period that ends `now`, all of it under one composition."""
         tally, (since, work, done, emitted) = station.period, self._sums.get(station.name, (epoch, 0.0, 0.0, 0.0))
         if since != epoch:
             self._sums[station.name] = (epoch, 0.0, 0.0, 0.0)
@@ -72,33 +70,29 @@ class AlternateWatch:
             return
         for alternate, share in runs.items():
             if share == 1.0:
-                self._note(station.name, alternate, work / done, emitted / done)
+                self._known[f"{station.name}.{alternate}"] = (work / done, emitted / done, now)
                 continue
             own = self._own(station.name, alternate)
             longer = work / done / station.work if station.work > 0 else 1.0
             more = emitted / done / station.selectivity if station.selectivity > 0 else 1.0
-            self._note(station.name, alternate, own.work * longer, own.selectivity * more)
+            self._known[f"{station.name}.{alternate}"] = (own.work * longer, own.selectivity * more, now)
 
-    def ran(self, operator: str, alternate: str) -> None:
-        """Take it that micro-batches ran an alternate: they were charged its own cost."""
-        if f"{operator}.{alternate}" not in self._known:
-            self._note(operator, alternate, *self._own(operator, alternate))
+    def ran(self, until: Mapping[tuple[str, str], float], speed: float) -> None:
+        """Take it that micro-batches ran alternates, on hosts of `speed`, and when they were committed last."""
+        for (operator, alternate), time in until.items():
+            if self._known.get(name := f"{operator}.{alternate}", (0.0, 0.0, -1.0))[2] != time:
+                own = self._own(operator, alternate)
+                self._known[name] = (own.work / speed, own.selectivity, time)
 
-    @property
-    def frame(self) -> Frame:
+    def frame(self, now: float) -> Frame:
         """A row per alternate that has run."""
-        if self._changed:
-            self._changed = False
-            table: Floats = np.array([*self._known.values()]).T
-            self._frame = TableFrame(self._rows, AT, table)
-        return self._frame
-
-    def _note(self, operator: str, alternate: str, work: float, selectivity: float) -> None:
-        name = f"{operator}.{alternate}"
-        if name not in self._rows:
-            self._rows = {**self._rows, name: len(self._rows)}
-        self._known[name] = (work, selectivity)
-        self._changed = True
+        if not self._known:
+            return Frame()
+        if len(self._rows) != len(self._known):
+            self._rows = {name: row for row, name in enumerate(self._known)}
+        table: Floats = np.array([*self._known.values()]).T
+        table[AT[Metric.AGE]] = np.maximum(0.0, now - table[AT[Metric.AGE]])
+        return TableFrame(self._rows, AT, table)
 
     def _own(self, operator: str, alternate: str) -> Cost:
         found = self._declared.get((operator, alternate))

@@ -119,7 +119,7 @@ class Watch:
                 self._note_delay(station, now)
             self._take(station, period)
             if isinstance(self.network, QueueNetwork):
-                self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name))
+                self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name), now)
             station.total.add(station.period)
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
@@ -243,7 +243,7 @@ class Watch:
             exchange=exchange,
             latency_basis=self._basis,
             effective=dict(self.network.effective),
-            alternates=self._alternates.frame,
+            alternates=self._alternates.frame(now),
             signals=self._signals.newest(now),
         )
 
