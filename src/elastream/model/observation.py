@@ -426,7 +426,6 @@ class Observation:
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,
-            Rows.ALTERNATE: self.alternates,
         }
 
     def overall(self, metric: Metric) -> float:
