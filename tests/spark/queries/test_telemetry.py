@@ -15,7 +15,6 @@ from elastream.model.flow import Dataflow
 from elastream.model.latency import Basis
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
-from elastream.spark.dataflow.edges import Channel
 from elastream.spark.queries.compiled_frames import Telemetry
 from elastream.spark.telemetry.batches import read_batch
 from elastream.spark.worker.meter import MeterRow
@@ -207,9 +206,8 @@ def behind_an_edge(tmp_path, *batches, written=()):
     lines.durable().map(str.upper, returns="value string", name="read").sink(collect("out"))
     layout = lay_out(flow.graph)
     (edge,) = (edge for edge in flow.graph.edges if edge.durable)
-    channel = Channel(tmp_path / "edge", tmp_path / "control")
     for number, (at, rows) in enumerate(written):
-        folder = channel.records / f"batch={number}"
+        folder = tmp_path / "edge" / f"batch={number}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"value": ["A"] * rows}), folder / "part-0.parquet")
         os.utime(folder, (STARTED + at, STARTED + at))
@@ -218,7 +216,7 @@ def behind_an_edge(tmp_path, *batches, written=()):
     first, second = layout.segments
     running = [
         a_running(first, tmp_path / "none", reads=("lines",)),
-        a_running(second, checkpoint, reads=(edge,), edges={edge: channel}),
+        a_running(second, checkpoint, reads=(edge,), edges={edge: tmp_path / "edge"}),
     ]
     taken = [a_batch(number, *each, edge="lines-read") for number, each in enumerate(batches)]
     seen = {first.name: [replace(a_batch(0, 0.0, 0.5, 0, 10), query=first.name)], second.name: taken}

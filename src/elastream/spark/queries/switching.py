@@ -147,10 +147,12 @@ class Switching:
             return self._draining is not None
 
     def _standing(self, switch: Switch) -> tuple[Status, str]:
-        """DONE where the last committed batch of the query that holds the element ran so, else ACCEPTED."""
+        """DONE where the last committed batch of the query that holds the element ran so, and so does all since; else ACCEPTED."""
         effective = self.effective.get(holder(self._layout, switch))
-        if effective is not None and switched(effective, [switch]) is effective:
-            return Status.DONE, ""
+        if effective is not None:
+            since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
+            if all(switched(each, [switch]) is each for each in since):
+                return Status.DONE, ""
         return Status.ACCEPTED, "in force once a batch that ran under it is committed"
 
     def _unusable(self, switch: Switch) -> str:
