@@ -56,6 +56,9 @@ SHARING = (
     "tests/spark/queries/test_compile.py",
     "tests/spark/queries/test_switches.py",
     "tests/spark/dataflow/test_keyed.py",
+    "tests/spark/dataflow/test_keyed.py",
+    "tests/spark/queries/test_switches.py",
+    "tests/spark/queries/test_patterns.py",
     "tests/spark/dataflow/test_sources.py",
     "tests/docs/test_blocks_on_spark.py",
 )

@@ -67,6 +67,10 @@ SHUFFLERS, SHUFFLED_EACH = 4, 1000
 """Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
 task costs about 16 ms."""
 
+EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
+"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all, for
+queries with several operators with state, and ours have one."""
+
 
 @dataclass(frozen=True)
 class RunningSegment:
@@ -140,9 +144,10 @@ def start_queries(
     )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
-    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
-    # A query takes the width of its shuffles from the session at its start, and keeps it.
-    spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
+    wanted = {"spark.sql.shuffle.partitions": str(state_partitions), **EACH_INPUT}
+    before = {name: str(spark.conf.get(name)) for name in wanted}
+    # A query takes these from the session at its start, and keeps them.
+    _set(spark, wanted)
     try:
         write_wanted(directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition)))
         for segment in layout.segments:
@@ -159,8 +164,13 @@ def start_queries(
             raise DataflowError(f"dataflow {layout.graph.name!r}: {first_line(error)}") from error
         raise
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+        _set(spark, before)
     return tuple(running)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
 
 
 def _await_sources(each: RunningSegment) -> None:
