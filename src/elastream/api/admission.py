@@ -17,7 +17,7 @@ from elastream.model.stages import lay_out
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
-from elastream.spark.queries.compiler import scalable_operators
+from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.worker.composition import CompositionCodec
 
 __all__ = ["admit"]

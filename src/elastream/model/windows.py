@@ -42,8 +42,8 @@ class Window:
     seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
         `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
         the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
-        `late` seconds; of a join, that of the input that is behind. A record that comes in the micro-batch which finds its
-        window complete is still in it; one that comes later is dropped and counted.
+        `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
+        complete is dropped and counted.
     count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
         k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
     landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;

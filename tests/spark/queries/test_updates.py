@@ -11,7 +11,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.edge_log import EdgeLog
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import newest_ran

@@ -13,8 +13,9 @@ from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators
+from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.signals import DomainSignals
