@@ -20,7 +20,6 @@ from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.model.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
 from elastream.model.alarms import Alarms
-from elastream.model.decision import Proposal
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Observation
@@ -425,22 +424,6 @@ def test_an_evaluator_takes_over_only_what_both_versions_have() -> None:
     assert new.standings["words"].allowed == ("split_fast",), "active guards stay so while their signal is unknown"
     with pytest.raises(InputError):
         Recording.outline("/nowhere")
-
-
-def test_others_propose_after_the_policy_and_one_that_fails_proposes_nothing() -> None:
-    def broken(observation: Observation, alarms: Alarms) -> list[Proposal]:
-        raise ValueError("a damaged file")
-
-    def archive(observation: Observation, alarms: Alarms) -> list[Proposal]:
-        return [Proposal(SLOW, "another"), Proposal(SwitchEdge("where", "archive"), "another")]
-
-    plant = FakePlant()
-    recording = ran(plant, guarded(plant)[1], Planned([FAST]), limit=1.0, proposers=[broken, archive])
-    first = recording.decisions[0]
-    assert [(p.by, p.refused) for p in first.proposals] == [
-        ("planned", ""), ("another", "it contradicts 'run words as split_fast'"), ("another", ""),
-    ]  # fmt: skip
-    assert "failed, and proposes nothing: ValueError: a damaged file" in first.note
 
 
 def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:

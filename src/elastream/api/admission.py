@@ -17,7 +17,7 @@ from elastream.model.stages import lay_out
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sinks import check_sink
 from elastream.spark.dataflow.sources import check_source
-from elastream.spark.queries.compiler import scalable_operators
+from elastream.spark.queries.segments import scalable_operators
 from elastream.spark.worker.composition import CompositionCodec
 
 __all__ = ["admit"]
@@ -46,10 +46,10 @@ def admit(
         with about("operators", source.name, "source"):
             check_source(source)
     for segment in layout.segments:
-        key = plans[segment.name].keyed
+        changes = plans[segment.name].updates != ()
         for name in segment.operators:
             with about("operators", name, "sink"):
-                check_sink(graph.operator(name).writes, changes=key is not None)
+                check_sink(graph.operator(name).writes, changes=changes)
     refuse_unworkable(
         layout,
         types,

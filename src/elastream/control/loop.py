@@ -8,11 +8,12 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from elastream.control.arbitration import arbitrate, subject
 from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
+from elastream.control.key_tables import KeyTabling
 from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, Lacked, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
@@ -27,12 +28,9 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.measures import seen
 from elastream.recording.observer import Ending, Header, Observer, describe_run
 
-__all__ = ["Loop", "Proposer"]
+__all__ = ["Loop"]
 
 log = logging.getLogger(__name__)
-
-Proposer: TypeAlias = Callable[[Observation, Alarms], Iterable[Proposal]]
-"""Proposes actions in a planning round, such as key tables that came; what it cannot read, it sounds an alarm about."""
 
 BLIND_LIMIT = 10
 """Failed observations in a row after which the run ends as failed, because it is no longer controlled."""
@@ -50,8 +48,8 @@ class Loop:
     once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions
     are planned and recorded, not applied. limit: seconds after which the run is stopped. to_the_limit: whether it goes on
     until then where the load is done before. header: what observers receive at the start. guarding: the guards
-    of the run; None where none can be given. proposers: what proposes actions besides the policy, after it. facts: called
-    when the plant is closed, for the ending's further figures.
+    of the run; None where none can be given. tabling: its key tables; None where there can be none. facts: called when the
+    plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -69,7 +67,7 @@ class Loop:
         to_the_limit: bool = False,
         header: Header | None = None,
         guarding: Guarding | None = None,
-        proposers: Iterable[Proposer] = (),
+        tabling: KeyTabling | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -83,8 +81,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
-        self._guarding = guarding
-        self._proposers = tuple(proposers)
+        self._guarding, self._tabling = guarding, tabling
         self._stood: Mapping[str, Standing] = {}
         self._facts = facts
         self._stopped = ""
@@ -236,7 +233,7 @@ class Loop:
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
         proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
-        proposals += self._proposed(observation)
+        proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
@@ -262,17 +259,6 @@ class Loop:
         self._notes.clear()
         self._faults.clear()
         self._emit("decided", self._last)
-
-    def _proposed(self, observation: Observation) -> list[Proposal]:
-        """What others than the policy propose; one that fails proposes nothing in this round."""
-        found: list[Proposal] = []
-        for propose in self._proposers:
-            try:
-                found += propose(observation, self._alarms)
-            except Exception as error:
-                name = getattr(propose, "__qualname__", repr(propose))
-                self._fault(name, f"{name} failed, and proposes nothing: {in_one_line(error)}", error)
-        return found
 
     def _ask(self, observation: Observation) -> Plan:
         """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""

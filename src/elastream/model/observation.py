@@ -422,6 +422,7 @@ class Observation:
         return {
             Rows.APPLICATION: self.application,
             Rows.OPERATOR: self.operators,
+            Rows.ALTERNATE: self.alternates,
             Rows.HOST: self.hosts,
             Rows.TASK: self.tasks,
             Rows.LINK: self.links,
@@ -456,6 +457,12 @@ class Observation:
             speed = measured[rows[host]] if host in rows else math.nan
             found[host] = speed if speed == speed else lease.type.speed
         return found
+
+    @cached_property
+    def mean_speed(self) -> float:
+        """Speed of the usable hosts' cores on average, 1 without any: what is busy are cores of theirs, whatever their speed."""
+        cores = math.fsum([self.leases[host].type.cores for host in self.usable])
+        return math.fsum([self.capacities[host] for host in self.usable]) / cores if cores > 0 else 1.0
 
     @cached_property
     def coming(self) -> tuple[str, ...]:

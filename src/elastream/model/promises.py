@@ -40,9 +40,11 @@ class Rows(StrEnum):
 
     APPLICATION = "application"
     OPERATOR = "operator"
+    ALTERNATE = "alternate"
     HOST = "host"
     TASK = "task"
     LINK = "link"
+    ALTERNATE = "alternate"
 
 
 class PlantKind(StrEnum):

@@ -234,6 +234,10 @@ class Recording:
             return whole
         return sum((self.operator(name, metric) for name in self.sources), start=0 * self.times)
 
+    def alternate(self, name: str, metric: Metric) -> Floats:
+        """`metric` of one alternate, `"operator.alternate"`, over time, NaN until it has run."""
+        return self.series.alternates.column(name, metric.value, len(self.times))
+
     def host(self, name: str, metric: Metric) -> Floats:
         """`metric` of one host over time, NaN while it is not leased."""
         return self.series.hosts.column(name, metric.value, len(self.times))

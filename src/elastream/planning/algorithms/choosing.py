@@ -118,19 +118,11 @@ class Load:
         self.observation = observation
         self.costs: dict[str, tuple[float, float]] = dict(before)
         self._graph: Graph = observation.context.graph
-        frame, speed = observation.alternates, self._speed
+        frame, speed = observation.alternates, observation.mean_speed
         for name in frame:
             cost, emitted = frame.value(name, Metric.SERVICE_TIME) * speed, frame.value(name, Metric.SELECTIVITY)
             known = self.costs.get(name, (math.nan, math.nan))
             self.costs[name] = (known[0] if math.isnan(cost) else cost, known[1] if math.isnan(emitted) else emitted)
-
-    @property
-    def _speed(self) -> float:
-        """Cores of speed 1 in a core whose seconds are measured: of operators apart, the mean over usable hosts."""
-        if not self.observation.context.layout.apart or not self.observation.usable:
-            return 1.0
-        speeds = [self.observation.speeds[host] for host in self.observation.usable]
-        return math.fsum(speeds) / len(speeds)
 
     @cached_property
     def rates(self) -> Mapping[str, float]:
@@ -159,7 +151,7 @@ class Load:
         alternate = composition.alternate(operator)
         known = self.costs.get(f"{operator.name}.{alternate.name}", (math.nan, math.nan))[0]
         if math.isnan(known) and len(operator.alternates) == 1:
-            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self._speed
+            known = self.observation.operators.value(operator.name, Metric.SERVICE_TIME) * self.observation.mean_speed
         return known if not math.isnan(known) else math.nan if alternate.cost is None else alternate.cost
 
     def selectivity(self, operator: Operator, composition: Composition) -> float:

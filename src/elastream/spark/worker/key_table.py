@@ -1,0 +1,93 @@
+"""Key tables where batches run: which alternate each record, or the key of a call, is for.
+
+The driver puts a version in place before it requests a composition with it; workers find it by the digit of the composition
+and keep it, indexed, for as long as the process lives. What a digit leads to changes only after 255 more versions.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from elastream.recording.key_tables import read_rows
+from elastream.spark.worker.composition import table_digit
+
+__all__ = ["Lookup", "lookup", "put_in_use"]
+
+Numbers = NDArray[np.int64]
+
+
+def put_in_use(folder: Path, operator: str, version: int, file: Path) -> None:
+    """Let the digit of `version` lead to the table in `file`; on disk when this returns."""
+    place = _place(folder, operator, table_digit(version))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    temporary.write_bytes(file.read_bytes())
+    os.replace(temporary, place)
+
+
+def lookup(folder: Path, operator: str, digit: int, alternates: Sequence[str]) -> "Lookup":
+    """The table that `digit` leads to. alternates: of the operator, by whose numbers it answers."""
+    place = _place(folder, operator, digit)
+    stat = place.stat()
+    return _kept(place, stat.st_ino, stat.st_mtime_ns, tuple(alternates))
+
+
+def _place(folder: Path, operator: str, digit: int) -> Path:
+    return folder / operator / f"{digit:03d}.arrow"
+
+
+@lru_cache(maxsize=64)
+def _kept(place: Path, inode: int, written: int, alternates: tuple[str, ...]) -> "Lookup":
+    columns, rows = read_rows(place.read_bytes())
+    return Lookup(columns, rows, alternates)
+
+
+class Lookup:
+    """A key table, indexed: numbers of alternates by key, and -1 for keys that it does not name."""
+
+    def __init__(self, columns: Sequence[str], rows: Mapping[tuple[Any, ...], str], alternates: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        number = {name: at for at, name in enumerate(alternates)}
+        # Of one column, the value itself is the key: no tuple is made for each record.
+        single = len(self.columns) == 1
+        self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
+
+    def of_key(self, key: Sequence[Any]) -> int:
+        """For the key of a call: values of the columns, in their order."""
+        return self._by_key.get(key[0] if len(self.columns) == 1 else tuple(key), -1)
+
+    def of_values(self, values: Sequence[Any], names: Sequence[str]) -> Numbers:
+        """For records as Python values: those of the only column, or dicts by column."""
+        found, columns = self._by_key.get, self.columns
+        if len(names) == 1:
+            numbers = [found(value, -1) for value in values]
+        elif len(columns) == 1:
+            column = columns[0]
+            numbers = [found(value[column], -1) for value in values]
+        else:
+            numbers = [found(tuple(value[name] for name in columns), -1) for value in values]
+        return np.array(numbers, dtype=np.int64)
+
+    def of_batch(self, batch: pa.RecordBatch) -> Numbers:
+        """For the records of a batch."""
+        if len(self.columns) == 1:
+            # Few different keys among many records are the rule: each is looked up once.
+            coded = pc.dictionary_encode(batch.column(self.columns[0]))
+            known = np.array([self._by_key.get(key, -1) for key in coded.dictionary.to_pylist()] + [-1], dtype=np.int64)
+            at = coded.indices
+            numbers: Numbers = known[pc.fill_null(at, len(known) - 1).to_numpy(zero_copy_only=False)]
+            return numbers
+        columns = [batch.column(name).to_pylist() for name in self.columns]
+        return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int64)
+
+    @cached_property
+    def alternates(self) -> frozenset[int]:
+        """Numbers of the alternates that it names."""
+        return frozenset(self._by_key.values())
