@@ -6,16 +6,17 @@ of a source that answers no more is the signal's staleness: a failed poll leaves
 
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import httpx
 
-from elastream.model.errors import DataflowError, ElastreamError, EnvironmentProblem, InputError, in_one_line
+from elastream.model.errors import DataflowError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.signals import Feed, Signal, SignalKind, SignalReading, Signals, SignalValue
 
 __all__ = ["Pollers", "value_of"]
@@ -24,6 +25,8 @@ LONGEST = 1_000_000
 """Bytes of an answer that are read: a signal is one value."""
 TIME_OUT = 5.0
 """Seconds that an address has to answer: httpx's own default, named here because the age of a signal depends on it."""
+LARGEST = 1 << 1000
+"""Whole numbers beyond it are no finite number."""
 LEAST_EVERY = 0.05
 """Least seconds between polls: control looks once a second, so that more often serves nobody."""
 
@@ -64,7 +67,7 @@ class Pollers:
         self._clock = clock
         self._lock = threading.Lock()
         self._readings: dict[str, SignalReading] = {}
-        self._followed: dict[str, Signal] = {}
+        self._followed: dict[Source, tuple[Signal, ...]] = {}
         self._threads: dict[Source, Polling] = {}
 
     def follow(self, signals: Iterable[Signal]) -> None:
@@ -73,22 +76,27 @@ class Pollers:
         Raises DataflowError for a feed that cannot be polled, EnvironmentProblem where its client is not installed; the
         feeds followed before are then polled as before.
         """
-        wanted = {signal.name: signal for signal in signals if signal.feed is not None}
-        sources: dict[Source, float] = {}
-        for signal in wanted.values():
-            source = _source(signal)
-            sources[source] = min(sources.get(source, signal.feed.every), signal.feed.every)  # type: ignore[union-attr]
+        wanted: dict[Source, tuple[Signal, ...]] = {}
+        every: dict[Source, float] = {}
+        for signal in signals:
+            if (feed := signal.feed) is not None:
+                source = source_of(signal.name, feed)
+                wanted[source] = (*wanted.get(source, ()), signal)
+                every[source] = min(every.get(source, feed.every), feed.every)
+        kept = {_what(signal) for followed in wanted.values() for signal in followed}
         with self._lock:
-            before, self._followed = self._followed, wanted
-            for name in [name for name in self._readings if before.get(name) != wanted.get(name)]:
-                del self._readings[name]
-        for source in [source for source in self._threads if source not in sources]:
+            before = [signal for followed in self._followed.values() for signal in followed]
+            for signal in before:
+                if _what(signal) not in kept:
+                    self._readings.pop(signal.name, None)
+            self._followed = wanted
+        for source in [source for source in self._threads if source not in wanted]:
             self._threads.pop(source).stop()
-        for source, every in sources.items():
+        for source, seconds in every.items():
             if (running := self._threads.get(source)) is None:
-                self._threads[source] = Polling(source, every, self._heard)
+                self._threads[source] = Polling(source, seconds, self._heard)
             else:
-                running.look(every)
+                running.look(seconds)
 
     def newest(self) -> Signals:
         """The newest reading of each signal; one that was never heard of is left out."""
@@ -99,23 +107,22 @@ class Pollers:
         """Poll nothing any more."""
         self.follow(())
 
-    def _heard(self, source: Source, said: bytes, ago: float) -> Iterator[str]:
-        """Keep what was heard; yields what is wrong with it."""
-        taken = self._clock() - ago
+    def _heard(self, source: Source, said: bytes, ago: float) -> str:
+        """Keep what was heard; returns what is wrong with it."""
+        taken, problems = self._clock() - ago, []
         with self._lock:
-            mine = [signal for signal in self._followed.values() if _source(signal) == source]
-            for signal in mine:
-                assert signal.feed is not None
-                value, problem = value_of(said, signal.kind, signal.feed.field)
+            for signal in self._followed.get(source, ()):
+                value, problem = value_of(said, signal.kind, signal.feed.field if signal.feed else "")
                 self._readings[signal.name] = SignalReading(value, taken)
                 if problem:
-                    yield f"signal {signal.name}: {problem}"
+                    problems.append(f"signal {signal.name}: {problem}")
+        return "; ".join(problems)
 
 
 class Polling:
     """A thread that polls one source. It tells a trouble once, and its end."""
 
-    def __init__(self, source: Source, every: float, heard: Callable[[Source, bytes, float], Iterator[str]]) -> None:
+    def __init__(self, source: Source, every: float, heard: Callable[[Source, bytes, float], str]) -> None:
         self._source, self._heard = source, heard
         self._every = max(every, LEAST_EVERY)
         self._stopped = threading.Event()
@@ -138,7 +145,7 @@ class Polling:
                 reader = reader or READERS[self._source.kind](self._source)
                 said = reader.poll()
                 if said is not None and not self._stopped.is_set():
-                    self._tell("; ".join(self._heard(self._source, *said)))
+                    self._tell(self._heard(self._source, *said))
                 elif said is None:
                     self._tell("")
             except Exception as error:  # a thread of a signal ends only with the run
@@ -262,35 +269,33 @@ def value_of(said: bytes, kind: SignalKind, field: str = "") -> tuple[SignalValu
     if kind is SignalKind.TEXT and not field:
         value = value if isinstance(value, str) else text
     if kind is SignalKind.NUMBER and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value) if abs(value) < 1 << 1000 else value
+        value = float(value) if abs(value) < LARGEST else math.inf
     if not isinstance(value, int | float | str) or not kind.admits(value):
         return None, f"{_short(value)} is not a {kind}"
     return value, ""
 
 
-def _source(signal: Signal) -> Source:
-    """Where a signal comes from. Raises ElastreamError where that cannot be polled."""
-    feed = signal.feed
-    assert feed is not None
-    if (problem := _problem(feed)) is not None:
-        raise problem(signal.name)
+def source_of(signal: str, feed: Feed) -> Source:
+    """Where the signal named `signal` comes from.
+
+    Raises DataflowError where that cannot be polled, EnvironmentProblem where the client for it is not installed.
+    """
+    if feed.kind not in READERS:
+        raise DataflowError(f"signal {signal!r}: {feed.kind!r} cannot be polled (there are: {', '.join(READERS)})")
+    if not feed.place:
+        raise DataflowError(f"signal {signal!r}: it does not say where it comes from")
+    if feed.kind == "http" and not feed.place.startswith(("http://", "https://")):
+        raise DataflowError(f"signal {signal!r}: {feed.place!r} is not an address such as http://host/path")
+    if feed.kind == "kafka":
+        if not feed.servers:
+            raise DataflowError(f"signal {signal!r}: topic {feed.place!r} has no servers, such as host:9092")
+        _kafka()
     return Source(feed.kind, feed.place, feed.servers)
 
 
-def _problem(feed: Feed) -> Callable[[str], ElastreamError] | None:
-    if feed.kind not in READERS:
-        return lambda name: DataflowError(
-            f"signal {name!r}: {feed.kind!r} cannot be polled (there are: {', '.join(READERS)})"
-        )
-    if not feed.place:
-        return lambda name: DataflowError(f"signal {name!r}: it says not where it comes from")
-    if feed.kind == "http" and not feed.place.startswith(("http://", "https://")):
-        return lambda name: DataflowError(f"signal {name!r}: {feed.place!r} is no address such as http://host/path")
-    if feed.kind == "kafka":
-        if not feed.servers:
-            return lambda name: DataflowError(f"signal {name!r}: topic {feed.place!r} has no servers, such as host:9092")
-        _kafka()
-    return None
+def _what(signal: Signal) -> tuple[str, SignalKind, Feed | None]:
+    """What a reading is of; when it is stale is not part of that."""
+    return signal.name, signal.kind, signal.feed
 
 
 def _kafka() -> Any:
