@@ -107,9 +107,13 @@ class Selector:
     def next(self, key: str, running: str | None, error: float, vector: Sequence[float] | Floats) -> str:
         """The method for the next hour of `key`: the one that is running, unless its `error` passed the bound, is unknown, or
         nothing runs yet."""
-        if running in self.methods and error <= self.bounds.get(key, self.bound):
+        if running is not None and not self.asks(key, running, error):
             return running
         return self.methods[int(self.chooser.choose(np.asarray(vector, dtype=float)[None, :])[0])]
+
+    def asks(self, key: str, running: str | None, error: float) -> bool:
+        """Whether the network is asked for the next hour of `key`."""
+        return running not in self.methods or not error <= self.bounds.get(key, self.bound)
 
     def check(self, graph: Graph, where: str = "this selector") -> None:
         """Raise InputError unless it is for `graph`: its name, an operator of it, and that operator's alternates."""
