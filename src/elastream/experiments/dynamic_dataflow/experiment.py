@@ -23,7 +23,7 @@ from elastream.experiments.findings import Check
 from elastream.forecasting.selection import Online, Selector, agreement, best, excess, learned, train
 from elastream.model.observation import Floats, Integers
 
-__all__ = ["PAPER", "Case", "Fold", "Picks", "Result", "bars", "run_case"]
+__all__ = ["PAPER", "Case", "Fold", "Picks", "Result", "bars", "forecasts_of", "run_case", "selector_of"]
 
 WARM = 3
 """Weeks before the first forecast: 15 days that methods look back, and something to fit on."""
@@ -35,6 +35,9 @@ WEEKS = WARM + TRAINED + FOLDS
 RISE = 1.5
 """The network is asked anew where the running method's error passes this many times what the best methods of the customer came
 to in training. The thesis names a threshold and no value."""
+
+DATAFLOW, OPERATOR = "demand_response", "forecast"
+"""What a selector is for: `examples/demand_response.py`."""
 
 PAPER = {
     "lowest fold": 0.8412,
@@ -177,12 +180,11 @@ def _fold(known: Part, judged: Part, online: Online, seed: int) -> Fold:
     """Train on `known` and pick on `judged`; each is (vectors, errors, regimes). The online tree goes on learning."""
     vectors, errors, regimes = judged
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
-    network = train(known[0].reshape(-1, HORIZON), known[1].reshape(-1, len(METHODS)), seed)
     by_regime = {
         regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()
     }
-    bounds = {str(c): RISE * float(each.min(axis=-1).mean()) for c, each in enumerate(known[1])}
-    selector = Selector("", "forecast", tuple(METHODS), network, 0.0, bounds)
+    selector = selector_of([str(c) for c in range(len(vectors))], known[0], known[1], seed)
+    network = selector.chooser
     ran, asked = as_it_runs(selector, vectors, errors)
     chosen = {
         NETWORK: network.choose(vectors.reshape(-1, HORIZON)),
@@ -201,6 +203,14 @@ def _fold(known: Part, judged: Part, online: Online, seed: int) -> Fold:
         asked,
         {name: float(shares[number]) for number, name in enumerate(METHODS)},
     )
+
+
+def selector_of(customers: Sequence[str], vectors: Floats, errors: Floats, seed: int = 0) -> Selector:
+    """A selector of the forecast method, trained on hours: vectors (customers, hours, 4), errors (customers, hours, methods)."""
+    network = train(vectors.reshape(-1, HORIZON), errors.reshape(-1, len(METHODS)), seed)
+    usual = errors.min(axis=-1).mean(axis=1)
+    bounds = {name: RISE * float(each) for name, each in zip(customers, usual, strict=True)}
+    return Selector(DATAFLOW, OPERATOR, tuple(METHODS), network, RISE * float(usual.mean()), bounds)
 
 
 def _picks(errors: Floats, chosen: Integers, shape: tuple[int, ...]) -> Picks:

@@ -66,6 +66,11 @@ class Readings:
     power: Floats
     regime: Integers
 
+    def first(self, weeks: int) -> "Readings":
+        """Those of the first `weeks` weeks."""
+        minutes = weeks * WEEK * INTERVAL
+        return Readings(self.power[:, :minutes], self.regime[:, :minutes])
+
     @property
     def loads(self) -> Floats:
         """Mean power of each interval, kW, shape (customers, intervals)."""

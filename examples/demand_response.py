@@ -1,0 +1,474 @@
+"""Demand response: forecasts each customer's electricity use an hour ahead by the method that suits it now, and wakes the
+choice of customers to curtail when a peak is coming; then checks all results.
+
+The dataflow of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), Figures 1.8 and
+3.6. Readings are synthetic. docs/explanation/demand-response.md says what is as in the thesis.
+
+elastream run examples/demand_response.py
+"""
+
+import json
+import pickle
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from elastream import Alternate, Dataflow, HostType, Local, Static, constant, parquet, records, run
+from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
+from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
+from elastream.experiments.dynamic_dataflow.readings import DAY, INTERVAL, WEEK, Generator, generate
+from elastream.model.key_table import KeyTable, selection_of
+from elastream.model.stages import lay_out
+from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
+from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
+
+CUSTOMERS = 12
+FIRST = 8
+"""Hour of a Monday at which the run begins: the forecasts of the night are no peak."""
+HOURS = 24
+SECONDS = 4.0
+"""Seconds in which an hour of the readings passes."""
+SEED = 7
+CAPACITY = 1.05
+"""What can be supplied, over the mean of the weeks before: working days pass it."""
+FLEXIBLE = 0.2
+"""Part of its forecast that a customer can do without for an hour."""
+BEGAN = datetime(2024, 1, 1, tzinfo=UTC)
+"""Monday, 0:00, of the first reading."""
+
+HOST = HostType("station", cores=0.9, slots=2, memory=1200)
+
+INTEGRATED = "customer string, interval long, time timestamp, kw double, deviation double"
+FORECAST = "customer string, hour long, time timestamp, method string, kw string"
+ERROR = "customer string, hour long, method string, error double, deviations string"
+DEMAND = "hour long, expected double, over double, forecasts string"
+PREDICTED = "hour long, expected double, over double, forecasts string, reductions string"
+CURTAILED = "hour long, customer string, reduction double"
+
+
+# -- the operators -----------------------------------------------------------------------------------------------------
+
+
+def integrate(item):
+    """Information integration: a meter's telegram of a quarter hour, watts by the minute, as mean power and deviation."""
+    watts = np.array(item["watts"].split(), dtype=float)
+    return {
+        "customer": item["meter"].removeprefix("meter-"),
+        "interval": item["interval"],
+        "time": time_of(item["interval"]),
+        "kw": float(watts.mean() / 1000),
+        "deviation": float(watts.std() / watts.mean()),
+    }
+
+
+def forecast_hour(method, known, key, rows, state):
+    """One alternate of the forecast: at the end of each hour what `method` says of the next one.
+
+    All alternates share one state: the customer's past, which begins with the historical storage of `known`.
+    """
+    past = np.frombuffer(state[0]) if state else known.past(key[0])
+    found = []
+    for row in rows.sort_values("interval").itertuples():
+        past = np.append(past, row.kw)[-HISTORY:]
+        if (row.interval + 1) % HORIZON == 0:
+            begin = row.interval + 1
+            kw = forecast(method, known.fitted(), past, known.number(key[0]), begin % WEEK)
+            about = {"customer": key[0], "hour": begin // HORIZON, "time": time_of(begin), "method": method}
+            found.append({**about, "kw": json.dumps(kw.tolist())})
+    return table(found, FORECAST), (past.tobytes(),)
+
+
+def forecast_error(key, forecasts, came):
+    """The forecast of an hour beside what came: MAPE (Eq. 3.1), and the deviations that the network is asked with."""
+    if forecasts.empty or len(came) < HORIZON:
+        return table([], ERROR)
+    (made,), came = forecasts.itertuples(), came.sort_values("interval")
+    error = 100 * np.mean(np.abs(came.kw - json.loads(made.kw)) / came.kw)
+    row = {"customer": key[0], "hour": made.hour, "method": made.method, "error": float(error)}
+    return table([{**row, "deviations": json.dumps(came.deviation.tolist())}], ERROR)
+
+
+def expected_demand(capacity, key, rows):
+    """The forecasts of all customers for an hour: expected demand of its quarter hour of most, kW, and over the capacity."""
+    mine = {row.customer: json.loads(row.kw) for row in rows.sort_values("customer").itertuples()}
+    expected = np.sum(list(mine.values()), axis=0)
+    shown = {customer: float(np.mean(kw)) for customer, kw in mine.items()}
+    most = float(expected.max())
+    row = {"hour": key[0], "expected": most, "over": most / capacity, "forecasts": json.dumps(shown)}
+    return table([row], DEMAND)
+
+
+def predict_curtailment(item):
+    """What each customer can do without in the hour, kW."""
+    reductions = {customer: FLEXIBLE * kw for customer, kw in json.loads(item["forecasts"]).items()}
+    return {**item, "reductions": json.dumps(reductions)}
+
+
+def select_customers(capacity, item):
+    """The fewest customers whose reductions bring the hour down to the capacity: those with most first."""
+    missing = item["expected"] - capacity
+    found = []
+    for customer, reduction in sorted(json.loads(item["reductions"]).items(), key=lambda each: (-each[1], each[0])):
+        if missing <= 0:
+            break
+        found.append({"hour": item["hour"], "customer": customer, "reduction": reduction})
+        missing -= reduction
+    return found
+
+
+def time_of(interval):
+    """When an interval begins."""
+    return BEGAN + timedelta(minutes=INTERVAL * int(interval))
+
+
+def table(rows, schema):
+    """`rows` as a frame with the columns of `schema`, also without rows."""
+    return pd.DataFrame(rows, columns=[column.split()[0] for column in schema.split(", ")])
+
+
+# -- what is known before ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """Historical storage: the past of each customer and what was fitted to it, in files that every host reads."""
+
+    folder: Path
+
+    @classmethod
+    def stored(cls, folder: Path, loads, fitted: Fitted) -> "Known":
+        """Write it. loads: kW of each customer up to now, shape (customers, intervals)."""
+        np.save(folder / "past.npy", loads[:, -HISTORY:])
+        (folder / "fitted.pickle").write_bytes(pickle.dumps(fitted))
+        return cls(folder)
+
+    def past(self, customer):
+        """kW by interval, oldest first, up to the start of the run."""
+        return _past(self.folder)[self.number(customer)]
+
+    def fitted(self):
+        """What ARIMA and the tree know."""
+        return _fitted(self.folder)
+
+    @staticmethod
+    def number(customer):
+        """Row of a customer."""
+        return int(customer[1:])
+
+
+@lru_cache(maxsize=4)
+def _past(folder):
+    return np.load(folder / "past.npy")
+
+
+@lru_cache(maxsize=4)
+def _fitted(folder):
+    return pickle.loads((folder / "fitted.pickle").read_bytes())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run needs. loads, deviations: of all weeks; start: interval at which the run begins."""
+
+    loads: np.ndarray
+    power: np.ndarray
+    start: int
+    hours: int
+    fitted: Fitted
+    selector: object
+    capacity: float
+
+    @property
+    def customers(self) -> Sequence[str]:
+        """Their names."""
+        return [f"c{number:02d}" for number in range(len(self.loads))]
+
+    def telegrams(self):
+        """What the meters send in the run, in order of time."""
+        return [
+            {"meter": f"meter-{customer}", "interval": interval, "watts": self.watts(number, interval)}
+            for interval in range(self.start, self.start + self.hours * HORIZON)
+            for number, customer in enumerate(self.customers)
+        ]
+
+    def watts(self, number, interval):
+        """A telegram of one meter: watts by the minute, whole."""
+        minutes = self.power[number, interval * INTERVAL : (interval + 1) * INTERVAL]
+        return " ".join(str(round(1000 * kw)) for kw in minutes)
+
+
+def plan(hours: int = HOURS, customers: int = CUSTOMERS, seed: int = SEED) -> Plan:
+    """Readings, methods fitted to six weeks of them, and a selector trained on three."""
+    weeks = WARM + TRAINED
+    readings = generate(Generator(), weeks + 1, seed, customers)
+    before = readings.first(weeks)
+    errors, vectors, _ = forecasts_of(before)
+    selector = selector_of([f"c{number:02d}" for number in range(customers)], vectors, errors, seed)
+    capacity = CAPACITY * float(before.loads.sum(axis=0).mean())
+    start = weeks * WEEK + FIRST * HORIZON
+    return Plan(readings.loads, readings.power, start, hours, fit(before.loads), selector, capacity)
+
+
+# -- the dataflow ------------------------------------------------------------------------------------------------------
+
+COSTS = {"regression_tree": 2e-3}
+"""Core-seconds of a forecast, for the simulator; of the others OTHER_COST."""
+OTHER_COST = 1e-3
+
+
+def dataflow(given: Plan, known: Known, results: Path, errors=None) -> Dataflow:
+    """Fig. 3.6, with the join of Fig. 3.4. errors: gets each forecast's error, and chooses."""
+    flow = Dataflow("demand_response")
+    emitted = given.telegrams()
+    load = constant(len(given.customers) * HORIZON / SECONDS, given.hours * SECONDS)
+    meters = flow.source(records(emitted, "meter string, interval long, watts string"), load=load, name="meters", cores=0)
+    readings = meters.map(integrate, returns=INTEGRATED, name="integrate", cores=0.1)
+    alternates = [
+        Alternate(name, partial(forecast_hour, name, known), cost=COSTS.get(name, OTHER_COST), selectivity=1 / HORIZON)
+        for name in METHODS
+    ]
+    forecasts = (
+        readings.durable()
+        .key_by("customer")
+        .apply(alternates, returns=FORECAST, state="past binary", name="forecast", select_by="customer", cores=0.25)
+    )
+    forecasts.sink(parquet(results / "forecasts"), name="forecasts")
+    hour = f"{INTERVAL * HORIZON} min"
+    judged = (
+        forecasts.durable()
+        .window(seconds=hour, by="time", late=hour)
+        .join(readings.durable(), "customer", forecast_error, returns=ERROR, name="compare", cores=0.1)
+    )
+    judged.signal("forecast_error", "mean(error)")
+    judged.sink(errors if errors is not None else parquet(results / "errors"), name="errors")
+    demand = (
+        forecasts.durable()
+        .window(count=len(given.customers), by="customer")
+        .group_by("hour")
+        .apply(partial(expected_demand, given.capacity), returns=DEMAND, name="demand", cores=0.1)
+    )
+    demand.signal("expected_load", "max(over)")
+    demand.sink(parquet(results / "demand"), name="hours")
+    peak = demand.choice("demand_response")
+    peak.nothing(name="nothing")
+    (
+        peak.map(predict_curtailment, returns=PREDICTED, name="curtail", cores=0.1)
+        .flat_map(partial(select_customers, given.capacity), returns=CURTAILED, name="select_customers", cores=0.1)
+        .sink(parquet(results / "curtailments"), name="curtailments")
+    )
+    return flow
+
+
+# -- the control plane -------------------------------------------------------------------------------------------------
+
+
+class Choosing:
+    """What chooses the forecast of each customer: the sink of errors, on the driver, and an observer, which is told the run's
+    folder. It asks the network where what runs became bad; a new choice is a new key table, in force with a later batch."""
+
+    def __init__(self, selector) -> None:
+        self.selector = selector
+        self.graph = None
+        self.errors: dict[tuple[str, int], tuple[str, float]] = {}
+        """(method, MAPE) by customer and hour."""
+        self.switched: list[tuple[int, str, str, str]] = []
+        """(hour, customer, from, to)."""
+        self._tables = None
+        self._running: dict[str, str] = {}
+
+    def started(self, header):
+        """Open the key tables of the run."""
+        folder = RunDirectory(Path(header.environment["directory"]))
+        self._tables = KeyTableLog(folder, {"forecast": selection_of(self.graph, "forecast")})
+
+    def write(self, rows, batch):
+        """Take the errors of a batch; writing it again changes nothing."""
+        before = dict(self._running)
+        for row in sorted(rows.collect(), key=lambda each: (each.hour, each.customer)):
+            if (row.customer, row.hour) in self.errors:
+                continue
+            self.errors[row.customer, row.hour] = (row.method, row.error)
+            if row.method != self._running.get(row.customer, row.method):
+                continue  # it is judged by what runs, not by what ran
+            chosen = self.selector.next(row.customer, row.method, row.error, json.loads(row.deviations))
+            if chosen != row.method:
+                self.switched.append((row.hour, row.customer, row.method, chosen))
+            self._running[row.customer] = chosen
+        if self._running != before:
+            chosen = {(customer,): method for customer, method in self._running.items()}
+            self._tables.append(KeyTable("demand_response", "forecast", ("customer",), chosen), "selector")
+
+    def observed(self, observation):
+        """Nothing: what it needs are the errors."""
+
+    def decided(self, decision):
+        """Nothing."""
+
+    def ended(self, ending):
+        """Nothing."""
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was compared with plain Python. differences: a sentence each; none where all agrees."""
+
+    forecasts: int
+    methods: int
+    """Methods that forecast anything."""
+    errors: int
+    hours: int
+    curtailed: int
+    """Hours with customers chosen."""
+    reductions: int
+    differences: tuple[str, ...]
+
+
+def check(given: Plan, known: Known, results: Path, run: RunDirectory, graph, errors) -> Checked:
+    """Compare what reached the sinks with plain Python over the same telegrams and the recorded compositions.
+
+    errors: (method, MAPE) by customer and hour, as the sink of errors got them.
+    """
+    wrong: list[str] = []
+    tables = KeyTableLog(run, {"forecast": selection_of(graph, "forecast")})
+    came = {(item["meter"], item["interval"]): integrate(item) for item in given.telegrams()}
+    made: dict[tuple[str, int], tuple[str, list[float]]] = {}
+    for batch, row in rows_of(results / "forecasts"):
+        key = (row["customer"], row["hour"])
+        if key in made:
+            wrong.append(f"the forecast of {key} came twice")
+        made[key] = (row["method"], json.loads(row["kw"]))
+        composition = composition_of(run, graph, "forecast", batch)
+        expected = composition.alternates["forecast"]
+        if version := composition.tables.get("forecast", 0):
+            expected = tables.find("forecast", version).alternate((row["customer"],)) or expected
+        if row["method"] != expected:
+            wrong.append(f"{row['method']} forecast {key} in batch {batch}, whose composition says {expected}")
+    for number, customer in enumerate(given.customers):
+        past = known.past(customer)
+        for interval in range(given.start, given.start + given.hours * HORIZON):
+            past = np.append(past, came[f"meter-{customer}", interval]["kw"])[-HISTORY:]
+            if (interval + 1) % HORIZON:
+                continue
+            method, kw = made.get((customer, (interval + 1) // HORIZON), ("", []))
+            begin = interval + 1
+            if not method:
+                wrong.append(f"there is no forecast of {customer} for hour {begin // HORIZON}")
+            elif kw != forecast(method, known.fitted(), past, number, begin % WEEK).tolist():
+                wrong.append(f"{method} forecasts something else of {customer} for hour {begin // HORIZON}")
+    for (customer, hour), (method, error) in errors.items():
+        actual = [came[f"meter-{customer}", hour * HORIZON + part]["kw"] for part in range(HORIZON)]
+        kw = made[customer, hour][1]
+        if abs(error - 100 * np.mean(np.abs(np.subtract(actual, kw)) / actual)) > 1e-9 or method != made[customer, hour][0]:
+            wrong.append(f"the error of {customer} in hour {hour} is another")
+    curtailments, found = {}, {}
+    for batch, row in rows_of(results / "curtailments"):
+        found.setdefault(row["hour"], []).append((row["customer"], row["reduction"]))
+        curtailments[row["hour"]] = batch
+    hours = dict(sorted((row["hour"], (batch, row)) for batch, row in rows_of(results / "demand")))
+    for hour, (batch, row) in hours.items():
+        mine = {customer: np.array(made[customer, hour][1]) for customer in given.customers}
+        expected = expected_demand(given.capacity, (hour,), frame_of(hour, mine))
+        if dict(expected.iloc[0]) != row:
+            wrong.append(f"the demand of hour {hour} is another")
+        branch = composition_of(run, graph, "demand", batch).choices["demand_response"]
+        chosen = select_customers(given.capacity, predict_curtailment(row)) if branch == "curtail" else []
+        if sorted((each["customer"], each["reduction"]) for each in chosen) != sorted(found.pop(hour, [])):
+            wrong.append(f"other customers were chosen for hour {hour}, whose batch {batch} went to {branch}")
+    wrong += [f"customers were chosen for hour {hour}, which no demand was for" for hour in found]
+    wrong += [f"there is no demand of hour {hour}" for hour in sorted({hour for _, hour in made} - hours.keys())]
+    methods = {method for method, _ in made.values()}
+    reductions = len(list(rows_of(results / "curtailments")))
+    return Checked(len(made), len(methods), len(errors), len(hours), len(curtailments), reductions, tuple(wrong))
+
+
+def rows_of(folder: Path):
+    """(batch, row) of all results written to `folder`, in order of the batches."""
+    for batch in sorted(folder.glob("batch=*"), key=lambda each: int(each.name.removeprefix("batch="))):
+        for file in sorted(batch.glob("[!.]*.parquet")):
+            for row in pq.ParquetFile(file).read().to_pylist():
+                yield int(batch.name.removeprefix("batch=")), row
+
+
+def frame_of(hour, forecasts):
+    """Forecasts of an hour as the demand operator gets them."""
+    return pd.DataFrame([{"customer": customer, "kw": json.dumps(kw.tolist())} for customer, kw in forecasts.items()])
+
+
+def composition_of(run: RunDirectory, graph, operator, batch):
+    """The composition that a batch of the query of `operator` ran under, as its offsets have it."""
+    segment = next(each for each in lay_out(graph).segments if operator in each.operators)
+    code = code_in_offsets(run.checkpoint(segment.name), batch)
+    return CompositionCodec(graph).decode(code or 0)
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+def carry_out(given: Plan, results: Path, show: bool = True):
+    """Run it on Spark; returns what the sink of errors saw, and what the check says."""
+    known = Known.stored(results, given.loads[:, : given.start], given.fitted)
+    choosing = Choosing(given.selector)
+    flow = dataflow(given, known, results, choosing)
+    choosing.graph = flow.graph
+    result = run(
+        flow,
+        policy=Static(2),
+        cloud=Local(HOST, min_hosts=2, max_hosts=2),
+        guards=Path(__file__).with_name("guards.yaml"),
+        target_latency="15s",
+        state_partitions=2,
+        observers=(choosing,),
+        show=show,
+    )
+    if result.ending.status != "finished":
+        raise SystemExit("stopped before its load had ended: results are not checked")
+    return choosing, check(given, known, results, RunDirectory(result.directory), choosing.graph, choosing.errors)
+
+
+def page(given: Plan, results: Path, choosing: Choosing, checked: Checked) -> list[str]:
+    """What happened, by hour, and what was checked."""
+    chosen: dict[int, list[str]] = {}
+    for _, row in rows_of(results / "curtailments"):
+        chosen.setdefault(row["hour"], []).append(f"{row['customer']} {row['reduction']:.0f}")
+    methods: dict[int, dict[str, int]] = {}
+    for _, row in rows_of(results / "forecasts"):
+        used = methods.setdefault(row["hour"], {})
+        used[row["method"]] = used.get(row["method"], 0) + 1
+    lines = [f"{'hour':>4}  {'expected':>8}  {'capacity':>8}  forecasts of customers by; customers to curtail, kW"]
+    for _, row in sorted(rows_of(results / "demand"), key=lambda each: each[1]["hour"]):
+        hour = row["hour"]
+        used = ", ".join(f"{name} {count}" for name, count in sorted(methods[hour].items(), key=lambda each: -each[1]))
+        shown = f"; {', '.join(chosen[hour])}" if hour in chosen else ""
+        lines.append(f"{hour % 24:>4}  {row['expected']:>8.0f}  {given.capacity:>8.0f}  {used}{shown}")
+    errors = [error for _, error in choosing.errors.values()]
+    return [
+        *lines,
+        f"{len(choosing.switched)} switches of a customer's forecast; mean error (MAPE) {np.mean(errors):.1f} %, synthetic data.",
+        f"A peak woke the choice of customers in {checked.curtailed} of {checked.hours} hours: {checked.reductions} chosen.",
+        f"{checked.forecasts} forecasts by {checked.methods} methods, {checked.errors} errors, {checked.hours} hours of demand "
+        "and all choices are those of plain Python over the same telegrams and the recorded compositions.",
+    ]
+
+
+def main(hours: int = HOURS, customers: int = CUSTOMERS) -> None:
+    """Run it and check it."""
+    given, results = plan(hours, customers), Path(tempfile.mkdtemp(prefix="demand-response-"))
+    choosing, checked = carry_out(given, results)
+    if checked.differences:
+        raise SystemExit("\n".join(checked.differences[:10]))
+    print(*page(given, results, choosing, checked), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
