@@ -8,12 +8,11 @@ elastream run examples/demand_response.py
 """
 
 import json
-import pickle
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +79,7 @@ def forecast_hour(method, known, key, rows, state):
         past = np.append(past, row.kw)[-HISTORY:]
         if (row.interval + 1) % HORIZON == 0:
             begin = row.interval + 1
-            kw = forecast(method, known.fitted(), past, known.number(key[0]), begin % WEEK)
+            kw = forecast(method, known.fitted, past, known.number(key[0]), begin % WEEK)
             about = {"customer": key[0], "hour": begin // HORIZON, "time": time_of(begin), "method": method}
             found.append({**about, "kw": json.dumps(kw.tolist())})
     return table(found, FORECAST), (past.tobytes(),)
@@ -137,26 +136,19 @@ def table(rows, schema):
 # -- what is known before ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
-    """Historical storage: the past of each customer and what was fitted to it, in files that every host reads."""
+    """Historical storage: what is known before the run, shipped with the job.
 
-    folder: Path
+    loads: kW of each customer by interval, up to the start, shape (customers, HISTORY). fitted: what ARIMA and the tree know.
+    """
 
-    @classmethod
-    def stored(cls, folder: Path, loads, fitted: Fitted) -> "Known":
-        """Write it. loads: kW of each customer up to now, shape (customers, intervals)."""
-        np.save(folder / "past.npy", loads[:, -HISTORY:])
-        (folder / "fitted.pickle").write_bytes(pickle.dumps(fitted))
-        return cls(folder)
+    loads: np.ndarray
+    fitted: Fitted
 
     def past(self, customer):
-        """kW by interval, oldest first, up to the start of the run."""
-        return _past(self.folder)[self.number(customer)]
-
-    def fitted(self):
-        """What ARIMA and the tree know."""
-        return _fitted(self.folder)
+        """kW by interval, oldest first."""
+        return self.loads[self.number(customer)]
 
     @staticmethod
     def number(customer):
@@ -164,19 +156,9 @@ class Known:
         return int(customer[1:])
 
 
-@lru_cache(maxsize=4)
-def _past(folder):
-    return np.load(folder / "past.npy")
-
-
-@lru_cache(maxsize=4)
-def _fitted(folder):
-    return pickle.loads((folder / "fitted.pickle").read_bytes())
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that a run needs. loads, deviations: of all weeks; start: interval at which the run begins."""
+    """Everything that a run needs. power: kW by minute, loads: by interval, of all weeks; start: interval at which it begins."""
 
     loads: np.ndarray
     power: np.ndarray
@@ -190,6 +172,16 @@ class Plan:
     def customers(self) -> Sequence[str]:
         """Their names."""
         return [f"c{number:02d}" for number in range(len(self.loads))]
+
+    def load_at(self, seconds):
+        """What is expected of the hour under way, over the capacity, where the run is simulated: what then came."""
+        hour = self.start // HORIZON + int(seconds // SECONDS)
+        return float(self.loads[:, hour * HORIZON : (hour + 1) * HORIZON].sum(axis=0).max() / self.capacity)
+
+    @property
+    def known(self) -> Known:
+        """What is known at its start."""
+        return Known(self.loads[:, self.start - HISTORY : self.start], self.fitted)
 
     def telegrams(self):
         """What the meters send in the run, in order of time."""
@@ -219,52 +211,60 @@ def plan(hours: int = HOURS, customers: int = CUSTOMERS, seed: int = SEED) -> Pl
 
 # -- the dataflow ------------------------------------------------------------------------------------------------------
 
-COSTS = {"regression_tree": 2e-3}
-"""Core-seconds of a forecast, for the simulator; of the others OTHER_COST."""
-OTHER_COST = 1e-3
+COST, COSTS = 1e-3, {"regression_tree": 2e-3}
+"""Core-seconds of a record, for the simulator."""
+HOUR = INTERVAL * HORIZON * 60
+"""Seconds."""
 
 
-def dataflow(given: Plan, known: Known, results: Path, errors=None) -> Dataflow:
+def dataflow(given: Plan, results: Path, errors=None) -> Dataflow:
     """Fig. 3.6, with the join of Fig. 3.4. errors: gets each forecast's error, and chooses."""
     flow = Dataflow("demand_response")
-    emitted = given.telegrams()
-    load = constant(len(given.customers) * HORIZON / SECONDS, given.hours * SECONDS)
-    meters = flow.source(records(emitted, "meter string, interval long, watts string"), load=load, name="meters", cores=0)
-    readings = meters.map(integrate, returns=INTEGRATED, name="integrate", cores=0.1)
-    alternates = [
-        Alternate(name, partial(forecast_hour, name, known), cost=COSTS.get(name, OTHER_COST), selectivity=1 / HORIZON)
+    rate = len(given.customers) * HORIZON / SECONDS
+    telegrams = records(given.telegrams(), "meter string, interval long, watts string")
+    meters = flow.source(telegrams, load=constant(rate, given.hours * SECONDS), name="meters", cores=0)
+    readings = meters.map(alternate("integrate", integrate, 1e-4), returns=INTEGRATED, name="integrate", cores=0.1)
+    methods = [
+        Alternate(name, partial(forecast_hour, name, given.known), cost=COSTS.get(name, COST), selectivity=1 / HORIZON)
         for name in METHODS
     ]
     forecasts = (
         readings.durable()
         .key_by("customer")
-        .apply(alternates, returns=FORECAST, state="past binary", name="forecast", select_by="customer", cores=0.25)
+        .apply(methods, returns=FORECAST, state="past binary", name="forecast", select_by="customer", cores=0.25)
     )
     forecasts.sink(parquet(results / "forecasts"), name="forecasts")
-    hour = f"{INTERVAL * HORIZON} min"
     judged = (
         forecasts.durable()
-        .window(seconds=hour, by="time", late=hour)
-        .join(readings.durable(), "customer", forecast_error, returns=ERROR, name="compare", cores=0.1)
-    )
+        .window(seconds=HOUR, by="time", late=HOUR)
+        .join(readings.durable(), "customer", alternate("compare", forecast_error, COST, 1 / (HORIZON + 1)),
+              returns=ERROR, name="compare", cores=0.1)
+    )  # fmt: skip
     judged.signal("forecast_error", "mean(error)")
     judged.sink(errors if errors is not None else parquet(results / "errors"), name="errors")
+    total = alternate("demand", partial(expected_demand, given.capacity), COST, 1 / len(given.customers))
     demand = (
         forecasts.durable()
         .window(count=len(given.customers), by="customer")
         .group_by("hour")
-        .apply(partial(expected_demand, given.capacity), returns=DEMAND, name="demand", cores=0.1)
+        .apply(total, returns=DEMAND, name="demand", cores=0.1)
     )
-    demand.signal("expected_load", "max(over)")
+    demand.signal("expected_load", "max(over)", trace=given.load_at)
     demand.sink(parquet(results / "demand"), name="hours")
     peak = demand.choice("demand_response")
     peak.nothing(name="nothing")
+    choose = alternate("select_customers", partial(select_customers, given.capacity), COST, len(given.customers) / 2)
     (
-        peak.map(predict_curtailment, returns=PREDICTED, name="curtail", cores=0.1)
-        .flat_map(partial(select_customers, given.capacity), returns=CURTAILED, name="select_customers", cores=0.1)
+        peak.map(alternate("curtail", predict_curtailment, COST), returns=PREDICTED, name="curtail", cores=0.1)
+        .flat_map(choose, returns=CURTAILED, name="select_customers", cores=0.1)
         .sink(parquet(results / "curtailments"), name="curtailments")
     )
     return flow
+
+
+def alternate(name, function, cost, selectivity=1.0):
+    """The one alternate of an operator, with what the simulator needs of it."""
+    return [Alternate(name, function, cost=cost, selectivity=selectivity)]
 
 
 # -- the control plane -------------------------------------------------------------------------------------------------
@@ -334,12 +334,12 @@ class Checked:
     differences: tuple[str, ...]
 
 
-def check(given: Plan, known: Known, results: Path, run: RunDirectory, graph, errors) -> Checked:
+def check(given: Plan, results: Path, run: RunDirectory, graph, errors) -> Checked:
     """Compare what reached the sinks with plain Python over the same telegrams and the recorded compositions.
 
     errors: (method, MAPE) by customer and hour, as the sink of errors got them.
     """
-    wrong: list[str] = []
+    known, wrong = given.known, []
     tables = KeyTableLog(run, {"forecast": selection_of(graph, "forecast")})
     came = {(item["meter"], item["interval"]): integrate(item) for item in given.telegrams()}
     made: dict[tuple[str, int], tuple[str, list[float]]] = {}
@@ -364,7 +364,7 @@ def check(given: Plan, known: Known, results: Path, run: RunDirectory, graph, er
             begin = interval + 1
             if not method:
                 wrong.append(f"there is no forecast of {customer} for hour {begin // HORIZON}")
-            elif kw != forecast(method, known.fitted(), past, number, begin % WEEK).tolist():
+            elif kw != forecast(method, known.fitted, past, number, begin % WEEK).tolist():
                 wrong.append(f"{method} forecasts something else of {customer} for hour {begin // HORIZON}")
     for (customer, hour), (method, error) in errors.items():
         actual = [came[f"meter-{customer}", hour * HORIZON + part]["kw"] for part in range(HORIZON)]
@@ -417,9 +417,8 @@ def composition_of(run: RunDirectory, graph, operator, batch):
 
 def carry_out(given: Plan, results: Path, show: bool = True):
     """Run it on Spark; returns what the sink of errors saw, and what the check says."""
-    known = Known.stored(results, given.loads[:, : given.start], given.fitted)
     choosing = Choosing(given.selector)
-    flow = dataflow(given, known, results, choosing)
+    flow = dataflow(given, results, choosing)
     choosing.graph = flow.graph
     result = run(
         flow,
@@ -433,7 +432,7 @@ def carry_out(given: Plan, results: Path, show: bool = True):
     )
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")
-    return choosing, check(given, known, results, RunDirectory(result.directory), choosing.graph, choosing.errors)
+    return choosing, check(given, results, RunDirectory(result.directory), choosing.graph, choosing.errors)
 
 
 def page(given: Plan, results: Path, choosing: Choosing, checked: Checked) -> list[str]:
