@@ -23,10 +23,11 @@ from elastream import Alternate, Dataflow, HostType, Local, Static, constant, pa
 from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
 from elastream.experiments.dynamic_dataflow.readings import DAY, INTERVAL, WEEK, Generator, generate
-from elastream.model.key_table import KeyTable, selection_of
+from elastream.model.key_table import selection_of
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.recording.key_tables import KeyTableLog
+from elastream.services.choosing import Choosing
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
 
 CUSTOMERS = 12
@@ -217,8 +218,8 @@ HOUR = INTERVAL * HORIZON * 60
 """Seconds."""
 
 
-def dataflow(given: Plan, results: Path, errors=None) -> Dataflow:
-    """Fig. 3.6, with the join of Fig. 3.4. errors: gets each forecast's error, and chooses."""
+def dataflow(given: Plan, results: Path, choosing=None) -> Dataflow:
+    """Fig. 3.6, with the join of Fig. 3.4. choosing: gets each forecast's error, and chooses the method of each customer."""
     flow = Dataflow("demand_response")
     rate = len(given.customers) * HORIZON / SECONDS
     telegrams = records(given.telegrams(), "meter string, interval long, watts string")
@@ -241,7 +242,9 @@ def dataflow(given: Plan, results: Path, errors=None) -> Dataflow:
               returns=ERROR, name="compare", cores=0.1)
     )  # fmt: skip
     judged.signal("forecast_error", "mean(error)")
-    judged.sink(errors if errors is not None else parquet(results / "errors"), name="errors")
+    judged.sink(parquet(results / "errors"), name="errors")
+    if choosing is not None:
+        judged.sink(choosing, name="selector")
     total = alternate("demand", partial(expected_demand, given.capacity), COST, 1 / len(given.customers))
     demand = (
         forecasts.durable()
@@ -267,55 +270,6 @@ def alternate(name, function, cost, selectivity=1.0):
     return [Alternate(name, function, cost=cost, selectivity=selectivity)]
 
 
-# -- the control plane -------------------------------------------------------------------------------------------------
-
-
-class Choosing:
-    """What chooses the forecast of each customer: the sink of errors, on the driver, and an observer, which is told the run's
-    folder. It asks the network where what runs became bad; a new choice is a new key table, in force with a later batch."""
-
-    def __init__(self, selector) -> None:
-        self.selector = selector
-        self.graph = None
-        self.errors: dict[tuple[str, int], tuple[str, float]] = {}
-        """(method, MAPE) by customer and hour."""
-        self.switched: list[tuple[int, str, str, str]] = []
-        """(hour, customer, from, to)."""
-        self._tables = None
-        self._running: dict[str, str] = {}
-
-    def started(self, header):
-        """Open the key tables of the run."""
-        folder = RunDirectory(Path(header.environment["directory"]))
-        self._tables = KeyTableLog(folder, {"forecast": selection_of(self.graph, "forecast")})
-
-    def write(self, rows, batch):
-        """Take the errors of a batch; writing it again changes nothing."""
-        before = dict(self._running)
-        for row in sorted(rows.collect(), key=lambda each: (each.hour, each.customer)):
-            if (row.customer, row.hour) in self.errors:
-                continue
-            self.errors[row.customer, row.hour] = (row.method, row.error)
-            if row.method != self._running.get(row.customer, row.method):
-                continue  # it is judged by what runs, not by what ran
-            chosen = self.selector.next(row.customer, row.method, row.error, json.loads(row.deviations))
-            if chosen != row.method:
-                self.switched.append((row.hour, row.customer, row.method, chosen))
-            self._running[row.customer] = chosen
-        if self._running != before:
-            chosen = {(customer,): method for customer, method in self._running.items()}
-            self._tables.append(KeyTable("demand_response", "forecast", ("customer",), chosen), "selector")
-
-    def observed(self, observation):
-        """Nothing: what it needs are the errors."""
-
-    def decided(self, decision):
-        """Nothing."""
-
-    def ended(self, ending):
-        """Nothing."""
-
-
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +280,8 @@ class Checked:
     forecasts: int
     methods: int
     """Methods that forecast anything."""
+    switches: int
+    """Of the method of a customer, from one hour to the next."""
     errors: int
     hours: int
     curtailed: int
@@ -334,11 +290,8 @@ class Checked:
     differences: tuple[str, ...]
 
 
-def check(given: Plan, results: Path, run: RunDirectory, graph, errors) -> Checked:
-    """Compare what reached the sinks with plain Python over the same telegrams and the recorded compositions.
-
-    errors: (method, MAPE) by customer and hour, as the sink of errors got them.
-    """
+def check(given: Plan, results: Path, run: RunDirectory, graph) -> Checked:
+    """Compare what reached the sinks with plain Python over the same telegrams and the recorded compositions."""
     known, wrong = given.known, []
     tables = KeyTableLog(run, {"forecast": selection_of(graph, "forecast")})
     came = {(item["meter"], item["interval"]): integrate(item) for item in given.telegrams()}
@@ -366,7 +319,11 @@ def check(given: Plan, results: Path, run: RunDirectory, graph, errors) -> Check
                 wrong.append(f"there is no forecast of {customer} for hour {begin // HORIZON}")
             elif kw != forecast(method, known.fitted, past, number, begin % WEEK).tolist():
                 wrong.append(f"{method} forecasts something else of {customer} for hour {begin // HORIZON}")
-    for (customer, hour), (method, error) in errors.items():
+    errors = [row for _, row in rows_of(results / "errors")]
+    if len({(row["customer"], row["hour"]) for row in errors}) < len(errors):
+        wrong.append("the error of an hour came twice")
+    for row in errors:
+        customer, hour, method, error = (row[name] for name in ("customer", "hour", "method", "error"))
         actual = [came[f"meter-{customer}", hour * HORIZON + part]["kw"] for part in range(HORIZON)]
         kw = made[customer, hour][1]
         if abs(error - 100 * np.mean(np.abs(np.subtract(actual, kw)) / actual)) > 1e-9 or method != made[customer, hour][0]:
@@ -388,8 +345,9 @@ def check(given: Plan, results: Path, run: RunDirectory, graph, errors) -> Check
     wrong += [f"customers were chosen for hour {hour}, which no demand was for" for hour in found]
     wrong += [f"there is no demand of hour {hour}" for hour in sorted({hour for _, hour in made} - hours.keys())]
     methods = {method for method, _ in made.values()}
+    switches = sum(made[key][0] != made.get((key[0], key[1] - 1), made[key])[0] for key in made)
     reductions = len(list(rows_of(results / "curtailments")))
-    return Checked(len(made), len(methods), len(errors), len(hours), len(curtailments), reductions, tuple(wrong))
+    return Checked(len(made), len(methods), switches, len(errors), len(hours), len(curtailments), reductions, tuple(wrong))
 
 
 def rows_of(folder: Path):
@@ -416,12 +374,13 @@ def composition_of(run: RunDirectory, graph, operator, batch):
 
 
 def carry_out(given: Plan, results: Path, show: bool = True):
-    """Run it on Spark; returns what the sink of errors saw, and what the check says."""
-    choosing = Choosing(given.selector)
-    flow = dataflow(given, results, choosing)
-    choosing.graph = flow.graph
+    """Run it on Spark and check what it gave."""
+    choosing = Choosing(
+        given.selector, key="customer", period="hour", method="method", error="error", vector="deviations"
+    )
+    graph = dataflow(given, results, choosing).graph
     result = run(
-        flow,
+        graph,
         policy=Static(2),
         cloud=Local(HOST, min_hosts=2, max_hosts=2),
         guards=Path(__file__).with_name("guards.yaml"),
@@ -432,10 +391,10 @@ def carry_out(given: Plan, results: Path, show: bool = True):
     )
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")
-    return choosing, check(given, results, RunDirectory(result.directory), choosing.graph, choosing.errors)
+    return check(given, results, RunDirectory(result.directory), graph)
 
 
-def page(given: Plan, results: Path, choosing: Choosing, checked: Checked) -> list[str]:
+def page(given: Plan, results: Path, checked: Checked) -> list[str]:
     """What happened, by hour, and what was checked."""
     chosen: dict[int, list[str]] = {}
     for _, row in rows_of(results / "curtailments"):
@@ -450,10 +409,10 @@ def page(given: Plan, results: Path, choosing: Choosing, checked: Checked) -> li
         used = ", ".join(f"{name} {count}" for name, count in sorted(methods[hour].items(), key=lambda each: -each[1]))
         shown = f"; {', '.join(chosen[hour])}" if hour in chosen else ""
         lines.append(f"{hour % 24:>4}  {row['expected']:>8.0f}  {given.capacity:>8.0f}  {used}{shown}")
-    errors = [error for _, error in choosing.errors.values()]
+    errors = [row["error"] for _, row in rows_of(results / "errors")]
     return [
         *lines,
-        f"{len(choosing.switched)} switches of a customer's forecast; mean error (MAPE) {np.mean(errors):.1f} %, synthetic data.",
+        f"{checked.switches} switches of a customer's forecast; mean error (MAPE) {np.mean(errors):.1f} %, synthetic data.",
         f"A peak woke the choice of customers in {checked.curtailed} of {checked.hours} hours: {checked.reductions} chosen.",
         f"{checked.forecasts} forecasts by {checked.methods} methods, {checked.errors} errors, {checked.hours} hours of demand "
         "and all choices are those of plain Python over the same telegrams and the recorded compositions.",
@@ -463,10 +422,10 @@ def page(given: Plan, results: Path, choosing: Choosing, checked: Checked) -> li
 def main(hours: int = HOURS, customers: int = CUSTOMERS) -> None:
     """Run it and check it."""
     given, results = plan(hours, customers), Path(tempfile.mkdtemp(prefix="demand-response-"))
-    choosing, checked = carry_out(given, results)
+    checked = carry_out(given, results)
     if checked.differences:
         raise SystemExit("\n".join(checked.differences[:10]))
-    print(*page(given, results, choosing, checked), sep="\n")
+    print(*page(given, results, checked), sep="\n")
 
 
 if __name__ == "__main__":

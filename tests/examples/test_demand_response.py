@@ -9,15 +9,12 @@ import demand_response
 import numpy as np
 import pandas as pd
 import pytest
-from demand_response import CURTAILED, Choosing, Known, Plan, forecast_error, forecast_hour, integrate, select_customers
+from demand_response import CURTAILED, Known, Plan, forecast_error, forecast_hour, integrate, select_customers
 
 from elastream.api.options import RunOptions, with_options
 from elastream.documents.guards import load_guards
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted
 from elastream.forecasting.selection import Selector
-from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
-from elastream.recording.observer import Header
 from elastream.recording.recorder import Recording
 
 
@@ -85,37 +82,6 @@ def test_the_fewest_customers_bring_the_hour_down_to_the_capacity():
     assert [row["customer"] for row in chosen] == ["b", "c"]
     assert list(chosen[0]) == [column.split()[0] for column in CURTAILED.split(", ")]
     assert not list(select_customers(130.0, item))
-
-
-class Row:
-    """A row as Spark gives it."""
-
-    def __init__(self, customer, hour, method, error):
-        self.customer, self.hour, self.method, self.error, self.deviations = customer, hour, method, error, "[0.1, 0.1, 0.1, 0.1]"
-
-
-class Rows:
-    def __init__(self, *found):
-        self.found = found
-
-    def collect(self):
-        return list(self.found)
-
-
-def test_a_method_that_became_bad_is_replaced_by_a_new_key_table_once(given, tmp_path):
-    choosing = Choosing(given.selector)
-    choosing.graph = demand_response.dataflow(given, tmp_path / "results", choosing).graph
-    run = RunDirectory.create(tmp_path / "runs", "demand_response")
-    choosing.started(Header("demand_response", "static", "spark", environment={"directory": str(run.root)}))
-    batch = Rows(Row("c00", 5, "sliding1", 4.0), Row("c01", 5, "sliding1", 6.0))
-    choosing.write(batch, 1)
-    choosing.write(batch, 1)  # as after a crash
-    tables = KeyTableLog(run, {"forecast": demand_response.selection_of(choosing.graph, "forecast")})
-    assert tables.newest() == {"forecast": 1}
-    assert dict(tables.find("forecast", 1).rows) == {("c00",): "sliding1", ("c01",): "casce"}
-    choosing.write(Rows(Row("c01", 6, "sliding1", 60.0)), 2)  # what ran before the table: nothing to judge
-    assert tables.newest() == {"forecast": 1}
-    assert choosing.switched == [(5, "c01", "sliding1", "casce")]
 
 
 def test_its_guards_fit_it(given, tmp_path):
