@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import httpx
 
-from elastream.model.errors import DataflowError, EnvironmentProblem, InputError, in_one_line
+from elastream.model.errors import DataflowError, ElastreamError, EnvironmentProblem, InputError, in_one_line
 from elastream.model.signals import Feed, Signal, SignalKind, SignalReading, Signals, SignalValue
 
 __all__ = ["Pollers", "value_of"]
@@ -148,6 +148,8 @@ class Polling:
                     self._tell(self._heard(self._source, *said))
                 elif said is None:
                     self._tell("")
+            except ElastreamError as error:  # as expected where nothing is there to be read
+                self._tell(str(error))
             except Exception as error:  # a thread of a signal ends only with the run
                 self._tell(in_one_line(error))
                 if reader is not None:

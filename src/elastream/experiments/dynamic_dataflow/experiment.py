@@ -159,7 +159,8 @@ def forecasts_of(readings: Readings) -> tuple[Floats, Floats, Integers]:
     """Of the hours after WARM weeks: error of each method (customers, hours, methods); deviations of the four quarter hours
     before (customers, hours, 4); regime in which each began (customers, hours)."""
     loads, deviations = readings.loads, readings.deviations
-    customers, found = len(loads), []
+    customers = len(loads)
+    found: list[Floats] = []
     for week in range(WARM, loads.shape[1] // WEEK):
         fitted = fit(loads[:, : week * WEEK])
         hours = np.arange(week * WEEK, (week + 1) * WEEK, HORIZON) // HORIZON

@@ -107,7 +107,8 @@ def arima(fitted: Fitted, past: Floats, customer: Integers, start: Integers) -> 
     for number in range(2, steps.shape[1]):
         error = steps[:, number] - first * steps[:, number - 1] - second * steps[:, number - 2] - moving * error
     last, before = steps[:, -1], steps[:, -2]
-    level, found = past[:, -1], []
+    level = past[:, -1]
+    found: list[Floats] = []
     for _ in range(HORIZON):
         last, before, error = first * last + second * before + moving * error, last, np.zeros(len(past))
         level = level + last

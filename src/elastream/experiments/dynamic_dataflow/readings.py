@@ -120,7 +120,8 @@ def generate(given: Generator, weeks: int, seed: int, customers: int = CUSTOMERS
 def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: int) -> Integers:
     """The regime of each minute: at home and away in turn, both for times without memory."""
     others = [regime for regime in Regime if regime is not home]
-    found, at_home = [], True
+    found: list[Integers] = []
+    at_home = True
     while sum(map(len, found)) < minutes:
         hours = rng.exponential(given.home_hours if at_home else given.away_hours)
         now = home if at_home else others[rng.integers(len(others))]
