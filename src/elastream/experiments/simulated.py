@@ -56,8 +56,8 @@ def simulated(
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
     look: receives every observation, one a period, that at `until` included. guards: in force all the time; external
-    signals stay as they are at the start. Raises
-    ElastreamError where the plant or the policy fails, and whatever `look` raises.
+    signals stay as they are at the start. Raises ElastreamError where the plant or the policy fails, and whatever `look`
+    raises.
     """
     plant.advance(plant.time + period)
     watch = _Watch(look)
