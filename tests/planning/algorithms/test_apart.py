@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.experiments.compare import compare
+from elastream.model.action import LeaseHost, SwitchAlternate
 from elastream.model.cloud import Billing, HostType
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.stages import lay_out
@@ -108,3 +109,34 @@ def test_a_round_that_drafts_nothing_is_one_in_which_a_draft_would_change_nothin
         memory = plan.memory
         for action in plan.actions:
             plant.apply(action)
+
+
+def test_after_a_switch_an_operator_is_sized_by_what_its_new_alternate_costs():
+    work = Operator(
+        "work", Kind.TRANSFORM, (Alternate("quick", cost=0.0001), Alternate("exact", cost=0.002)), cores=0.5
+    )
+    graph = Graph(
+        "switched",
+        (Operator("source", Kind.SOURCE), work, Operator("sink", Kind.SINK, cores=0.0)),
+        (Edge("source", "work"), Edge("work", "sink")),
+    )
+    plant = make_plant(
+        lay_out(graph, fused=False),
+        host_types=[HostType("small", 1.0, billing=BY_SECOND, start=60.0)],
+        loads={"source": Emissions.every(60.0, [60 * 1000] * 30, spread=True)},
+        settings=Settings(monitor=15.0, travel=Travel.COHORTS),
+        max_hosts=20,
+        target_latency=30.0,
+    )
+    policy, memory = Threshold(), None
+    for time in range(15, 615, 15):
+        plant.advance(float(time))
+        plan = policy.plan(plant.observe(), memory)
+        memory = plan.memory
+        for action in plan.actions:
+            plant.apply(action)
+    assert len(plant.observe().leases) == 1
+    plant.switch([SwitchAlternate("work", "exact")])
+    plan = policy.plan(plant.observe(), memory)
+    # Two cores of work at 77 %: known from what is declared, before a record was processed so.
+    assert sum(isinstance(action, LeaseHost) for action in plan.actions) >= 2

@@ -296,8 +296,10 @@ def _cost(observation: Observation, name: str, speed: float) -> float:
     if _switches(observation, operator):
         wanted = observation.composition.alternate(operator)
         own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SERVICE_TIME) * speed
-        if not math.isnan(own) or wanted.cost is not None:
-            return own if wanted.cost is None or not math.isnan(own) else wanted.cost
+        if not math.isnan(own):
+            return own
+        if wanted.cost is not None:
+            return wanted.cost
     times = [sample.time for sample in observation.history[-1:]]
     lasts = observation.time - times[0] if times else 1.0
     work = records = 0.0
@@ -326,8 +328,10 @@ def _selectivity(observation: Observation, name: str) -> float:
     if _switches(observation, operator):
         wanted = observation.composition.alternate(operator)
         own = observation.alternates.value(f"{name}.{wanted.name}", Metric.SELECTIVITY)
-        if not math.isnan(own) or wanted.selectivity is not None:
-            return own if wanted.selectivity is None or not math.isnan(own) else wanted.selectivity
+        if not math.isnan(own):
+            return own
+        if wanted.selectivity is not None:
+            return wanted.selectivity
     for frame in (observation.operators, *(sample.operators for sample in reversed(observation.history))):
         emitted, done = frame.value(name, Metric.EMITTED_RATE), frame.value(name, Metric.PROCESSED_RATE)
         if done > 0 and not math.isnan(emitted):
