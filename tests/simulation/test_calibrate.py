@@ -11,6 +11,7 @@ import pytest
 from test_microbatches import ONE, plant
 
 from elastream.model.action import LeaseHost, SwitchAlternate
+from elastream.model.decision import Decision
 from elastream.model.errors import InputError
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate
@@ -210,3 +211,29 @@ def test_a_recording_gives_its_batches_and_where_tasks_were(measured):
     assert set(measured.tasks("count")[-1]) == {0, 1, 2, 3}
     assert measured.tasks("count")[0] == {}
     assert np.isfinite(measured.host("h1", Metric.CPU)).any()
+
+
+def test_a_replay_makes_the_switches_of_a_plan_one_composition():
+    flow = Dataflow("two")
+    both = [Alternate("a", str.lower, cost=0.002), Alternate("b", str.lower, cost=0.001)]
+    flow.source(None).map(both, returns="v string", name="one").map(both, returns="v string", name="other").sink(None)
+
+    def two():
+        return make_plant(
+            lay_out(flow.graph), host_types=[ONE], loads={"source": Emissions.every(1.0, [50] * 60, spread=True)}
+        )
+
+    reality = two()
+    collector = started(reality)
+    plan = (SwitchAlternate("one", "b"), SwitchAlternate("other", "b"))
+    for second in range(1, 31):
+        reality.advance(float(second))
+        collector.observed(reality.observe())
+        if second == 10:
+            collector.decided(Decision(1, 10.0, "test", outcomes=reality.switch(plan)))
+    collector.ended(Ending("finished", 30.0, ledger=tuple(reality.ledger)))
+    again = two()
+    before = again.composition.version
+    replay(collector.recording, again, 0.0)
+    assert again.composition.version == before + 1
+    assert again.composition.alternates == {"one": "b", "other": "b"}
