@@ -1,8 +1,8 @@
 """A dataflow under random switches on Spark, and what must hold of each of its batches: for `switching.py` and a test.
 
-Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an empty
-one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates with a
-shared state. So each record that comes out tells under which composition each step of its way ran. What each batch was to
+Two queries: records are stamped by what they pass - an operator with three alternates, one for all records or by a table of
+keys, a choice of two branches and an empty one, one branch with two alternates of its own - and totalled by key behind a
+durable edge, by one of two alternates with a shared state. So each record that comes out tells under which composition each step of its way ran. What each batch was to
 run under is read from Spark's own offset log while the batch is written, and what must have come out is computed from that
 in plain Python, with neither the walk nor Spark.
 """
@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,17 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.action import Outcome, Switch, SwitchAlternate, SwitchEdge
+from elastream.model.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import records
 from elastream.model.flow import Dataflow
+from elastream.model.key_table import KeyTable, selection_of
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.key_tables import bring_into_use
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
@@ -39,7 +43,10 @@ from elastream.spark.queries.query import Instruments
 from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, ran_in_offsets
 from elastream.workload import constant
 
-ROWS = [{"n": n, "key": n % 7} for n in range(100)]
+KEYS = 7
+ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]
+TABLES = 100
+"""Key tables that are made; later ones are among these."""
 FAILING = ("an operator", "a sink", "an executor")
 """What may be made to fail while switches go on."""
 PATIENCE = 240.0
@@ -111,7 +118,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     flow = Dataflow("switching")
     source = flow.source(records(ROWS, "n long, key long"), load=constant(rate))
     stamps = {tag: stamping(tag, str(failing)) for tag in "abc"}
-    named = source.map(stamps, returns="n long, key long, first string", name="stamp")
+    named = source.map(stamps, returns="n long, key long, first string", name="stamp", select_by="key")
     ways, returns = named.choice("way"), "n long, key long, first string, way string, side string"
     sides = {side: branch("left", side) for side in "xy"}
     left = ways.map(sides, returns=returns, name="left")
@@ -159,6 +166,8 @@ class Trial:
         self.codec = CompositionCodec(self.graph)
         self.directory = RunDirectory.create(folder / "runs", f"switching-{consistency}")
         self.out.checkpoint, self.totals.checkpoint = (self.directory.checkpoint(s.name) for s in self.layout.segments)
+        self.log = KeyTableLog(self.directory, {"stamp": selection_of(self.graph, "stamp")})
+        self.tables: dict[int, dict[int, str]] = {0: {}}
         self.requested: list[Requested] = []
         self.seen: dict[str, dict[int, tuple[Ran, int, int]]] = {segment.name: {} for segment in self.layout.segments}
         self.switches, self.restarts, self.killed = 0, 0, 0
@@ -179,7 +188,13 @@ class Trial:
         )
         instruments = Instruments(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, VolatilePlan()))
         self.queries = CompiledQueries(
-            instruments, self.layout, running, partitions=2, target_latency=None, consistency=self.consistency
+            instruments,
+            self.layout,
+            running,
+            partitions=2,
+            target_latency=None,
+            consistency=self.consistency,
+            tables=partial(bring_into_use, self.log, self.directory.tables_in_use),
         )
 
     # -- what goes on --------------------------------------------------------------------------------------------------
@@ -207,8 +222,23 @@ class Trial:
             lambda: SwitchAlternate("left", self._other("xy", now.alternates["left"])),
             lambda: SwitchAlternate("total", self._other(FACTORS, now.alternates["total"])),
             lambda: SwitchEdge("way", self._other(self.graph.choices["way"], now.choices["way"])),
+            lambda: SetKeyTable("stamp", self._table(now.tables.get("stamp", 0))),
         ]
         return [each() for each in self.random.sample(elements, self.random.randint(1, min(most, len(elements))))]
+
+    def _table(self, but: int) -> int:
+        """A version of the key table, mostly a new one, at times none."""
+        if len(self.tables) > TABLES or (but and self.random.random() < 0.2):
+            return self.random.choice([version for version in self.tables if version != but])
+        rows = {key: self.random.choice("abc") for key in self.random.sample(range(KEYS), self.random.randint(1, KEYS))}
+        table = KeyTable("switching", "stamp", ("key",), {(key,): alternate for key, alternate in rows.items()})
+        version = self.log.append(table, "the trial")
+        self.tables[version] = rows
+        return version
+
+    def stamp_of(self, now: Composition, key: int) -> str:
+        """The alternate that stamps a record under a composition."""
+        return self.tables[now.tables.get("stamp", 0)].get(key, now.alternates["stamp"])
 
     def _other(self, among: Iterable[str], but: str) -> str:
         return self.random.choice([each for each in among if each != but])
@@ -358,12 +388,24 @@ class Trial:
             attempts = self.out.attempts.get(batch, [])
             rows = rows_of(attempts[-1][1]) if attempts else Counter()
             found["batches checked"] += 1
-            ways = {(row["first"], row["way"], row["side"]) for row in map(dict, rows)}
-            found["mixed batches"] += len(ways) > 1 or any(each != ran for each, _ in attempts)
-            found["batches that differ from plain Python"] += rows != Counter(expected(now, first, last))
+            ways = {(row["way"], row["side"]) for row in map(dict, rows)}
+            stamps = {(row["key"], row["first"]) for row in map(dict, rows)}
+            found["mixed batches"] += len(ways) > 1 or len(stamps) > len({key for key, _ in stamps}) or any(each != ran for each, _ in attempts)
+            found["batches that differ from plain Python"] += rows != Counter(self.expected(now, first, last))
         ranges = sorted((first, last) for _, first, last in self.seen[query].values())
         gaps = sum(b[0] != a[1] for a, b in zip(ranges, ranges[1:], strict=False))
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
+
+    def expected(self, now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
+        """What the first query must write for records `first` to `last` (exclusive) under a composition."""
+        way = now.choices["way"]
+        if way == "asleep":
+            return
+        side = now.alternates["left"] if way == "left" else "-"
+        for number in range(first, last):
+            row = ROWS[number % len(ROWS)]
+            stamped = {**row, "first": self.stamp_of(now, row["key"]), "way": way, "side": side}
+            yield frozenset(stamped.items())
 
     def _check_totals(self, found: Counter[str]) -> None:
         """The state of each key in the end against sums over the records on the edge, by what each batch ran under."""
@@ -376,10 +418,11 @@ class Trial:
             taken = [row for piece in log.pieces(first, last) for row in read(piece.path, piece.first, piece.rows)]
             for row in taken:
                 totals[row["key"]] += factor * row["n"]
-            met = {row["first"] for row in taken} | {row["side"] for row in taken if row["side"] in "xy"}
             now = self.decoded(ran)
-            strange = met - {now.alternates["stamp"], now.alternates["left"]}
-            found["batches with records of another version"] += bool(strange)
+            found["batches with records of another version"] += any(
+                row["first"] != self.stamp_of(now, row["key"]) or row["side"] not in ("-", now.alternates["left"])
+                for row in taken
+            )
             if batch in self.totals.attempts:
                 told = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
                 found["mixed batches"] += any(row["factor"] != factor for row in told)
@@ -387,17 +430,6 @@ class Trial:
                 found["totals checked"] += len(told)
         if self.consistency is not Consistency.BATCH:
             found["mixed batches"] += found["batches with records of another version"]
-
-
-def expected(now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
-    """What the first query must write for records `first` to `last` (exclusive) under a composition."""
-    way = now.choices["way"]
-    if way == "asleep":
-        return
-    side = now.alternates["left"] if way == "left" else "-"
-    for number in range(first, last):
-        row = {**ROWS[number % len(ROWS)], "first": now.alternates["stamp"], "way": way, "side": side}
-        yield frozenset(row.items())
 
 
 def rows_of(table: pa.Table) -> Counter[frozenset[tuple[str, Any]]]:
