@@ -420,7 +420,9 @@ class Trial:
                 totals[row["key"]] += factor * row["n"]
             now = self.decoded(ran)
             found["batches with records of another version"] += any(
-                row["first"] != self.stamp_of(now, row["key"]) or row["side"] not in ("-", now.alternates["left"])
+                row["first"] != self.stamp_of(now, row["key"])
+                or row["way"] != now.choices["way"]
+                or row["side"] not in ("-", now.alternates["left"])
                 for row in taken
             )
             if batch in self.totals.attempts:
