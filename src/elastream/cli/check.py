@@ -39,6 +39,10 @@ def check(
     replaced = [key for key, text in (("policy", policy), ("cloud", cloud)) if text is not None]
     with given.placing(*replaced):
         only_simulated = refuse(given)
+    if given.guards is not None:
+        from elastream.documents.guards import load_guards
+
+        load_guards(given.guards, given.graph)
     said = [*unknown_to(given.policy, given.graph, given.target_latency), *needed(given, only_simulated is None)]
     said += beyond(given)
     if only_simulated is not None:

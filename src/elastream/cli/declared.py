@@ -22,7 +22,7 @@ class Declared:
     """A validated dataflow with its run settings. policy, cloud, target_latency (seconds): None if not declared.
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
-    line and field before errors raised inside; its arguments are keys in whose place something else is used.
+    line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
     """
 
     graph: "Graph"
@@ -31,6 +31,7 @@ class Declared:
     target_latency: float | None = None
     host_types: "tuple[HostType, ...]" = ()
     placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
+    guards: Path | None = None
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -64,8 +65,10 @@ class Stopped(BaseException):
         self.declared = declared
 
 
-def _stop_before(graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None) -> None:
-    raise Stopped(Declared(graph, policy, cloud, target_latency))
+def _stop_before(
+    graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None, guards: Any = None
+) -> None:
+    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=None if guards is None else Path(guards)))
 
 
 def _of_document(file: Path) -> Declared:
@@ -74,4 +77,4 @@ def _of_document(file: Path) -> Declared:
     document = load_document(file)
     policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
     types = tuple(document.host_types.values())
-    return Declared(document.graph, policy, cloud, document.target_latency, types, document.placing)
+    return Declared(document.graph, policy, cloud, document.target_latency, types, document.placing, document.guards)

@@ -43,7 +43,7 @@ def _run_document(file: Path, options: "RunOptions") -> None:
 
     replaced = [key for key, given in (("policy", options.policy), ("cloud", options.cloud)) if given is not None]
     with with_options(options), document.placing(*replaced):
-        run(document.flow, policy=policy, cloud=cloud, target_latency=document.target_latency)
+        run(document.flow, policy=policy, cloud=cloud, target_latency=document.target_latency, guards=document.guards)
 
 
 def _setting(document: "Document", key: str) -> "Setting":

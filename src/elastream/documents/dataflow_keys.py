@@ -334,6 +334,7 @@ class DocumentKeys(Keys):
     target_latency: Annotated[Duration, Field(gt=0)] | None = None
     policy: Setting | None = None
     cloud: Setting | None = None
+    guards: str | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

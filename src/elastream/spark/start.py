@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from py4j.protocol import Py4JError
@@ -20,13 +19,11 @@ from elastream.model.composing import Consistency, refuse_inconsistent
 from elastream.model.endpoints import KafkaTopic
 from elastream.model.errors import CloudError, EnvironmentProblem
 from elastream.model.graph import Graph
-from elastream.model.key_table import selection_of
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
-from elastream.recording.key_tables import KeyTableLog
-from elastream.spark.dataflow.key_tables import bring_into_use
 from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -40,7 +37,6 @@ from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
 from elastream.spark.queries.segments import led_by_edges
-from elastream.spark.queries.switching import TablesInUse
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -110,17 +106,9 @@ def start_plant(
             partitions=on.partitions,
             target_latency=target_latency,
             consistency=consistency,
-            tables=_tables(graph, directory),
+            tables=bringing_into_use(graph, directory),
         )
         return on.plant(queries, target_latency)
-
-
-def _tables(graph: Graph, directory: RunDirectory) -> TablesInUse | None:
-    """How key tables of the run in `directory` are brought into use; None where no operator has any."""
-    selections = {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
-    if not selections:
-        return None
-    return partial(bring_into_use, KeyTableLog(directory, selections), directory.tables_in_use)
 
 
 def start_beside(

@@ -95,6 +95,10 @@ class CompiledQueries:
         """A row per operator."""
         return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
 
+    def alternates(self, wall: float) -> Frame:
+        """A row per alternate that has run."""
+        return self.telemetry.alternates(wall)
+
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
         return self.telemetry.application(wall, cost)

@@ -78,6 +78,10 @@ class WatchedQueries:
         """A row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
 
+    def alternates(self, wall: float) -> Frame:
+        """Nothing: what it costs is not told by alternate."""
+        return Frame()
+
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
         return application_frame(self.layout.graph, self.live, wall, cost, self._target)
