@@ -113,6 +113,16 @@ def over(durable: str | None, source: KafkaTopic | None = None) -> Layout:
     return lay_out(flow.graph)
 
 
+def merged(source: KafkaTopic | None) -> Layout:
+    """Two sources, each behind an edge of its own, and one of them behind two, meet in one query."""
+    flow = Dataflow("merged")
+    left = flow.source(source, load=constant(1) if source is None else None, name="left").durable()
+    left = left.map(len, returns="n long", name="passing").durable()
+    right = flow.source(None, load=constant(1), name="right").durable()
+    left.merge(right).map(len, returns="n long", name="last").sink(None)
+    return lay_out(flow.graph)
+
+
 @pytest.mark.parametrize(
     ("layout", "mode", "says"),
     [
@@ -120,6 +130,8 @@ def over(durable: str | None, source: KafkaTopic | None = None) -> Layout:
         (over("kafka"), "wave", "the edge source -> last is a Kafka topic, whose records do not tell their version"),
         (over("kafka"), "drain", "make it 'parquet', or use 'batch'"),
         (over("parquet", KafkaTopic("t", "h:1")), "drain", "the source 'source' has no load of ours"),
+        (merged(KafkaTopic("t", "h:1")), "wave", "cannot merge 'passing' with others over durable edges"),
+        (merged(None), "wave", ""),
         (over("kafka"), "batch", ""),
         (over(None, KafkaTopic("t", "h:1")), "drain", ""),
         (over("parquet", KafkaTopic("t", "h:1")), "wave", ""),

@@ -134,6 +134,28 @@ def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
                 "of ours: Spark reads it on; use 'wave' or 'batch'",
                 AT,
             )
+    if consistency is Consistency.WAVE:
+        _refuse_mute(layout)
+
+
+def _refuse_mute(layout: Layout) -> None:
+    """Refuse a query that waits for what nobody can tell it: that no record of an older version comes over one of its edges.
+
+    A source that Spark reads itself has no batch without records, so that nothing behind it hears of a version meanwhile.
+    """
+    graph, tells = layout.graph, dict[str, bool]()
+    for segment in layout.segments:
+        upstream = {edge: layout.stage_of[edge.source].segment for edge in segment.inputs}
+        mute = [edge for edge, name in upstream.items() if not tells[name]]
+        if mute and len(upstream) > 1:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable edges: it "
+                "comes from a source without a load of ours, which passes on no version while it has no records, and the others "
+                "would wait for it; use 'batch'",
+                AT,
+            )
+        loads = [name for name in segment.operators if name in graph.loads]
+        tells[segment.name] = not mute if upstream else bool(loads)
 
 
 @dataclass(frozen=True, slots=True)
