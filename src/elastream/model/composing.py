@@ -146,7 +146,7 @@ def _refuse_mute(layout: Layout) -> None:
     graph, tells = layout.graph, dict[str, bool]()
     for segment in layout.segments:
         upstream = {edge: layout.stage_of[edge.source].segment for edge in segment.inputs}
-        mute = [edge for edge, name in upstream.items() if not tells[name]]
+        mute = [edge for edge, name in upstream.items() if not tells.get(name)]
         if mute and len(upstream) > 1:
             raise DataflowError(
                 f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable edges: it "
