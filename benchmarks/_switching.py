@@ -273,6 +273,8 @@ class Trial:
                 raise
         for query in self.queries.live:
             for batch in query.batches:
+                if batch.id in self.seen[query.name]:
+                    continue
                 ran = ran_of(batch.sources[0].end)
                 self.seen[query.name][batch.id] = (ran, *batch.sources[0].numbers)
                 for each in self.requested[-50:]:

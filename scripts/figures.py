@@ -46,6 +46,8 @@ SOURCES = (
     Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",
            "how-to/hosts.md#how-long-a-host-takes"),
     Source("nstorm", "Moving state partitions, N-Storm", SPARK, "elastream experiment nstorm", "explanation/nstorm.md"),
+    Source("switching", "Random switches with faults among them", SPARK, "python benchmarks/switching.py",
+           "explanation/consistency.md"),
     Source("churn", "Random moves, kills and decommissions", SPARK, "python benchmarks/churn.py", "explanation/nstorm.md"),
     Source("autopilot-growth", "Autopilot: one executor grows to four", SPARK,
            "python benchmarks/autopilot.py --part growth", "how-to/autopilot.md"),

@@ -54,6 +54,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     """Raise ElastreamError for what `run` would refuse, or `simulate` where it cannot run; returns why it cannot."""
     from elastream.clouds.pool import Pool
     from elastream.model.compiling import simulated_only
+    from elastream.model.composing import consistency_of
     from elastream.model.fitting import refuse_unworkable
     from elastream.model.stages import lay_out
 
@@ -64,7 +65,14 @@ def refuse(given: "Declared") -> "ElastreamError | None":
     if reason is None:
         from elastream.api.admission import admit
 
-        admit(given.graph, types=types, policy=given.policy, target_latency=given.target_latency, max_hosts=most)
+        admit(
+            given.graph,
+            types=types,
+            policy=given.policy,
+            target_latency=given.target_latency,
+            max_hosts=most,
+            consistency=consistency_of(given.consistency),
+        )
         return None
     layout = lay_out(given.graph, fused=not given.host_types)
     refuse_unworkable(

@@ -335,6 +335,7 @@ class DocumentKeys(Keys):
     policy: Setting | None = None
     cloud: Setting | None = None
     guards: str | None = None
+    consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

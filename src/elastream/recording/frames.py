@@ -108,10 +108,12 @@ class Frames:
 
     @cached_property
     def batches(self) -> "pd.DataFrame":
-        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record."""
+        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of the
+        batch in its query, version of the composition that it ran under."""
         import pandas as pd
 
-        columns = {"segment": "query", **{name: name for name in ("start", "seconds", "records", "oldest", "newest")}}
+        same = ("start", "seconds", "records", "oldest", "newest", "number", "version")
+        columns = {"segment": "query", **{name: name for name in same}}
         batches: tuple[MicroBatch, ...] = self.recording.batches
         return pd.DataFrame({shown: [getattr(each, name) for each in batches] for name, shown in columns.items()})
 
