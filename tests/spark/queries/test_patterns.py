@@ -52,12 +52,20 @@ def given(name: str) -> list[dict[str, Any]]:
     return list(tables_collected([name])[name].to_pylist())
 
 
-def until_there(run: Run, *pairs: tuple[Callable[[], Sequence[Any]], Sequence[Any]]) -> None:
-    """Wait until each function gives as many rows as are expected, stop, and compare them in any order."""
-    run.until(lambda: all(len(rows()) >= len(expected) for rows, expected in pairs))
+def interrupted(run: Run, **least: int) -> None:
+    """Stop once so many rows have been collected under each name, in the middle of a batch as likely as not, and go on."""
+    run.until(lambda: all(len(given(name)) >= rows for name, rows in least.items()))
+    for each in run.running:
+        each.query.stop()
+    run.resume(Composition.default(run.flow.graph))
+
+
+def until_there(run: Run, **expected: Sequence[Any]) -> None:
+    """Wait until as many rows as are expected have been collected under each name, stop, and compare them in any order."""
+    run.until(lambda: all(len(given(name)) >= len(rows) for name, rows in expected.items()))
     run.stop()
-    for rows, expected in pairs:
-        assert sorted(rows(), key=str) == sorted(expected, key=str)
+    for name, rows in expected.items():
+        assert sorted(given(name), key=str) == sorted(rows, key=str)
 
 
 def whole(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
@@ -95,9 +103,8 @@ def test_windows_of_time_give_aggregates_functions_and_joins_what_plain_python_g
         for (k, start), ns in spans(total, 5, 5, 1).items()
     ]
     lists = [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()]
-    until_there(
-        run, (lambda: given("sums"), sums), (lambda: given("lists"), lists)
-    )  # fmt: skip
+    interrupted(run, sums=6, lists=6)
+    until_there(run, sums=sums, lists=lists)
 
 
 def test_windows_of_count_and_landmarks_go_on_where_they_were_after_a_restart(spark, tmp_path):
@@ -119,11 +126,8 @@ def test_windows_of_count_and_landmarks_go_on_where_they_were_after_a_restart(sp
                 marks.append({"k": k, "numbers": window})
                 window = []
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(given("counts")) > 20 and len(given("marks")) > 5)
-    for each in run.running:
-        each.query.stop()  # in the middle of a batch, as likely as not
-    run.resume(Composition.default(flow.graph))
-    until_there(run, (lambda: given("counts"), counts), (lambda: given("marks"), marks))
+    interrupted(run, counts=20, marks=5)
+    until_there(run, counts=counts, marks=marks)
 
 
 def renamed(value: dict[str, Any]) -> dict[str, Any]:
@@ -144,19 +148,18 @@ def test_a_zip_puts_the_nth_records_of_two_streams_together_also_after_a_restart
     tens = numbered(flow, total, 3.0, name="other").map(renamed, returns="m long").sequential()
     source.filter(third).map(only, returns="n long").sequential().zip(tens).sink(collect("pairs"))
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(given("pairs")) > 30)
-    run.stop()
-    run.resume(Composition.default(flow.graph, {"source": 2}))
+    interrupted(run, pairs=30)
     pairs = [{"n": 3 * n, "m": 10 * n} for n in range(total // 3)]
-    until_there(run, (lambda: given("pairs"), pairs))
+    until_there(run, pairs=pairs)
 
 
 def test_a_join_of_windows_waits_for_both_sides_and_gives_each_window_once(spark, tmp_path):
     flow, total = Dataflow("joined"), 400
     left, right = numbered(flow, total), numbered(flow, total // 2, 3.0, name="slow")
-    timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
+    schema = "k string, left array<long>, right array<long>"
+    timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns=schema)
     timed.sink(collect("timed"), name="timed")
-    counted = left.durable().window(count=5).join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
+    counted = left.durable().window(count=5).join(right.durable(), "k", both, returns=schema, name="pairs")
     counted.sink(collect("counted"), name="counted")
     run = Run.start(spark, flow, tmp_path)
     of_left, of_right = spans(total, 4, 4, 0), spans(total // 2, 4, 4, 0)
@@ -167,7 +170,8 @@ def test_a_join_of_windows_waits_for_both_sides_and_gives_each_window_once(spark
         for k in rights
         for at in range(0, len(rights[k]) - 4, 5)
     ]
-    until_there(run, (lambda: given("timed"), windows), (lambda: given("counted"), pairs))
+    interrupted(run, timed=3, counted=10)
+    until_there(run, timed=windows, counted=pairs)
 
 
 def halves(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
