@@ -65,7 +65,8 @@ class Grouping:
         """The records of one key in one micro-batch, by port and in order."""
         rows = rows.sort_values(ORDER)
         if len(self.ports) == 1:
-            return (self._sorted(pa.Table.from_pandas(rows, self.ports[0], preserve_index=False)),)
+            table = pa.Table.from_pandas(rows, self.ports[0], preserve_index=False)
+            return (self._sorted(table.replace_schema_metadata()),)
         found = []
         for port, schema in enumerate(self.ports):
             values = [_as_dict(value) for value in rows.loc[rows[EXIT] == port, f"_{port}"]]
