@@ -166,7 +166,8 @@ def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, t
     until_there(run, expected(200, 100))
     restarted(run)
     dropped(tmp_path / "right", 100, 260)
-    until_there(run, expected(200, 260))
+    dropped(tmp_path / "left", 200, 240)
+    until_there(run, expected(240, 260))
     run.stop()
 
 
