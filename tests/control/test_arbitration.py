@@ -66,10 +66,10 @@ def test_the_second_of_two_that_do_not_go_together_is_refused(actions, reason):
 @pytest.mark.parametrize(
     ("action", "reason"),
     [
-        (SwitchAlternate("nobody", "x"), "no operator nobody"),
-        (SwitchAlternate("words", "x"), "words has no alternate x"),
+        (SwitchAlternate("nobody", "x"), "no operator 'nobody'"),
+        (SwitchAlternate("words", "x"), "operator 'words' has no alternate 'x'"),
         (SwitchAlternate("words", "split"), "runs so already"),
-        (SwitchEdge("where", "nowhere"), "no choice where with a target nowhere"),
+        (SwitchEdge("where", "nowhere"), "choice 'where' has no target 'nowhere'"),
         (SetParallelism("count", 2), "parallelism of count cannot be changed"),
         (SetParallelism("source", 0), "at least one"),
         (SetParallelism("source", 1), "that parallelism already"),

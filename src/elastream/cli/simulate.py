@@ -61,6 +61,8 @@ Fused = Annotated[
     ),
 ]
 
+Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
+
 
 def simulate(
     file: Program = None,
@@ -82,6 +84,7 @@ def simulate(
     ] = None,
     fused: Fused = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
+    guards: Guards = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -127,6 +130,7 @@ def simulate(
             fused=fused,
             period=period,
             seed=seed,
+            guards=guards or given.guards,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)

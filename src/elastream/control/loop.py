@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from elastream.control.arbitration import arbitrate, subject
+from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
-from elastream.control.progress import progress
+from elastream.control.key_tables import KeyTabling
+from elastream.control.progress import progress, wanted
 from elastream.control.safety import BackOff, checked
-from elastream.model.action import Action, LeaseHost, Outcome, Status, describe
+from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision, Fault, Proposal, Unknown
@@ -44,7 +46,8 @@ class Loop:
     still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
     receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
     after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. facts: called when the plant is closed, for the ending's further figures.
+    observers receive at the start. guarding: the guards of the run; None where none can be given. tabling: its key tables;
+    None where there can be none. facts: called when the plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class Loop:
         limit: float | None = None,
         to_the_limit: bool = False,
         header: Header | None = None,
+        guarding: Guarding | None = None,
+        tabling: KeyTabling | None = None,
         facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self._plant = plant
@@ -74,6 +79,7 @@ class Loop:
         self._limit = math.inf if limit is None else limit
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
+        self._guarding, self._tabling = guarding, tabling
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -180,10 +186,25 @@ class Loop:
                 ) from error
             return None
         self._blind = 0
+        observation = self._guarded(observation)
         if standing := self._alarms.standing:
             observation = replace(observation, alarms=(*observation.alarms, *standing))
         self._emit("observed", observation)
         return observation
+
+    def _guarded(self, observation: Observation) -> Observation:
+        """`observation` with what the guards say; if they fail, with what they said last: nothing is let through."""
+        if self._guarding is None:
+            return observation
+        try:
+            guarded = self._guarding.update(observation, self._alarms)
+        except Exception as error:
+            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            self._fault("guards", said, error)
+            self._alarms.sound("evaluation of guards", said, error)
+            return self._guarding.as_before(observation)
+        self._alarms.clear("evaluation of guards")
+        return guarded
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
@@ -191,7 +212,8 @@ class Loop:
         for action, entry in list(self._under_way.items()):
             outcome = progress(action, observation, self._leases)
             since = entry.history[-1][0]
-            if outcome is None and now - since > (patience := self._patience(action)):
+            waits = isinstance(action, Switch) and wanted(action, observation)  # an idle query has no batch: no failure
+            if outcome is None and not waits and now - since > (patience := self._patience(action)):
                 outcome = Outcome(action, Status.FAILED, f"it did not come into force within {patience:.0f} s")
             if outcome is not None:
                 del self._under_way[action]
@@ -213,12 +235,14 @@ class Loop:
         took = self._clock.now() - began
         proposals = [Proposal(action, self._policy.name) for action in plan.actions]
         proposals += [replace(p, refused=p.refused or "it was not granted") for p in plan.refused]
+        proposals += [Proposal(action, "guards") for action in owed(observation, plan.actions)]
+        proposals += self._tabling.proposals(observation, self._alarms) if self._tabling is not None else ()
         proposals += [Proposal(action, "journal") for action in self._left_over]
         waiting = [replace(p, refused=p.refused or self._backoff.refusal(p.action, began)) for p in proposals]
         decided = arbitrate(waiting, observation, self._under_way)
         if self._observe_only:
             decided = tuple(replace(p, refused=p.refused or "observe only") for p in decided)
-        outcomes = tuple(self._try(p) for p in decided if not p.refused)
+        outcomes = self._carry_out([p for p in decided if not p.refused])
         self._drop_left_over(decided)
         self._round += 1
         self._last = Decision(
@@ -233,6 +257,7 @@ class Loop:
             note="; ".join([*self._notes, *plan.remarks]),
             faults=tuple(self._faults),
             unknown=self._lasting(plan.unknown, observation.time),
+            guards=observation.guards,
         )
         self._notes.clear()
         self._faults.clear()
@@ -266,21 +291,47 @@ class Loop:
         self._memory = plan.memory
         return plan
 
-    def _try(self, proposal: Proposal) -> Outcome:
-        """Journal, apply, journal. An accepted action replaces earlier ones on the same subject."""
-        action, now = proposal.action, self._clock.now()
-        entry = self._left_over.pop(action, None)
+    def _carry_out(self, granted: Sequence[Proposal]) -> tuple[Outcome, ...]:
+        """Do all in this order, all switches together where the first of them stands: they are one composition."""
+        switches = [each for each in granted if isinstance(each.action, Switch)]
+        outcomes: list[Outcome] = []
+        for proposal in granted:
+            if not isinstance(proposal.action, Switch):
+                outcomes += self._try([proposal])
+            elif proposal is switches[0]:
+                outcomes += self._try(switches)
+        return tuple(outcomes)
+
+    def _try(self, proposals: Sequence[Proposal]) -> list[Outcome]:
+        """Journal one action, or all switches of a plan; apply; journal what came of each."""
+        entries = [self._tried(proposal, self._clock.now()) for proposal in proposals]
+        actions = [proposal.action for proposal in proposals]
+        try:
+            switches = [action for action in actions if isinstance(action, Switch)]
+            outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
+            if [outcome.action for outcome in outcomes] != actions:
+                raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}, not one of each")
+        except Exception as error:
+            outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
+            said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"
+            self._fault("plant", said, error, noted=False)
+        now = self._clock.now()
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            self._tell(entry, outcome, now)
+        return outcomes
+
+    def _tried(self, proposal: Proposal, now: float) -> Entry:
+        """The entry of an action that is about to be tried, on disk."""
+        entry = self._left_over.pop(proposal.action, None)
         if entry is None:
-            entry = self._journal.grant(action, proposal.by, now)
+            entry = self._journal.grant(proposal.action, proposal.by, now)
         else:
             entry = self._journal.step(entry, ActionState.GRANTED, now)
-        entry = self._journal.step(entry, ActionState.TRIED, now)
-        try:
-            outcome = self._plant.apply(action)
-        except Exception as error:
-            outcome = Outcome(action, Status.FAILED, in_one_line(error))
-            self._fault("plant", f"{describe(action)} raised {in_one_line(error)}", error, noted=False)
-        now = self._clock.now()
+        return self._journal.step(entry, ActionState.TRIED, now)
+
+    def _tell(self, entry: Entry, outcome: Outcome, now: float) -> None:
+        """Journal what came of an action. One that was accepted is under way, in place of earlier ones on its subject."""
+        action = outcome.action
         entry = self._journal.step(entry, ActionState(outcome.status.value), now, outcome.reason)
         if outcome.succeeded:
             for other in [other for other in self._under_way if subject(other) == subject(action)]:
@@ -289,7 +340,6 @@ class Loop:
         if outcome.status is Status.ACCEPTED:
             self._under_way[action] = entry
         self._learn(outcome, now)
-        return outcome
 
     def _learn(self, outcome: Outcome, now: float) -> None:
         if outcome.status is Status.FAILED:

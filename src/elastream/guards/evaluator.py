@@ -59,6 +59,7 @@ class Evaluator:
             {rule.alternate: rule.fixed for rule in rules} if all(rule.value < 0 for rule in rules) else None
             for rules in program.rules
         ]
+        self._texts = [{rule.alternate: rule.text for rule in rules} for rules in program.rules]
         self._functions = [quick or function for quick, function in zip(program.quick, program.formulas, strict=True)]
         self._results: list[object] = [_NEVER] * len(program.formulas)
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
@@ -207,7 +208,7 @@ class Evaluator:
         last = self.standings.get(name)
         if last is not None and last.allowed == allowed and last.unknown == unknown and last.values == values:
             return False
-        self.standings[name] = Standing(name, allowed, values, unknown)
+        self.standings[name] = Standing(name, allowed, values, unknown, self._texts[number])
         return True
 
     def _missing(self, formula: int) -> tuple[str, ...]:

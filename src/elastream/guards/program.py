@@ -35,13 +35,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A guard by numbers of formulas: of its two patterns and of its value, -1 where it has none."""
+    """A guard by numbers of formulas: of its two patterns and of its value, -1 where it has none; text: as written."""
 
     alternate: str
     activate: int
     deactivate: int
     value: int
     fixed: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class _Builder:
                         self._formula(guard.deactivate, number),
                         self._formula(None if isinstance(guard.value, float | int) else guard.value, number),
                         float(guard.value) if isinstance(guard.value, float | int) else 0.0,
+                        guard.text,
                     )
                     for guard in element.guards
                 )

@@ -161,11 +161,12 @@ class Update:
 
 
 def update_figures(updates: Sequence[Update]) -> Mapping[str, float]:
-    """What the updates of a run came to, for its ending: their number, latencies of those in force, records mixed."""
+    """What the updates of a run came to, for its ending: their number, latencies of those in force, records mixed.
+
+    Nothing where there were none.
+    """
+    if not updates:
+        return {}
     known = sorted(update.latency for update in updates if not math.isnan(update.latency))
-    return {
-        "updates": len(updates),
-        "update latency": known[len(known) // 2] if known else math.nan,
-        "longest update": known[-1] if known else math.nan,
-        "mixed records": sum(update.mixed for update in updates),
-    }
+    latencies = {"update latency": known[len(known) // 2], "longest update": known[-1]} if known else {}
+    return {"updates": len(updates), **latencies, "mixed records": sum(update.mixed for update in updates)}

@@ -87,10 +87,16 @@ service_time seconds | Core-seconds that an operator works on one record.
   operator A working | counted in the monitoring period
   operator F reading first | counted in the monitoring period
   alternate S python | {_OWN}
+  alternate A | as its operator's is counted; of several that run at once, in the ratio of their costs
+  alternate F | as declared or calibrated, on hosts as fast as those of the moment
 selectivity count | Records that an alternate emits for each that it takes.
   alternate S python | {_OWN}
+  alternate A | as its operator's is counted; of several that run at once, in the ratio of theirs
+  alternate F | as declared or calibrated
 age seconds | Time since what is known of an alternate was taken: since records of it were committed last.
   alternate S python | since the end of the newest batch in which it ran
+  alternate A | since the end of the newest monitoring period in which it ran
+  alternate F | since the newest commit of its query, while it runs there
 utilisation fraction | Of an operator: busy core-seconds over what its instances had. Of a task: part of the time for \
 which it was busy.
   operator S transform python | {_METER}, over all usable cores
@@ -248,6 +254,9 @@ FIGURES: Mapping[str, Quantity] = {
     "usable_cores": Quantity.CORES,
     "longest batch": Quantity.SECONDS,
     "owed": Quantity.MONEY,
+    "update latency": Quantity.SECONDS,
+    "longest update": Quantity.SECONDS,
+    "mixed records": Quantity.RECORDS,
 }
 """Figures of decisions and runs that are no metric, by name; every other that is no metric is a plain number."""
 

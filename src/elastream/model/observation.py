@@ -305,6 +305,10 @@ class Composition:
         """The alternate of `operator` that runs: its first where nothing is said."""
         return operator.alternate(self.alternates.get(operator.name, operator.alternates[0].name))
 
+    def running(self, element: str) -> str | None:
+        """The alternate of the operator, or the branch of the choice, called `element`; None where nothing is said."""
+        return self.alternates.get(element, self.choices.get(element))
+
 
 @dataclass(frozen=True)
 class Context:
@@ -376,7 +380,8 @@ class Observation:
     not for policies. latency_basis: what the application's latency is measured from, by source; empty while unknown.
     composition: the one wanted. effective: by query (segment), that of its last committed batch; left out before the first.
     alternates: a row per alternate that has run, `"operator.alternate"`: its own cost and selectivity. signals: the newest
-    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out.
+    reading of each. standings: by dynamic element, what its guards allow; an element without guards is left out. guards:
+    version of the guards in force, 0 without.
     """
 
     time: float
@@ -399,6 +404,7 @@ class Observation:
     alternates: Frame = field(default_factory=Frame)
     signals: Signals = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    guards: int = 0
 
     def series(self, operator: str, metric: Metric, last: int | None = None) -> tuple[Floats, Floats]:
         """(times, values) of one operator's metric, oldest first, this observation last; at most `last` of them."""
@@ -451,6 +457,12 @@ class Observation:
             speed = measured[rows[host]] if host in rows else math.nan
             found[host] = speed if speed == speed else lease.type.speed
         return found
+
+    @cached_property
+    def mean_speed(self) -> float:
+        """Speed of the usable hosts' cores on average, 1 without any: what is busy are cores of theirs, whatever their speed."""
+        cores = math.fsum([self.leases[host].type.cores for host in self.usable])
+        return math.fsum([self.capacities[host] for host in self.usable]) / cores if cores > 0 else 1.0
 
     @cached_property
     def coming(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class Rows(StrEnum):
     HOST = "host"
     TASK = "task"
     LINK = "link"
+    ALTERNATE = "alternate"
 
 
 class PlantKind(StrEnum):

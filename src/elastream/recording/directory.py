@@ -78,6 +78,11 @@ class RunDirectory:
         return self.root / "journal.jsonl"
 
     @property
+    def guards(self) -> Path:
+        """Versions of the guards; absent while there are none."""
+        return self.root / "guards.jsonl"
+
+    @property
     def allocation(self) -> Path:
         """Planned host of each task."""
         return self.root / "allocation.jsonl"

@@ -30,6 +30,7 @@ from elastream.model.observation import (
 from elastream.simulation.exchanging import EdgeTraffic, crossing, exchange_of
 from elastream.simulation.fused import FusedNetwork
 from elastream.simulation.network import QueueNetwork
+from elastream.simulation.observing import AlternateWatch, SignalWatch
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.quantiles import weighted
 from elastream.simulation.settings import Settings
@@ -84,6 +85,8 @@ class Watch:
         self._placed: tuple[Any, ...] | None = None
         self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
+        self._signals = SignalWatch(context.graph, network)
+        self._alternates = AlternateWatch(context.graph, settings)
 
     @property
     def next_tick(self) -> float:
@@ -115,6 +118,8 @@ class Watch:
                 kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
             self._take(station, period)
+            if isinstance(self.network, QueueNetwork):
+                self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name), now)
             station.total.add(station.period)
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
@@ -237,6 +242,9 @@ class Watch:
             batches=self._batches(now),
             exchange=exchange,
             latency_basis=self._basis,
+            effective=dict(self.network.effective),
+            alternates=self._alternates.frame(now),
+            signals=self._signals.newest(now),
         )
 
     def _batches(self, now: float) -> tuple[MicroBatch, ...]:

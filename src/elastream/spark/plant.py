@@ -295,6 +295,7 @@ class SparkPlant(Generic[Q]):
             leases=leases,
             composition=self.queries.composition,
             effective=self.queries.effective,
+            alternates=self.queries.alternates(wall),
             signals=self.queries.signals,
             history=tuple(self._history),
             next_host=self.hosts.next_number,

@@ -23,6 +23,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.kafka import kafka_settings
+from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.hosts.hosts import Hosts
 from elastream.spark.hosts.warmup import warm_up
 from elastream.spark.jvm.driver_side import DriverSide, TaskLoads
@@ -33,8 +34,9 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
-from elastream.spark.queries.compiler import led_by_edges, start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.segments import led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic
@@ -104,6 +106,7 @@ def start_plant(
             partitions=on.partitions,
             target_latency=target_latency,
             consistency=consistency,
+            tables=bringing_into_use(graph, directory),
         )
         return on.plant(queries, target_latency)
 

@@ -20,7 +20,8 @@ from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.sinks import collected, latest
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, start_queries
+from elastream.spark.queries.compiler import explain_failure, start_queries
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
 from elastream.spark.worker.meter import MeterRow

@@ -22,14 +22,16 @@ from elastream.model.qos import offered_rates
 from elastream.model.stages import Unit
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
-from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.draft import TAKES_INSTANCES, Draft
 from elastream.planning.algorithms.load import WITHIN
 
-__all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
+__all__ = ["CoreNeed", "enlarge", "lacks", "may_reduce", "needs_of", "reduce"]
 
 
 ENOUGH = 100.0
 """Records from which their mean cost is taken: it is off by a tenth where single ones vary by their mean."""
+NEARLY = 1e-5
+"""Cores that sums of decimal fractions may be off by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,33 @@ def needs_of(
             drain = late * cost / max(target, start)
         found[name] = CoreNeed(cores, drain, own)
     return found, tuple(unknown)
+
+
+def lacks(observation: Observation, wanted: Mapping[str, int], instances: Mapping[str, int], spare: int) -> bool:
+    """Whether `enlarge` could have anything to do: most rounds have nothing, and a draft costs more than this."""
+    taking = sum(lease.state in TAKES_INSTANCES for lease in observation.leases.values())
+    if spare > 0 or taking < observation.context.min_hosts:
+        return True
+    return any(count > instances[name] > 0 for name, count in wanted.items())
+
+
+def may_reduce(
+    observation: Observation,
+    units: Sequence[Unit],
+    instances: Mapping[str, int],
+    surplus: Mapping[str, int],
+    pace: float,
+) -> bool:
+    """Whether `reduce` could empty a host: one is due back, and by their cores in sum its instances fit on the others."""
+    leases = observation.leases.values()
+    if any(lease.state is HostState.DRAINING for lease in leases):
+        return True  # what is on those counts as free room as soon as they are empty
+    running = [lease for lease in leases if lease.state is HostState.RUNNING]
+    taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
+    free = math.fsum([lease.type.cores for lease in running]) - taken
+    return any(
+        lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running
+    )
 
 
 def enlarge(
@@ -239,7 +268,10 @@ def _speeds(observation: Observation) -> dict[str, tuple[float, float]]:
 
     Of its own hosts: of all, a need would change with every host that comes for another operator.
     """
-    tasks, speeds = observation.tasks, np.array([*observation.speeds.values()])
+    tasks, each = observation.tasks, [*observation.speeds.values()]
+    if each and min(each) == max(each):
+        return dict.fromkeys(observation.operators.ids, (each[0], each[0]))
+    speeds = np.array(each)
     found: dict[str, tuple[float, float]] = {}
     for row, name in enumerate(observation.operators.ids):
         at = tasks.host[(tasks.operator == row) & (tasks.host >= 0)]

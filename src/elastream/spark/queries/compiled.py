@@ -13,8 +13,9 @@ from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators
+from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.signals import DomainSignals
@@ -93,6 +94,10 @@ class CompiledQueries:
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
         return self.telemetry.operators(wall, self._parallelism(), cores, used, self._scalings)
+
+    def alternates(self, wall: float) -> Frame:
+        """A row per alternate that has run."""
+        return self.telemetry.alternates(wall)
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""

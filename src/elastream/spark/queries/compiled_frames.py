@@ -17,7 +17,7 @@ from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.latencies import Latencies
 from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (

@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from elastream.model.compiling import refuse_uncompilable
@@ -25,7 +24,7 @@ from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
-from elastream.model.stages import Layout, Segment, Stage
+from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
 from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
@@ -37,14 +36,13 @@ from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
+from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
-    CompositionLog,
     Ran,
     Wanted,
     latest_batch,
-    ran_in_offsets,
     read_wanted,
     write_wanted,
 )
@@ -52,66 +50,14 @@ from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
-__all__ = [
-    "RunningSegment",
-    "explain_failure",
-    "led_by_edges",
-    "scalable_operators",
-    "start_queries",
-    "widths_of",
-]
+__all__ = ["explain_failure", "start_queries"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
-SHUFFLERS, SHUFFLED_EACH = 4, 1000
-"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
-task costs about 16 ms."""
-
 EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
 """Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all, for
 queries with several operators with state, and ours have one."""
-
-
-@dataclass(frozen=True)
-class RunningSegment:
-    """A segment and the query that runs it.
-
-    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read;
-    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition that
-    all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
-    folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads: sources, by
-    name, and durable edges, in the order in which the query reads them. places: what sources without a load read, if local
-    files. interval: seconds from one batch to the next, at least.
-    """
-
-    segment: Segment
-    query: StreamingQuery
-    checkpoint: Path
-    control: Path
-    wanted: Path
-    own_source: bool
-    began: Composition
-    keyed: tuple[str, ...]
-    meter: Meter
-    codec: CompositionCodec
-    sources: Mapping[str, Path]
-    edges: Mapping[Edge, Path]
-    reads: tuple[str | Edge, ...]
-    places: Mapping[str, str]
-    interval: float
-
-    @property
-    def log(self) -> CompositionLog:
-        """The composition by batch, where no source of ours carries it."""
-        return _log(self.control)
-
-    def ran(self, batch: int) -> Ran | None:
-        """What a batch ran under; None where Spark has deleted its offsets."""
-        try:
-            return _ran(self.checkpoint, self.control, self.own_source, batch)
-        except FileNotFoundError:
-            return None
 
 
 def start_queries(
@@ -184,52 +130,6 @@ def _await_sources(each: RunningSegment) -> None:
         time.sleep(SHORTEST_INTERVAL)
 
 
-def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
-    """Tasks of a batch, at most, by the name of a source or a durable edge."""
-    widths = {source.name: composition.parallelism.get(source.name, 1) for source in layout.graph.sources}
-    for segment in layout.segments:
-        widths |= {edge_name(edge): _edge_width(segment, edge, composition) for edge in segment.inputs}
-    return widths
-
-
-def _ran(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
-    return (ran_in_offsets(checkpoint, batch) if own else _log(control).ran(batch)) or Ran()
-
-
-def scalable_operators(layout: Layout) -> frozenset[str]:
-    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait; but none of a stage that runs in one task."""
-    graph = layout.graph
-    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
-    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
-
-
-def led_by_edges(layout: Layout) -> tuple[str, ...]:
-    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
-    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
-    heads = {operator.name for operator in layout.graph.sources}
-    return tuple(
-        stage.operators[0]
-        for stage in layout.stages
-        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
-    )
-
-
-def _edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
-    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
-    stage = _stage_behind(segment, edge)
-    return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
-
-
-def _stage_behind(segment: Segment, edge: Edge) -> Stage:
-    (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
-    return stage
-
-
-def _log(control: Path) -> CompositionLog:
-    return CompositionLog(control / "composition")
-
-
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What all segments of a run have in common.
@@ -282,7 +182,7 @@ class _Compiler:
             plan.updates,
             self.common.directory,
             interval,
-            ran=partial(_ran, self.checkpoint, self.control, self.own),
+            ran=partial(ran_under, self.checkpoint, self.control, self.own),
             noted=self.wave,
         )
         return RunningSegment(
@@ -312,7 +212,7 @@ class _Compiler:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
             (self._control_of(source) / HOLD).touch()
         if not self.own and self.codec.size > 1:
-            _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+            log_of(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
         """The control folder of a source: the segment's, or one of its own where there are several."""
@@ -335,9 +235,12 @@ class _Compiler:
         """How the code reaches a stage: on the records of a single inlet of ours, else through the log of the batches."""
         if self.codec.size == 1:
             return Carrier()
+        tables = self.common.directory.tables_in_use if self.codec.tables else None
         if stamped:
-            return Carrier(stamped=True)
-        return Carrier(offsets=self.checkpoint) if self.own else Carrier(log=_log(self.control).directory)
+            return Carrier(stamped=True, tables=tables)
+        if self.own:
+            return Carrier(offsets=self.checkpoint, tables=tables)
+        return Carrier(log=log_of(self.control).directory, tables=tables)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -355,7 +258,7 @@ class _Compiler:
             schema,
             self._steering(edge_name(edge)),
             records=self._records(edge),
-            rows_each=SHUFFLED_EACH if _stage_behind(self.segment, edge).keyed else 1,
+            rows_each=SHUFFLED_EACH if stage_behind(self.segment, edge).keyed else 1,
             batch_seconds=self.common.batch_seconds,
             checkpoint=self.checkpoint,
         )

@@ -7,6 +7,7 @@ edges make no difference to where their partitions are.
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class WatchedQueries:
     kinds: frozenset[str] = frozenset()
     scalable: frozenset[str] = frozenset()
     composition = Composition()
-    effective: Mapping[str, Composition] = {}
+    effective: Mapping[str, Composition] = MappingProxyType({})
     signals: Signals = {}
 
     def __init__(
@@ -76,6 +77,10 @@ class WatchedQueries:
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
         return operator_frame(self.layout.graph, self.live, loads, wall, used)
+
+    def alternates(self, wall: float) -> Frame:
+        """Nothing: what it costs is not told by alternate."""
+        return Frame()
 
     def application(self, wall: float, cost: float) -> Frame:
         """All queries as one application."""
