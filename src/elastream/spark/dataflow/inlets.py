@@ -34,4 +34,4 @@ def together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFr
             columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
         lane, rows = lanes[number] or number, frame.select(*columns)
         tagged[lane] = tagged[lane].unionAll(rows).coalesce(1) if lane in tagged else rows
-    return reduce(DataFrame.unionAll, tagged.values())
+    return reduce(lambda left, right: left.unionAll(right), tagged.values())
