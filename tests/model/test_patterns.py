@@ -463,7 +463,10 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     "a window of half a record": (lambda s: s.window(count=2.5), "it must be a whole number"),  # type: ignore[arg-type]
     "a window of time without times": (lambda s: s.window(seconds="30s"), "a window of time goes by the timestamps"),
     "windows with gaps": (lambda s: s.window(count=2, every=3), "would miss records between them"),
-    "windows without number": (lambda s: s.window(seconds="1d", every="1s", by="t"), "hold each record more than 1,000 times"),
+    "windows without number": (
+        lambda s: s.window(seconds="1d", every="1s", by="t"),
+        "hold each record more than 1,000 times",
+    ),
     "records counted in seconds": (lambda s: s.window(count=9, every="3s"), "begin every so many records"),
     "sliding landmarks": (lambda s: s.window(landmark="last", every=2), "`every` is for windows of time and count"),
     "late records of a count": (lambda s: s.window(count=2, late="1s"), "`late` is for windows of time"),
@@ -471,7 +474,10 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     "a late timeout of no column": (lambda s: timeout(5, late=2), "`late` is for timeouts by the timestamps"),
     "an endless loop": (lambda s: s.unrolled(lambda each, _: each, 0), "a loop is unrolled in 1 round or more, not in 0"),
     "a signal of no aggregate": (lambda s: s.signal("x", "median(load)"), "the signal 'x' cannot be 'median(load)'"),
-    "a mean of nothing": (lambda s: s.signal("x", "mean()"), "it is count(), or sum, mean, min, max, any or all of a column"),
+    "a mean of nothing": (
+        lambda s: s.signal("x", "mean()"),
+        "it is count(), or sum, mean, min, max, any or all of a column",
+    ),
     "a count of something": (lambda s: s.signal("x", "count(load)"), "the signal 'x' cannot be 'count(load)'"),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
