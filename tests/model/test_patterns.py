@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.building import timeout
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.endpoints import DomainSignal, Fold, Nothing, Trace, collect, records
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Stream
@@ -525,3 +526,66 @@ def test_a_window_that_can_be_made_holds_every_record_a_bounded_number_of_times(
     assert (length is None) == (window.kind is WindowKind.LANDMARK)
     assert window.late >= 0.0
     assert length is None or 1 <= length / window.step <= 1000
+
+
+FUNCTIONS = {Form.COLUMNS: {"n": "load"}, Form.AGGREGATE: {"n": "count(*)"}, Form.NONE: None, Form.ZIP: None}
+
+
+@st.composite
+def assembled(draw: st.DrawFn) -> tuple[tuple[Operator, ...], tuple[Edge, ...]]:
+    """Operators and edges of every kind, put together at random."""
+    columns = st.lists(st.sampled_from(["customer", "load", "n"]), max_size=2).map(tuple)
+    operators = [Operator("s", Kind.SOURCE, reads=ROWS, sequential=draw(st.booleans()))]
+    for name in draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")])):
+        form = draw(st.sampled_from(list(Form)))
+        labels = draw(st.sampled_from([("x",), ("x", "y")]))
+        function = FUNCTIONS.get(form, stateful)
+        alternates = tuple(Alternate(label, function, form, state=draw(st.sampled_from([None, "n int"]))) for label in labels)
+        operators.append(
+            Operator(
+                name,
+                draw(st.sampled_from([Kind.TRANSFORM, Kind.KEYED])),
+                alternates,
+                draw(st.sampled_from(["", "n int", "customer string, load double"])),
+                draw(columns),
+                state=draw(st.sampled_from([None, "n int"])),
+                own_state=draw(st.booleans()),
+                selects=draw(columns),
+                window=draw(st.sampled_from([None, Window(count=2), Window(seconds=2, by="load"), Window(landmark="last")])),
+                timeout=draw(st.sampled_from([None, Timeout(1.0), Timeout(1.0, "load")])),
+                sequential=draw(st.booleans()),
+                waits=draw(st.booleans()),
+            )
+        )
+    writes = [collect("x"), Nothing(), DomainSignal("m", Fold.MEAN, "load"), None]
+    operators += [Operator(name, Kind.SINK, writes=draw(st.sampled_from(writes))) for name in ("t", "u")]
+    names = [operator.name for operator in operators]
+    edge = st.builds(
+        Edge,
+        st.sampled_from(names),
+        st.sampled_from(names),
+        durable=st.sampled_from([None, "parquet"]),
+        choice=st.sampled_from([None, None, "way"]),
+        value=st.sampled_from([1.0, 1.0, 0.5]),
+        port=st.sampled_from([0, 0, 1]),
+    )
+    chain = [Edge(before, after) for before, after in zip(names, names[1:], strict=False) if after != "u"]
+    return tuple(operators), tuple(chain + draw(st.lists(edge, min_size=1, max_size=5)))
+
+
+@settings(max_examples=examples(300))
+@given(assembled())
+def test_whatever_is_put_together_is_a_graph_or_one_sentence(parts: tuple[tuple[Operator, ...], tuple[Edge, ...]]) -> None:
+    operators, edges = parts
+    try:
+        built = Graph("random", operators, edges)
+        refuse_uncompilable(lay_out(built))
+    except ElastreamError as error:
+        assert str(error)
+        assert "\n" not in str(error)
+        return
+    for targets in built.choices.values():
+        assert len(targets) > 1
+        assert sum(map(built.empty, targets)) < 2
+    assert all(operator.window is not None for operator in operators if operator.alternates[:1] and operator.alternates[0].form
+               in (Form.WINDOW, Form.JOIN))
