@@ -480,6 +480,12 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
         "it is count(), or sum, mean, min, max, any or all of a column",
     ),
     "a count of something": (lambda s: s.signal("x", "count(load)"), "the signal 'x' cannot be 'count(load)'"),
+    "a trace without values": (lambda s: Trace((0.0, 1.0), (1.0,)), "a trace needs a value for each time"),
+    "a trace that goes back": (lambda s: Trace((1.0, 0.0), (1.0, 2.0)), "the times of a trace must increase"),
+    "a trace of another type": (
+        lambda s: s.signal("x", "mean(load)", trace=Trace((0.0,), (True,))),
+        "the trace of the signal 'x' has the value True, and 'mean(load)' is a number",
+    ),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
         "native expressions have no alternates, which are functions",
