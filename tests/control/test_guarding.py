@@ -1,4 +1,4 @@
-"""Guards in the loop: what they allow is followed and nothing else is, in which version, and a recording says the same again."""
+"""Guards in the loop: what they allow is followed and nothing else is, and a recording says the same again."""
 
 import math
 from dataclasses import replace
@@ -94,7 +94,9 @@ class Committing(FakePlant):
         return replace(super().observe(), effective=self.effective)
 
 
-def guarded(plant: FakePlant, text: str = "", script: dict[float, dict[str, Any]] | None = None) -> tuple[GuardLog, Guarding]:
+def guarded(
+    plant: FakePlant, text: str = "", script: dict[float, dict[str, Any]] | None = None
+) -> tuple[GuardLog, Guarding]:
     log = GuardLog()
     if text:
         log.append(text, "guards.yaml", "test")
@@ -212,7 +214,8 @@ def test_guards_read_metrics_of_the_system_and_signals_of_the_dataflow_alike() -
             return replace(seen, signals={"error": SignalReading(0.5, seen.time)})
 
     plant = Signalling(arrival_rate=10.0)
-    text = SIGNALS + "guards: {words: {split: {when: 'source.arrival_rate < 5.0 || error < 0.3'}, split_fast: {value: 0.5}}}"
+    either = "source.arrival_rate < 5.0 || error < 0.3"
+    text = f"{SIGNALS}guards: {{words: {{split: {{when: '{either}'}}, split_fast: {{value: 0.5}}}}}}"
     _, guarding = guarded(plant, text)
     recording = ran(plant, guarding)
     assert done(recording) == [(0.0, FAST, "guards")]
@@ -248,7 +251,8 @@ def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest
     monkeypatch.setattr(Evaluator, "update", failing)
     recording = ran(plant, guarding, Planned([], [], [SLOW]))
     assert "a fault of ours" in recording.alarms[0][0].said
-    assert [p.refused for p in recording.decisions[2].proposals] == ["the guard of split is not active (split: when error < 0.3)"]
+    (refused,) = [proposal.refused for proposal in recording.decisions[2].proposals]
+    assert refused == "the guard of split is not active (split: when error < 0.3)"
 
 
 def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> None:
@@ -326,7 +330,8 @@ def test_only_the_query_that_holds_the_element_tells_whether_a_switch_is_in_effe
 
 TEXTS = (
     BY_ERROR,
-    SIGNALS + "guards: {words: {split: {when: \"avg(error, '3s') < 0.3\"}, split_fast: {on: peak, off: error < 0.1, value: 1}}}",
+    SIGNALS
+    + "guards: {words: {split: {when: \"avg(error, '3s') < 0.3\"}, split_fast: {on: peak, off: error < 0.1, value: 1}}}",
     SIGNALS + "guards: {words: {split: {when: peak, for: 2s, value: 1}, split_fast: {value: '1.0 - error'}}}",
     SIGNALS + "guards: {where: {table: {when: \"then(peak, error > 0.3, '4s')\", value: 1}, archive: {value: 0.2}}}",
     BROKEN,
@@ -427,7 +432,8 @@ def test_an_evaluator_takes_over_only_what_both_versions_have() -> None:
 
 
 def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:
-    text = SIGNALS + "guards: {words: {split: {when: error < 0.3 || cost < 0.0}, split_fast: {when: error >= 0.3, value: 1}}}"
+    split, fast = "error < 0.3 || cost < 0.0", "error >= 0.3"
+    text = f"{SIGNALS}guards: {{words: {{split: {{when: {split}}}, split_fast: {{when: {fast}, value: 1}}}}}}"
     plant = FakePlant()
     log, guarding = guarded(plant, "", {2.0: {"error": 0.1}, 6.0: {"error": 0.4}})
     plant.clock._on_sleep = lambda now: log.append(text, "g.yaml", "test") if now == 3.0 else None

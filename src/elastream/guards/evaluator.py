@@ -65,8 +65,8 @@ class Evaluator:
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
             self._keep_active(before)
-        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: one at most
-        # of each that matters, the time of which is kept besides.
+        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
+        # one of each that matters, the time of which is kept besides.
         self._due = [math.inf if memory is None else memory.due for memory in self._memories]
         self._ages_at = [math.inf] * len(program.signals)
         self._wakes: list[tuple[float, int, int]] = [
