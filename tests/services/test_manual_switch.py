@@ -39,7 +39,7 @@ guards:
 
 
 class Thrown:
-    """The clock of a plant; at the times of `script` the switch in `file` is thrown, and time goes on once that was heard."""
+    """The clock of a plant; at times of `script` the switch in `file` is thrown, and time goes on once that was heard."""
 
     def __init__(self, plant: SimulatedPlant, pollers: Pollers, file: Path, script: dict[float, str]) -> None:
         self.plant, self.pollers, self.file, self.script = plant, pollers, file, script

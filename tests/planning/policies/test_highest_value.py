@@ -234,9 +234,9 @@ def test_it_never_leaves_the_allowed_set_and_never_moves_what_may_stay_for_nothi
         seen = observed(rate, 2.0 * number, hosts=hosts, runs=runs, standings=guards)
         plan = run.plan(seen)
         for action in plan.actions:
-            element, to = (
-                ("forecast", action.alternate) if isinstance(action, SwitchAlternate) else ("split", action.target)  # type: ignore[union-attr]
-            )
+            assert isinstance(action, SwitchAlternate | SwitchEdge)
+            on_edge = isinstance(action, SwitchEdge)
+            element, to = ("split", action.target) if on_edge else ("forecast", action.alternate)
             assert to != runs[element]
             assert element == "split" or to in allowed
             runs[element] = to
