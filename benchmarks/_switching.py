@@ -2,7 +2,7 @@
 
 Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an empty
 one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates with a
-shared state. So each record that comes out tells under which composition each step of its way ran. What each batch was to
+shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record that comes out tells under which composition each step of its way ran. What each batch was to
 run under is read from Spark's own offset log while the batch is written, and what must have come out is computed from that
 in plain Python, with neither the walk nor Spark.
 """
@@ -13,7 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,17 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from elastream.model.action import Outcome, Switch, SwitchAlternate, SwitchEdge
+from elastream.model.action import Outcome, SetKeyTable, Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import records
 from elastream.model.flow import Dataflow
+from elastream.model.key_table import KeyTable, selections_of
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
 from elastream.spark.dataflow.edge_log import EdgeLog
+from elastream.spark.dataflow.key_tables import bringing_into_use
 from elastream.spark.jvm.driver_side import DriverSide
 from elastream.spark.placement.allocation import VolatilePlan
 from elastream.spark.placement.placing import Placing
@@ -39,7 +42,8 @@ from elastream.spark.queries.query import Instruments
 from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, ran_in_offsets
 from elastream.workload import constant
 
-ROWS = [{"n": n, "key": n % 7} for n in range(100)]
+KEYS = 7
+ROWS = [{"n": n, "key": n % KEYS} for n in range(100)]
 FAILING = ("an operator", "a sink", "an executor")
 """What may be made to fail while switches go on."""
 PATIENCE = 240.0
@@ -111,7 +115,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     flow = Dataflow("switching")
     source = flow.source(records(ROWS, "n long, key long"), load=constant(rate))
     stamps = {tag: stamping(tag, str(failing)) for tag in "abc"}
-    named = source.map(stamps, returns="n long, key long, first string", name="stamp")
+    named = source.map(stamps, returns="n long, key long, first string", name="stamp", select_by="key")
     ways, returns = named.choice("way"), "n long, key long, first string, way string, side string"
     sides = {side: branch("left", side) for side in "xy"}
     left = ways.map(sides, returns=returns, name="left")
@@ -122,7 +126,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     alternates = {name: totalling(factor) for name, factor in FACTORS.items()}
     keyed = both.durable().key_by("key")
     told = "key long, total long, records long, factor long, met string"
-    keyed.apply(alternates, returns=told, state="total long", name="total").sink(totals, name="totals")
+    keyed.apply(alternates, returns=told, state="total long", name="total", select_by="key").sink(totals, name="totals")
     return flow
 
 
@@ -158,6 +162,9 @@ class Trial:
         self.layout = lay_out(self.graph)
         self.codec = CompositionCodec(self.graph)
         self.directory = RunDirectory.create(folder / "runs", f"switching-{consistency}")
+        self.tables = KeyTableLog(self.directory, selections_of(self.graph))
+        self.composed: dict[int, Composition] = {}
+        self._tables_read: dict[tuple[str, int], KeyTable] = {}
         self.out.checkpoint, self.totals.checkpoint = (self.directory.checkpoint(s.name) for s in self.layout.segments)
         self.requested: list[Requested] = []
         self.seen: dict[str, dict[int, tuple[Ran, int, int]]] = {segment.name: {} for segment in self.layout.segments}
@@ -179,8 +186,15 @@ class Trial:
         )
         instruments = Instruments(self.spark, DriverSide(self.spark), Placing({}, time.monotonic, VolatilePlan()))
         self.queries = CompiledQueries(
-            instruments, self.layout, running, partitions=2, target_latency=None, consistency=self.consistency
+            instruments,
+            self.layout,
+            running,
+            partitions=2,
+            target_latency=None,
+            consistency=self.consistency,
+            tables=bringing_into_use(self.graph, self.directory),
         )
+        self.composed[self.queries.composition.version] = self.queries.composition
 
     # -- what goes on --------------------------------------------------------------------------------------------------
 
@@ -207,17 +221,28 @@ class Trial:
             lambda: SwitchAlternate("left", self._other("xy", now.alternates["left"])),
             lambda: SwitchAlternate("total", self._other(FACTORS, now.alternates["total"])),
             lambda: SwitchEdge("way", self._other(self.graph.choices["way"], now.choices["way"])),
+            lambda: SetKeyTable("stamp", self._table("stamp", "abc")),
+            lambda: SetKeyTable("total", self._table("total", tuple(FACTORS))),
         ]
         return [each() for each in self.random.sample(elements, self.random.randint(1, min(most, len(elements))))]
 
     def _other(self, among: Iterable[str], but: str) -> str:
         return self.random.choice([each for each in among if each != but])
 
+    def _table(self, operator: str, alternates: Sequence[str]) -> int:
+        """A version for some of the keys that nothing has run under, or none where one is wanted now."""
+        if self.queries.composition.tables.get(operator, 0) and self.random.random() < 0.2:
+            return 0
+        some = self.random.sample(range(KEYS), self.random.randint(1, KEYS - 1))
+        rows = {(key,): self.random.choice(alternates) for key in some}
+        return self.tables.append(KeyTable(self.graph.name, operator, ("key",), rows))
+
     def _request(self, plan: Sequence[Switch]) -> None:
         outcomes: tuple[Outcome, ...] = self.queries.switch(plan)
         assert all(outcome.succeeded for outcome in outcomes), outcomes
         planned = {each.segment.name: latest_batch(each.checkpoint) for each in self.queries.running}
         self.requested.append(Requested(self.queries.composition.version, planned))
+        self.composed[self.queries.composition.version] = self.queries.composition
         self.switches += len(plan)
 
     def _wait(self, batches: int) -> None:
@@ -248,6 +273,8 @@ class Trial:
                 raise
         for query in self.queries.live:
             for batch in query.batches:
+                if batch.id in self.seen[query.name]:
+                    continue
                 ran = ran_of(batch.sources[0].end)
                 self.seen[query.name][batch.id] = (ran, *batch.sources[0].numbers)
                 for each in self.requested[-50:]:
@@ -340,8 +367,17 @@ class Trial:
         return len(self.out.attempts)
 
     def decoded(self, ran: Ran) -> Composition:
-        """What a code says."""
-        return self.codec.decode(ran.code, ran.version)
+        """What a code says; which versions of key tables its digits stand for, the composition of that version says."""
+        found = self.codec.decode(ran.code, ran.version)
+        return replace(found, tables=self.composed[ran.version].tables)
+
+    def alternate(self, now: Composition, operator: str, key: int) -> str:
+        """The alternate that runs for a key."""
+        version = now.tables.get(operator, 0)
+        table = self._tables_read.get((operator, version))
+        if table is None and version:
+            table = self._tables_read[operator, version] = self.tables.find(operator, version)
+        return (table and table.alternate((key,))) or now.alternates[operator]
 
     def _check_replays(self, found: Counter[str]) -> None:
         for kept in (self.out, self.totals):
@@ -358,12 +394,24 @@ class Trial:
             attempts = self.out.attempts.get(batch, [])
             rows = rows_of(attempts[-1][1]) if attempts else Counter()
             found["batches checked"] += 1
-            ways = {(row["first"], row["way"], row["side"]) for row in map(dict, rows)}
-            found["mixed batches"] += len(ways) > 1 or any(each != ran for each, _ in attempts)
-            found["batches that differ from plain Python"] += rows != Counter(expected(now, first, last))
+            ways = {(row["key"], row["first"], row["way"], row["side"]) for row in map(dict, rows)}
+            mixed = len(ways) > len({key for key, *_ in ways}) or len({tuple(way) for _, _, *way in ways}) > 1
+            found["mixed batches"] += mixed or any(each != ran for each, _ in attempts)
+            found["batches that differ from plain Python"] += rows != Counter(self._expected(now, first, last))
         ranges = sorted((first, last) for _, first, last in self.seen[query].values())
         gaps = sum(b[0] != a[1] for a, b in zip(ranges, ranges[1:], strict=False))
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
+
+    def _expected(self, now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
+        """What the first query must write for records `first` to `last` (exclusive) under a composition."""
+        way = now.choices["way"]
+        if way == "asleep":
+            return
+        side = now.alternates["left"] if way == "left" else "-"
+        for number in range(first, last):
+            row = ROWS[number % len(ROWS)]
+            stamped = {**row, "first": self.alternate(now, "stamp", row["key"]), "way": way, "side": side}
+            yield frozenset(stamped.items())
 
     def _check_totals(self, found: Counter[str]) -> None:
         """The state of each key in the end against sums over the records on the edge, by what each batch ran under."""
@@ -372,32 +420,22 @@ class Trial:
         log.refresh()
         totals: Counter[int] = Counter()
         for batch, (ran, first, last) in sorted(self.seen[query].items()):
-            factor = FACTORS[self.decoded(ran).alternates["total"]]
+            now = self.decoded(ran)
+            factors = {key: FACTORS[self.alternate(now, "total", key)] for key in range(KEYS)}
             taken = [row for piece in log.pieces(first, last) for row in read(piece.path, piece.first, piece.rows)]
             for row in taken:
-                totals[row["key"]] += factor * row["n"]
-            met = {row["first"] for row in taken} | {row["side"] for row in taken if row["side"] in "xy"}
-            now = self.decoded(ran)
-            strange = met - {now.alternates["stamp"], now.alternates["left"]}
-            found["batches with records of another version"] += bool(strange)
+                totals[row["key"]] += factors[row["key"]] * row["n"]
+            stamps = {key: self.alternate(now, "stamp", key) for key in range(KEYS)}
+            sides = {now.alternates["left"], "-"}
+            strange = any(row["first"] != stamps[row["key"]] or row["side"] not in sides for row in taken)
+            found["batches with records of another version"] += strange
             if batch in self.totals.attempts:
                 told = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
-                found["mixed batches"] += any(row["factor"] != factor for row in told)
+                found["mixed batches"] += any(row["factor"] != factors[row["key"]] for row in told)
                 found["totals that differ from a batch computation"] += sum(row["total"] != totals[row["key"]] for row in told)
                 found["totals checked"] += len(told)
         if self.consistency is not Consistency.BATCH:
             found["mixed batches"] += found["batches with records of another version"]
-
-
-def expected(now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
-    """What the first query must write for records `first` to `last` (exclusive) under a composition."""
-    way = now.choices["way"]
-    if way == "asleep":
-        return
-    side = now.alternates["left"] if way == "left" else "-"
-    for number in range(first, last):
-        row = {**ROWS[number % len(ROWS)], "first": now.alternates["stamp"], "way": way, "side": side}
-        yield frozenset(row.items())
 
 
 def rows_of(table: pa.Table) -> Counter[frozenset[tuple[str, Any]]]:

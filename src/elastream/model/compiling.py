@@ -7,7 +7,7 @@ expressions; names of columns, and types that operators declare, are followed th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.model.endpoints import DomainSignal, Files, Fold, KafkaTopic, Nothing, ParquetSink, Records, Simulated
+from elastream.model.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Form, Graph, Kind, Operator
 from elastream.model.key_table import KEYS
@@ -53,8 +53,7 @@ def refuse_uncompilable(layout: Layout) -> Mapping[str, SegmentPlan]:
     _refuse_shared_sinks(graph)
     plans = {segment.name: plan_segment(graph, segment) for segment in layout.segments}
     edges: dict[Edge, Columns] = {}
-    for name, plan in plans.items():
-        _refuse_without_results(graph, name, plan)
+    for plan in plans.values():
         _follow(graph, plan, edges)
     return plans
 
@@ -110,18 +109,6 @@ def _refuse_shared_sinks(graph: Graph) -> None:
                     ("operators", operator.name, "sink"),
                 )
             seen[operator.writes.path] = operator.name
-
-
-def _refuse_without_results(graph: Graph, name: str, plan: SegmentPlan) -> None:
-    """A query must write something: its batches are driven by that."""
-    last = plan.behind or plan.before
-    targets = [outlet.target for outlet in last.outlets]
-    if not any(isinstance(each, Edge) or not isinstance(each.writes, Nothing | DomainSignal) for each in targets):
-        raise DataflowError(
-            f"dataflow {graph.name!r}: the query of {name!r} gives signals, but has no sink: give it one, or leave out the "
-            "durable edge before it",
-            ("operators", name),
-        )
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Graph, Operator
 from elastream.model.schema import columns_of
 
-__all__ = ["KEYS", "Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "selection_of", "selections_of"]
+__all__ = ["KEYS", "Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "key_columns", "selection_of", "selections_of"]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the columns of a key, in their order; never null."""
@@ -148,8 +148,7 @@ def selection_of(graph: Graph, name: str) -> Selection:
     operator = graph.operator(name)
     if not operator.selects:
         raise DataflowError(f"operator {name!r} does not choose its alternate by key: declare `select_by` for it")
-    types = _arriving(graph, operator)
-    columns = {column: types.get(column) for column in operator.selects}
+    columns = key_columns(graph, operator)
     for column, kind in columns.items():
         if kind is not None and _plain(kind) not in KEYS:
             raise DataflowError(f"operator {name!r} selects by {column!r}, a column of type {kind}, which cannot be a key")
@@ -159,6 +158,12 @@ def selection_of(graph: Graph, name: str) -> Selection:
 def selections_of(graph: Graph) -> Mapping[str, Selection]:
     """What key tables must fit, by operator that selects by key. Raises DataflowError for a key that cannot be one."""
     return {operator.name: selection_of(graph, operator.name) for operator in graph.operators if operator.selects}
+
+
+def key_columns(graph: Graph, operator: Operator) -> dict[str, str | None]:
+    """Types of the columns that `operator` selects by, in their order; None where only Spark knows them."""
+    types = _arriving(graph, operator) if operator.selects else {}
+    return {column: types.get(column) for column in operator.selects}
 
 
 def _arriving(graph: Graph, operator: Operator) -> Mapping[str, str]:

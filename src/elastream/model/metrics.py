@@ -254,6 +254,9 @@ FIGURES: Mapping[str, Quantity] = {
     "usable_cores": Quantity.CORES,
     "longest batch": Quantity.SECONDS,
     "owed": Quantity.MONEY,
+    "update latency": Quantity.SECONDS,
+    "longest update": Quantity.SECONDS,
+    "mixed records": Quantity.RECORDS,
 }
 """Figures of decisions and runs that are no metric, by name; every other that is no metric is a plain number."""
 

@@ -42,8 +42,8 @@ class Window:
     seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
         `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
         the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
-        `late` seconds; of a join, that of the input that is behind. A record that comes in the micro-batch which finds its
-        window complete is still in it; one that comes later is dropped and counted.
+        `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
+        complete is dropped and counted.
     count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
         k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
     landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;
@@ -68,7 +68,7 @@ class Window:
     def __post_init__(self) -> None:
         given = [name for name in ("seconds", "count", "landmark") if getattr(self, name) is not None]
         if len(given) != 1:
-            _fail(f"a window is of seconds, count or landmark: it needs exactly one (it has {' and '.join(given) or 'none'})")
+            _fail(f"a window is of seconds, count or landmark, exactly one (it has {' and '.join(given) or 'none'})")
         self._check_length()
         if self.kind is WindowKind.TIME and not self.by:
             _fail("a window of time goes by the timestamps in a column: name it, as in by='time'")
@@ -94,11 +94,11 @@ class Window:
                 _fail(f"a {name} of {amount} records cannot be: it must be a whole number")
         assert length is not None
         if self.every is not None and self.every > length:
-            _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them: begin one more often")
+            _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them")
         if self.every is not None and length > MOST_AT_ONCE * self.every:
             _fail(
-                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} times: "
-                "begin one less often"
+                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} "
+                "times: begin one less often"
             )
 
     @property
@@ -147,8 +147,8 @@ class Timeout:
 class Pairs:
     """The function of a join that has no other: all pairs of a left and a right record; none where one side has none.
 
-    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left has,
-    too, gets `_right` behind its name.
+    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left
+    has, too, gets `_right` behind its name.
     """
 
     on: tuple[str, ...]

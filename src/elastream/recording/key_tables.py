@@ -20,11 +20,12 @@ from elastream.model.errors import DataflowError, EnvironmentProblem, InputError
 from elastream.model.key_table import KeyTable, Selection
 from elastream.recording.directory import RunDirectory
 from elastream.recording.lines import line, write_whole
+from elastream.recording.observer import Header
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ALTERNATE", "KeyTableLog", "KeyTableVersion", "read_rows", "written_rows"]
+__all__ = ["ALTERNATE", "KeyTableLog", "KeyTableVersion", "read_rows", "selections_recorded", "written_rows"]
 
 ALTERNATE = "alternate"
 """The last column of a table's file; those before it are the key."""
@@ -53,19 +54,19 @@ class KeyTableLog:
     """
 
     def __init__(self, directory: RunDirectory, selections: Mapping[str, Selection]) -> None:
-        self._directory, self._selections = directory, dict(selections)
+        self._directory, self.selections = directory, dict(selections)
         self._lock = threading.Lock()
         self._versions: dict[str, list[KeyTableVersion]] = {}
         self._read = 0
 
     def append(self, table: KeyTable, who: str = "") -> int:
         """Write `table` as the next version of its operator; it is on disk when this returns."""
-        if table.operator not in self._selections:
+        if table.operator not in self.selections:
             raise DataflowError(
                 f"operator {table.operator!r} does not choose its alternate by key"
-                + (f" (those that do: {', '.join(self._selections)})" if self._selections else "")
+                + (f" (those that do: {', '.join(self.selections)})" if self.selections else "")
             )
-        table.check(self._selections[table.operator])
+        table.check(self.selections[table.operator])
         content = written_rows(table)
         digest = hashlib.sha256(content).hexdigest()
         try:
@@ -114,7 +115,7 @@ class KeyTableLog:
         if hashlib.sha256(content).hexdigest() != entry.sha256:
             raise InputError(f"{file} is not the key table that was written: its content has another hash")
         columns, rows = read_rows(content)
-        return KeyTable(self._selections[operator].dataflow, operator, columns, rows)
+        return KeyTable(self.selections[operator].dataflow, operator, columns, rows)
 
     def _all(self) -> dict[str, list[KeyTableVersion]]:
         try:
@@ -159,6 +160,15 @@ class KeyTableLog:
 
     def _problem(self, error: OSError) -> EnvironmentProblem:
         return EnvironmentProblem(f"the key tables of {self._directory.root} are not usable: {error.strerror or error}")
+
+
+def selections_recorded(header: Header) -> Mapping[str, Selection]:
+    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for a header that says nothing."""
+    return {
+        each["name"]: Selection(header.flow, each["name"], dict(each["selects"]), tuple(each["alternates"]))
+        for each in header.operators
+        if each.get("selects")
+    }
 
 
 def written_rows(table: KeyTable) -> bytes:

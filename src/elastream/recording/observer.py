@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from elastream.model.cloud import Lease
 from elastream.model.decision import Decision
+from elastream.model.key_table import key_columns
 from elastream.model.observation import Context, Observation
 
 __all__ = ["Ending", "Header", "Json", "Observer", "describe_run", "described_further"]
@@ -91,6 +92,7 @@ def describe_run(
                 "kind": operator.kind.value,
                 "alternates": [alternate.name for alternate in operator.alternates],
                 "values": [alternate.value for alternate in operator.alternates],
+                "selects": key_columns(graph, operator),
                 **{name: getattr(operator, name) for name in ("name", "max_duration", "cores", "memory", "waits")},
             }
             for operator in graph.operators

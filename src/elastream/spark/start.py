@@ -34,8 +34,9 @@ from elastream.spark.placement.allocation import AllocationStore
 from elastream.spark.placement.placing import Placing
 from elastream.spark.plant import RunClock, Scope, SparkPlant
 from elastream.spark.queries.compiled import CompiledQueries
-from elastream.spark.queries.compiler import led_by_edges, start_queries
+from elastream.spark.queries.compiler import start_queries
 from elastream.spark.queries.query import Instruments
+from elastream.spark.queries.segments import led_by_edges
 from elastream.spark.queries.watched import WatchedQueries
 from elastream.spark.telemetry.links import LinkWatch
 from elastream.spark.telemetry.traffic import MapOutputs, Traffic

@@ -17,7 +17,7 @@ from elastream.model.flow import Dataflow
 from elastream.model.key_table import KeyTable
 from elastream.model.observation import Composition
 from elastream.recording.key_tables import written_rows
-from elastream.spark.dataflow.keyed import keyed_frame
+from elastream.spark.dataflow.keyed import Wiring, keyed_frame
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.key_table import put_in_use
@@ -63,7 +63,7 @@ class Query:
         """Begin, or go on from the checkpoint."""
         frame = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
         carrier = Carrier(log=self.log.directory, tables=self.folder / "tables")
-        found = keyed_frame(frame, self.operator, "segment", self.codec, carrier, self.meter)
+        found = keyed_frame(frame, self.operator, Wiring("segment", self.codec, carrier, self.meter))
         writer = found.writeStream.outputMode("update").option("checkpointLocation", str(self.folder / "checkpoint"))
         self.running = writer.foreachBatch(self._take).trigger(processingTime="100 milliseconds").start()
 

@@ -17,7 +17,7 @@ from elastream.model.observation import Composition
 from elastream.model.stages import Layout, lay_out
 from elastream.spark.dataflow.sources import HELD
 from elastream.spark.queries import switching
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted

@@ -488,3 +488,20 @@ def test_rows_say_which_place_they_have_where_an_operator_goes_by_their_order():
     rows = [row for batch in walked(walk, Carrier(), 0, batches, lambda _: None, None, 3) for row in batch.to_pylist()]
     assert [row["n"] for row in rows] == [7, 8, 7, 8]
     assert [row[ORDER] - 3 * 2**40 for row in rows] == [0, 1, 2, 3]
+
+
+def test_one_task_that_reads_two_entries_in_turn_keeps_them_apart():
+    flow = Dataflow("two")
+    left, right = flow.source(None, name="left"), flow.source(None, name="right")
+    left.sink(None, name="lefts")
+    right.map(plus_one, returns="n long", name="up").sink(None, name="rights")
+    walk = walk_of(flow.graph, (NUMBERS, NUMBERS))
+    entries = [0, 0, 1, 0, 1, 1]
+    structs = [
+        pa.array([{"n": n} if entry == number else None for n, entry in enumerate(entries)], pa.struct(list(NUMBERS)))
+        for number in (0, 1)
+    ]
+    batch = pa.RecordBatch.from_arrays([pa.array(entries, pa.int32()), *structs], names=[ENTRY, "_0", "_1"])
+    rows = [row for each in walked(walk, Carrier(), 0, [batch], lambda _: None) for row in each.to_pylist()]
+    assert [row["_0"]["n"] for row in rows if row[EXIT] == 0] == [0, 1, 3]
+    assert [row["_1"]["n"] for row in rows if row[EXIT] == 1] == [3, 5, 6]

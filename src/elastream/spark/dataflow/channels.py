@@ -215,7 +215,7 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
     """Function that writes one batch to `sink`: updates for an operator with a `key`, records on an edge over Kafka."""
     match sink:
         case ParquetSink(path):
-            write = write_changes if key else write_batch
+            write: Callable[[DataFrame, Path, int], None] = write_changes if key else write_batch
             return lambda frame, batch: write(frame, Path(path), batch)
         case Collected(name):
             return lambda frame, batch: collect_batch(frame, name, batch)

@@ -13,11 +13,13 @@ from elastream.model.observation import Composition, Frame, MicroBatch
 from elastream.model.signals import Signals
 from elastream.model.stages import Layout
 from elastream.spark.queries.compiled_frames import Telemetry
-from elastream.spark.queries.compiler import RunningSegment, explain_failure, scalable_operators
+from elastream.spark.queries.compiler import explain_failure
 from elastream.spark.queries.query import Instruments, Query
+from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
 from elastream.spark.telemetry.signals import DomainSignals
+from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["CompiledQueries"]
@@ -88,7 +90,7 @@ class CompiledQueries:
         self.telemetry.metered([row for meter in meters for row in meter.drain()])
         self._signals.told(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
-        return [self.telemetry.described(batch, wall - now) for batch in fresh]
+        return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
@@ -172,6 +174,11 @@ class CompiledQueries:
             for source, control in each.sources.items()
             if (count := self.telemetry.committed(source)) == count
         }
+
+    def _described(self, batch: Batch, epoch: float) -> MicroBatch:
+        ran = self._switching.ran(batch)
+        version = NAN if ran is None else float(ran.version)
+        return self.telemetry.described(batch, epoch)._replace(number=float(batch.id), version=version)
 
     def _requested(self, before: Composition, after: Composition) -> None:
         self._watch.requested(time.time(), before, after)

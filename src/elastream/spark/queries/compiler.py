@@ -8,15 +8,14 @@ is switched in `switching`.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from elastream.model.compiling import refuse_uncompilable
@@ -25,88 +24,40 @@ from elastream.model.errors import DataflowError, first_line
 from elastream.model.graph import Edge, Graph, Kind, Operator
 from elastream.model.observation import Composition
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
-from elastream.model.stages import Layout, Segment, Stage
+from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
-from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
+from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.inlets import entering, together
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sleeping import awake
 from elastream.spark.dataflow.sources import HOLD, open_source, place_of
 from elastream.spark.dataflow.steering import Steering
 from elastream.spark.dataflow.windows import windowed_frame
+from elastream.spark.queries.segments import SHUFFLED_EACH, RunningSegment, log_of, ran_under, stage_behind, widths_of
 from elastream.spark.worker.composition import (
     COLUMN,
     CompositionCodec,
-    CompositionLog,
     Ran,
     Wanted,
     latest_batch,
-    ran_in_offsets,
     read_wanted,
     write_wanted,
 )
-from elastream.spark.worker.fused import ENTRY, Carrier, stage_function
+from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
-__all__ = [
-    "RunningSegment",
-    "explain_failure",
-    "led_by_edges",
-    "scalable_operators",
-    "start_queries",
-    "widths_of",
-]
+__all__ = ["explain_failure", "start_queries"]
 
 SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
-SHUFFLERS, SHUFFLED_EACH = 4, 1000
-"""Tasks that read a durable edge whose records only pass to a shuffle, at most, and records that are worth one of them: a
-task costs about 16 ms."""
-
-
-@dataclass(frozen=True)
-class RunningSegment:
-    """A segment and the query that runs it.
-
-    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read;
-    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition that
-    all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
-    folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads: sources, by
-    name, and durable edges, in the order in which the query reads them. places: what sources without a load read, if local
-    files. interval: seconds from one batch to the next, at least.
-    """
-
-    segment: Segment
-    query: StreamingQuery
-    checkpoint: Path
-    control: Path
-    wanted: Path
-    own_source: bool
-    began: Composition
-    keyed: tuple[str, ...]
-    meter: Meter
-    codec: CompositionCodec
-    sources: Mapping[str, Path]
-    edges: Mapping[Edge, Path]
-    reads: tuple[str | Edge, ...]
-    places: Mapping[str, str]
-    interval: float
-
-    @property
-    def log(self) -> CompositionLog:
-        """The composition by batch, where no source of ours carries it."""
-        return _log(self.control)
-
-    def ran(self, batch: int) -> Ran | None:
-        """What a batch ran under; None where Spark has deleted its offsets."""
-        try:
-            return _ran(self.checkpoint, self.control, self.own_source, batch)
-        except FileNotFoundError:
-            return None
+EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
+"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all, for
+queries with several operators with state, and ours have one."""
 
 
 def start_queries(
@@ -140,9 +91,10 @@ def start_queries(
     )
     edges: dict[Edge, StructType] = {}
     running: list[RunningSegment] = []
-    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
-    # A query takes the width of its shuffles from the session at its start, and keeps it.
-    spark.conf.set("spark.sql.shuffle.partitions", str(state_partitions))
+    wanted = {"spark.sql.shuffle.partitions": str(state_partitions), **EACH_INPUT}
+    before = {name: str(spark.conf.get(name)) for name in wanted}
+    # A query takes these from the session at its start, and keeps them.
+    _set(spark, wanted)
     try:
         write_wanted(directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition)))
         for segment in layout.segments:
@@ -159,8 +111,13 @@ def start_queries(
             raise DataflowError(f"dataflow {layout.graph.name!r}: {first_line(error)}") from error
         raise
     finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
+        _set(spark, before)
     return tuple(running)
+
+
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
 
 
 def _await_sources(each: RunningSegment) -> None:
@@ -171,52 +128,6 @@ def _await_sources(each: RunningSegment) -> None:
     """
     while each.own_source and each.query.isActive and each.query.status["message"].startswith("Initializing"):
         time.sleep(SHORTEST_INTERVAL)
-
-
-def widths_of(layout: Layout, composition: Composition) -> Mapping[str, int]:
-    """Tasks of a batch, at most, by the name of a source or a durable edge."""
-    widths = {source.name: composition.parallelism.get(source.name, 1) for source in layout.graph.sources}
-    for segment in layout.segments:
-        widths |= {edge_name(edge): _edge_width(segment, edge, composition) for edge in segment.inputs}
-    return widths
-
-
-def _ran(checkpoint: Path, control: Path, own: bool, batch: int) -> Ran:
-    return (ran_in_offsets(checkpoint, batch) if own else _log(control).ran(batch)) or Ran()
-
-
-def scalable_operators(layout: Layout) -> frozenset[str]:
-    """Operators whose parallelism can change while the queries run: sources with a load, what `led_by_edges` names, and
-    operators that wait; but none of a stage that runs in one task."""
-    graph = layout.graph
-    found = [*graph.loads, *led_by_edges(layout), *(o.name for o in graph.operators if o.waits)]
-    return frozenset(name for name in found if layout.stage_of[name].name not in layout.single)
-
-
-def led_by_edges(layout: Layout) -> tuple[str, ...]:
-    """Operators that lead a stage which reads durable edges of files and no source: its width is theirs, live."""
-    inputs = {edge.target: edge.durable for edge in layout.graph.edges if edge.durable is not None}
-    heads = {operator.name for operator in layout.graph.sources}
-    return tuple(
-        stage.operators[0]
-        for stage in layout.stages
-        if not stage.keyed and not heads & set(stage.operators) and inputs.get(stage.operators[0]) == "parquet"
-    )
-
-
-def _edge_width(segment: Segment, edge: Edge, composition: Composition) -> int:
-    """Tasks that read a batch of `edge`, at most: the parallelism of the stage that it leads to."""
-    stage = _stage_behind(segment, edge)
-    return composition.parallelism.get(stage.operators[0], SHUFFLERS if stage.keyed else 1)
-
-
-def _stage_behind(segment: Segment, edge: Edge) -> Stage:
-    (stage,) = (stage for stage in segment.stages if edge.target in stage.operators)
-    return stage
-
-
-def _log(control: Path) -> CompositionLog:
-    return CompositionLog(control / "composition")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +182,7 @@ class _Compiler:
             plan.updates,
             self.common.directory,
             interval,
-            ran=partial(_ran, self.checkpoint, self.control, self.own),
+            ran=partial(ran_under, self.checkpoint, self.control, self.own),
             noted=self.wave,
         )
         return RunningSegment(
@@ -301,7 +212,7 @@ class _Compiler:
             self._control_of(source).mkdir(parents=True, exist_ok=True)
             (self._control_of(source) / HOLD).touch()
         if not self.own and self.codec.size > 1:
-            _log(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
+            log_of(self.control).append(latest_batch(self.checkpoint) + 1, version, code)
 
     def _control_of(self, source: Operator) -> Path:
         """The control folder of a source: the segment's, or one of its own where there are several."""
@@ -329,7 +240,7 @@ class _Compiler:
             return Carrier(stamped=True, tables=tables)
         if self.own:
             return Carrier(offsets=self.checkpoint, tables=tables)
-        return Carrier(log=_log(self.control).directory, tables=tables)
+        return Carrier(log=log_of(self.control).directory, tables=tables)
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -347,7 +258,7 @@ class _Compiler:
             schema,
             self._steering(edge_name(edge)),
             records=self._records(edge),
-            rows_each=SHUFFLED_EACH if _stage_behind(self.segment, edge).keyed else 1,
+            rows_each=SHUFFLED_EACH if stage_behind(self.segment, edge).keyed else 1,
             batch_seconds=self.common.batch_seconds,
             checkpoint=self.checkpoint,
         )
@@ -373,16 +284,15 @@ class _Compiler:
         """The flows out of a region whose inlets are `frames`."""
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)
-        frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
         lanes = [self._lane(inlet) for inlet in part.inlets]
-        frames = [frame if lane is None else frame.coalesce(1) for frame, lane in zip(frames, lanes, strict=True)]
+        frames = [entering(*each) for each in zip(frames, part.inlets, repeat(carrier.stamped), lanes, strict=False)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
         arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else _together(frames, lanes)
+        into = frames[0] if len(frames) == 1 else together(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
         if not part.written:  # what it does is done in the walk: no row leaves it
@@ -400,28 +310,6 @@ class _Compiler:
         entered = inlet.origin if inlet.edge is None else inlet.edge.target
         (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
         return stage.name if stage.name in self.common.single else None
-
-
-def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
-    """`frame` after the native part of an inlet; with `keep`, the composition stays on the records."""
-    return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
-
-
-def _together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
-    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's.
-
-    lanes: what those have in common that one task reads; None: nothing.
-    """
-    schemas = [frame.drop(COLUMN).schema for frame in frames]
-    tagged: dict[str | int, DataFrame] = {}
-    for number, frame in enumerate(frames):
-        columns = [F.lit(number).alias(ENTRY)]
-        for other, schema in enumerate(schemas):
-            empty = F.lit(None).cast(schema)
-            columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
-        lane, entering = lanes[number] or number, frame.select(*columns)
-        tagged[lane] = tagged[lane].unionAll(entering).coalesce(1) if lane in tagged else entering
-    return reduce(DataFrame.unionAll, tagged.values())
 
 
 def _schema_of(ddl: str) -> pa.Schema:

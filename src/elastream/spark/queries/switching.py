@@ -38,7 +38,7 @@ from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
 from elastream.spark.dataflow.sources import HELD
-from elastream.spark.queries.compiler import RunningSegment, widths_of
+from elastream.spark.queries.segments import RunningSegment, widths_of
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest_ran, offsets_of, write_wanted
 

@@ -16,7 +16,7 @@ from elastream.model.graph import Edge
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
-from elastream.spark.queries.compiler import RunningSegment
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.batches import Batch
 from elastream.spark.worker.composition import Ran
 

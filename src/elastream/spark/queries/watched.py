@@ -7,6 +7,7 @@ edges make no difference to where their partitions are.
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class WatchedQueries:
     kinds: frozenset[str] = frozenset()
     scalable: frozenset[str] = frozenset()
     composition = Composition()
-    effective: Mapping[str, Composition] = {}
+    effective: Mapping[str, Composition] = MappingProxyType({})
     signals: Signals = {}
 
     def __init__(

@@ -10,8 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark import Accumulator, TaskContext, cloudpickle
 
@@ -333,10 +335,10 @@ def walked(
                 continue
             code = batch.column(COLUMN)[0].as_py() if fixed is None else fixed
             walker = walkers.get(code) or walkers.setdefault(code, Walker(walk, code, carrier.tables, foldings))
-            entry, records = entered(walk.entries, batch)
-            walker.lead.rows_in += records.num_rows
-            for exit, result in walker.through(entry, records):
-                yield leaving(exit, result)
+            walker.lead.rows_in += batch.num_rows
+            for entry, records in entered(walk.entries, batch):
+                for exit, result in walker.through(entry, records):
+                    yield leaving(exit, result)
         for walker in walkers.values():
             for exit, result in walker.finish():
                 yield leaving(exit, result)
@@ -355,9 +357,14 @@ def walked(
             walker.close()
 
 
-def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-    """WalkEntry number of `batch`, and its records in that entry's columns."""
+def entered(entries: Sequence[WalkEntry], batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The records of `batch` by WalkEntry number, in that entry's columns; one task may read several entries in turn."""
     if len(entries) == 1:
-        return 0, batch.select(list(entries[0].columns))
-    entry = batch.column(ENTRY)[0].as_py()
-    return entry, pa.RecordBatch.from_arrays(batch.column(f"_{entry}").flatten(), names=list(entries[entry].columns))
+        yield 0, batch.select(list(entries[0].columns))
+        return
+    numbers = batch.column(ENTRY).to_numpy()
+    changes = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+    for first, behind in pairwise([0, *changes, batch.num_rows]):
+        entry = int(numbers[first])
+        columns = batch.column(f"_{entry}").slice(first, behind - first).flatten()
+        yield entry, pa.RecordBatch.from_arrays(columns, names=list(entries[entry].columns))

@@ -199,7 +199,8 @@ def _windowed(
     for window in windows:
         result = grouping.call(chosen, named, window)
         task.count(number, rows, len(result), time.thread_time() - started)
-        yield result
+        if len(result):
+            yield result
         started, rows = time.thread_time(), 0
     if rows:
         task.count(number, rows, 0, time.thread_time() - started)
