@@ -102,7 +102,7 @@ class CompiledQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
-        return self.telemetry.application(wall, cost)
+        return self.telemetry.application(wall, cost, self._watch.measured())
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""

@@ -205,8 +205,8 @@ class Telemetry:
                 found |= dict.fromkeys(stage.operators, float(rows[-1]))
         return found
 
-    def application(self, now: float, cost: float) -> Frame:
-        """One row: the dataflow as its users see it."""
+    def application(self, now: float, cost: float, further: Mapping[Metric, float] = MappingProxyType({})) -> Frame:
+        """One row: the dataflow as its users see it. further: metrics known elsewhere."""
         window = self._window(now)
         spans = [
             span
@@ -221,6 +221,7 @@ class Telemetry:
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
+            **further,
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
             Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),
