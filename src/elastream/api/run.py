@@ -94,9 +94,7 @@ def run(
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency)
     mode = consistency_of(consistency)
-    admit(
-        graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode
-    )
+    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
     document = None if guards is None else load_guards(Path(guards), graph)
     pace = pace_of(target) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs or Path(runs), graph.name)

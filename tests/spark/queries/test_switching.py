@@ -105,7 +105,12 @@ def queries(tmp_path: Path) -> Queries:
 def test_all_switches_of_a_plan_are_one_version_and_one_write(queries, monkeypatch):
     written = []
     monkeypatch.setattr(switching, "write_wanted", lambda path, wanted: written.append(wanted))
-    plan = [SwitchAlternate("first", "b"), SwitchEdge("way", "up"), SwitchEdge("way", "right"), SwitchAlternate("last", "d")]
+    plan = [
+        SwitchAlternate("first", "b"),
+        SwitchEdge("way", "up"),
+        SwitchEdge("way", "right"),
+        SwitchAlternate("last", "d"),
+    ]
     outcomes = queries.switching.apply(plan)
     assert [outcome.action for outcome in outcomes] == plan
     assert [outcome.status for outcome in outcomes] == [
@@ -277,7 +282,9 @@ SWITCHES = (
 
 @settings(max_examples=examples(40))
 @given(
-    steps=st.lists(st.lists(st.sampled_from(SWITCHES), min_size=1, max_size=3) | st.sampled_from(["plan", "commit"]), max_size=25),
+    steps=st.lists(
+        st.lists(st.sampled_from(SWITCHES), min_size=1, max_size=3) | st.sampled_from(["plan", "commit"]), max_size=25
+    ),
     numbers=st.randoms(use_true_random=False),
 )
 def test_what_is_done_ran_in_its_query_and_what_is_wanted_is_done_after_one_more_batch_of_each(
