@@ -39,6 +39,8 @@ SOURCES = (
     Source("demo", "The demo within its service level", SPARK, "python benchmarks/demo.py"),
     Source("overhead", "Throughput beside plain PySpark", SPARK, "python benchmarks/overhead.py"),
     Source("fusion", "A fan-out and fan-in as one stage", SPARK, "python benchmarks/fusion.py", "explanation/spark.md"),
+    Source("dynamic", "What alternates, a choice, guards and key tables cost a record", SPARK, "python benchmarks/dynamic.py",
+           "how-to/key-tables.md"),
     Source("release", "Giving hosts back under load", SPARK, "python benchmarks/release.py", "explanation/spark.md"),
     Source("reaction", "From a load step to the service level", SPARK, "python benchmarks/reaction.py"),
     Source("start", "From lease to first task", SPARK, "python benchmarks/start.py",

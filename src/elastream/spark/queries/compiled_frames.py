@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.graph import Edge, Form, Kind, emits_as_many
 from elastream.model.latency import Basis
 from elastream.model.observation import Frame, Metric, MicroBatch
@@ -64,7 +65,7 @@ class Telemetry:
             if not isinstance(inlet, Edge)
         }
         self._numbers = {inlet: n for each in running for n, inlet in enumerate(each.reads) if isinstance(inlet, Edge)}
-        sinks = {operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK}
+        sinks = {sink.name for sink in layout.graph.sinks if not isinstance(sink.writes, DomainSignal | Nothing)}
         self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
         self.queues = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
         self._latencies = Latencies(layout, running, self.queues)
