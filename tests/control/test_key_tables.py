@@ -1,10 +1,13 @@
 """What the loop proposes when key tables are appended to a run."""
 
+from dataclasses import replace
+
 from elastream.control.key_tables import BY, KeyTabling
 from elastream.model.action import SetKeyTable
 from elastream.model.alarms import Alarms
 from elastream.model.errors import InputError
 from elastream.model.flow import Dataflow
+from elastream.model.guarding import Standing
 from elastream.model.key_table import KeyTable, KeyTableBook
 from elastream.model.observation import Composition, Context, Frame, Observation
 from elastream.model.stages import lay_out
@@ -32,6 +35,14 @@ def test_the_newest_version_is_requested_until_it_is_wanted():
         (proposal,) = tabling.proposals(seen(wanted), alarms)
         assert (proposal.action, proposal.by) == (SetKeyTable("predict", 2), BY)
     assert tabling.proposals(seen({"predict": 2}), alarms) == ()
+
+
+def test_a_table_that_names_what_guards_do_not_allow_is_refused_until_they_do():
+    alarms, tabling = Alarms(lambda: 0.0), KeyTabling(KeyTableBook(table("trend")))
+    for allowed, refused in ((("mean",), "its guards do not allow trend, which the table names"), (("mean", "trend"), "")):
+        guarded = replace(seen({}), standings={"predict": Standing("predict", allowed)})
+        (proposal,) = tabling.proposals(guarded, alarms)
+        assert proposal.refused == refused
 
 
 def test_tables_that_cannot_be_read_sound_an_alarm_and_change_nothing():

@@ -29,7 +29,7 @@ from elastream.model.endpoints import Collected, Files, TextFiles
 from elastream.model.errors import ElastreamError, InputError, in_one_line
 from elastream.model.flow import Dataflow
 from elastream.model.graph import Graph
-from elastream.model.key_table import selections_of
+from elastream.model.key_table import KeyTable, selection_of, selections_of
 from elastream.model.observation import Context
 from elastream.model.plant import Policy
 from elastream.model.stages import lay_out
@@ -64,6 +64,7 @@ def run(
     ports: range | None = None,
     settings: Mapping[str, str] | None = None,
     guards: Path | str | None = None,
+    tables: Sequence[KeyTable] = (),
     consistency: str = "batch",
     runs: Path | str = "runs",
     show: bool = True,
@@ -79,9 +80,10 @@ def run(
     target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
     new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
     settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
-    be given while it runs (`elastream guards set`). consistency: what records meet that are between two queries while the
-    composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs: folder in which
-    the run's own is made.
+    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key; others
+    can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two queries
+    while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs: folder in
+    which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.
@@ -96,6 +98,9 @@ def run(
     mode = consistency_of(consistency)
     admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
     document = None if guards is None else load_guards(Path(guards), graph)
+    selections = selections_of(graph)
+    for table in tables:
+        table.check(selection_of(graph, table.operator))
     pace = pace_of(target) if batch is None else duration(batch)
     directory = RunDirectory.create(options.runs or Path(runs), graph.name)
     copies = [] if options.record is None else [Recorder(options.record)]
@@ -103,6 +108,9 @@ def run(
     versions = GuardLog(directory.guards)
     if document is not None:
         versions.append(document.text, document.path, "run")
+    table_log = KeyTableLog(directory, selections)
+    for table in tables:
+        table_log.append(table, "run")
     with _logged(directory.log), shown(graph, directory, options, show) as views, _ending_in_order() as stop:
         environment: dict[str, Any] = {
             "machine": platform.platform(),
@@ -142,7 +150,7 @@ def run(
                 facts=plant.facts,
                 header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
                 guarding=Guarding(versions),
-                tabling=KeyTabling(KeyTableLog(directory, selections_of(graph))),
+                tabling=KeyTabling(table_log),
             )
             stop.then(loop.stop, plant.clock.wake)
             ending = loop.run()
