@@ -200,7 +200,8 @@ def test_an_external_signal_says_where_it_is_polled_and_ages_with_its_polls(
     tmp_path: Path, written: str, feed: Feed, stale: float
 ) -> None:
     file = tmp_path / "guards.yaml"
-    file.write_text(f"signals: {{peak: {{kind: truth, from: {written}}}}}\nguards: {{split: {{out: {{when: '!peak', value: 1}}}}}}")
+    guards = "guards: {split: {out: {when: '!peak', value: 1}}}"
+    file.write_text(f"signals: {{peak: {{kind: truth, from: {written}}}}}\n{guards}")
     (signal,) = load_guards(file, GRAPH).signals
     assert signal == Signal("peak", SignalKind.TRUTH, stale, replace(feed, place=feed.place.replace("FOLDER", str(tmp_path))))
 
@@ -237,12 +238,12 @@ def test_a_file_that_writes_more_guards_than_it_may_by_aliases_is_refused_before
 
 
 _SCALARS = st.sampled_from(
-    ["peak", "error > 1", "'!peak'", "1.5", "-1", "null", "true", ".nan", ".inf", "2m", "''", "[]", "{}", "*a", "!!binary x", "0o7",
-     "2001-12-14", "!t x", "|\n  x", "? a", "avg(error, '5m') > 1", "\u2028", "'\ud7ff'", "1e400", "99999999999999999999s"]
+    ["peak", "error > 1", "'!peak'", "1.5", "-1", "null", "true", ".nan", ".inf", "2m", "''", "[]", "{}", "*a", "!!binary x",
+     "0o7", "2001-12-14", "!t x", "|\n  x", "? a", "avg(error, '5m') > 1", "\u2028", "'\ud7ff'", "1e400", "99999999999999999999s"]
 )  # fmt: skip
 _KEYS = st.sampled_from(
-    ["signals", "guards", "dataflow", "forecast", "split", "arima", "tree", "out", "error", "peak", "when", "on", "off", "for",
-     "value", "kind", "stale", "from", "file", "every", "<<", "1", "[a]", "&a x", "true", "''", "? x"]
+    ["signals", "guards", "dataflow", "forecast", "split", "arima", "tree", "out", "error", "peak", "when", "on", "off",
+     "for", "value", "kind", "stale", "from", "file", "every", "<<", "1", "[a]", "&a x", "true", "''", "? x"]
 )  # fmt: skip
 _YAML = st.recursive(
     _SCALARS,
@@ -272,8 +273,9 @@ def test_any_text_is_guards_or_one_sentence_with_file_line_and_column(text: str)
 @settings(deadline=None, max_examples=examples(200))
 def test_a_sound_file_with_something_cut_out_or_put_in_is_guards_or_one_sentence(data: st.DataObject) -> None:
     text = (
-        "signals: {error: {kind: number, stale: 5 min, from: {file: e.txt, every: 1s}}, peak: truth}\nguards:\n  forecast:\n"
-        "    arima: {when: \"avg(error, '5m') < 0.3\", for: 2m, value: 1.0}\n    tree: {on: error >= 0.3 || peak, off: error < 0.25}\n"
+        "signals: {error: {kind: number, stale: 5 min, from: {file: e.txt, every: 1s}}, peak: truth}\nguards:\n"
+        "  forecast:\n    arima: {when: \"avg(error, '5m') < 0.3\", for: 2m, value: 1.0}\n"
+        "    tree: {on: error >= 0.3 || peak, off: error < 0.25}\n"
         "  split:\n    out: {when: >\n        !peak}\n    alarm:\n      when: peak\n"
     )
     at = data.draw(st.integers(0, len(text)))

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -39,6 +39,8 @@ from elastream.recording.guard_log import GuardLog
 from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Ending, Observer, describe_run
 from elastream.recording.recorder import Recorder
+from elastream.services.external import pollable
+from elastream.services.pollers import Pollers
 from elastream.spark.dataflow.sinks import tables_collected
 from elastream.spark.jvm.session import StateStore
 from elastream.spark.start import pace_of, start_plant
@@ -97,7 +99,7 @@ def run(
         options.before(graph, policy, cloud, target, guards, consistency)
     mode = consistency_of(consistency)
     admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
-    document = None if guards is None else load_guards(Path(guards), graph)
+    document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:
         table.check(selection_of(graph, table.operator))
@@ -138,22 +140,23 @@ def run(
             )
         try:
             environment |= {"spark": plant.spark.version, "hosts": plant.confinement}
-            loop = Loop(
-                plant,
-                policy,
-                monitor=duration(monitor),
-                period=duration(period),
-                observers=[*recorders, *views, *options.observers, *observers],
-                journal=Journal(directory.journal),
-                observe_only=options.observe_only,
-                limit=options.limit,
-                facts=plant.facts,
-                header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
-                guarding=Guarding(versions),
-                tabling=KeyTabling(table_log),
-            )
-            stop.then(loop.stop, plant.clock.wake)
-            ending = loop.run()
+            with closing(Pollers(plant.clock.now)) as pollers:
+                loop = Loop(
+                    plant,
+                    policy,
+                    monitor=duration(monitor),
+                    period=duration(period),
+                    observers=[*recorders, *views, *options.observers, *observers],
+                    journal=Journal(directory.journal),
+                    observe_only=options.observe_only,
+                    limit=options.limit,
+                    facts=plant.facts,
+                    header=describe_run(plant.context, policy=policy.name, plant="spark", environment=environment),
+                    guarding=Guarding(versions, pollers),
+                    tabling=KeyTabling(table_log),
+                )
+                stop.then(loop.stop, plant.clock.wake)
+                ending = loop.run()
         finally:
             plant.close()
         if ending.status == "failed":

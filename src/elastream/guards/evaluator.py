@@ -65,11 +65,12 @@ class Evaluator:
         self._active: list[list[bool]] = [[rule.activate < 0 for rule in rules] for rules in program.rules]
         if before is not None:
             self._keep_active(before)
-        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value becomes stale
+        # (time, part, -1) where time alone may change a part, (time, -1, signal) where a value may become stale: at most
+        # one of each that matters, the time of which is kept besides.
+        self._due = [math.inf if memory is None else memory.due for memory in self._memories]
+        self._ages_at = [math.inf] * len(program.signals)
         self._wakes: list[tuple[float, int, int]] = [
-            (memory.due, number, -1)
-            for number, memory in enumerate(self._memories)
-            if memory is not None and memory.due < math.inf
+            (due, number, -1) for number, due in enumerate(self._due) if due < math.inf
         ]
         heapify(self._wakes)
         self._fresh = True
@@ -123,7 +124,8 @@ class Evaluator:
             if stale < math.inf:
                 if at + stale <= now:
                     value = None
-                else:
+                elif at + stale < self._ages_at[number]:
+                    self._ages_at[number] = at + stale
                     heappush(self._wakes, (at + stale, -1, number))
             if value != slots[number] or type(value) is not type(slots[number]):
                 self._set(number, value, parts, formulas)
@@ -136,10 +138,19 @@ class Evaluator:
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
         wakes = self._wakes
         while wakes and wakes[0][0] <= now:
-            _, part, signal = heappop(wakes)
+            due, part, signal = heappop(wakes)
             if part >= 0:
+                if due == self._due[part]:
+                    self._due[part] = math.inf
                 parts.add(part)
-            elif self._taken[signal] + self.program.signals[signal].stale <= now and self._slots[signal] is not None:
+                continue
+            ends = self._taken[signal] + self.program.signals[signal].stale
+            if ends > now:  # a newer value came meanwhile
+                self._ages_at[signal] = ends
+                heappush(wakes, (ends, -1, signal))
+                continue
+            self._ages_at[signal] = math.inf
+            if self._slots[signal] is not None:
                 self._set(signal, None, parts, formulas)
 
     def _advance(self, now: float, parts: set[int], formulas: set[int]) -> int:
@@ -159,7 +170,8 @@ class Evaluator:
                 value = memory.advance(now, part.inputs[0](self._slots))
             else:
                 value = memory.advance(now, part.inputs[0](self._slots), part.inputs[1](self._slots))
-            if memory is not None and memory.due < math.inf:
+            if memory is not None and memory.due < self._due[number]:
+                self._due[number] = memory.due
                 heappush(self._wakes, (memory.due, number, -1))
             if value != self._slots[part.slot]:
                 more: set[int] = set()

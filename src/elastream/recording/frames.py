@@ -97,12 +97,13 @@ class Frames:
                 "done": "; ".join(describe(outcome.action) for outcome in each.done),
                 "refused": "; ".join(f"{describe(p.action)}: {p.refused}" for p in each.proposals if p.refused),
                 "note": each.note,
+                "guards": each.guards,
                 "planning_seconds": each.seconds,
                 **{f"{kind}.{n}": v for kind in ("seen", "predicted", "actual") for n, v in getattr(each, kind).items()},
             }
             for each in self.recording.decisions
         ]
-        first = ["round", "time", "done", "refused", "note", "planning_seconds"]
+        first = ["round", "time", "done", "refused", "note", "guards", "planning_seconds"]
         return (pd.DataFrame(rows) if rows else pd.DataFrame(columns=first)).set_index("round")
 
     @cached_property

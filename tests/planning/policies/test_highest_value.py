@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elastream.control.guarding import Guarding
+from elastream.control.loop import Loop
 from elastream.documents.registry import POLICY, made, named_in
 from elastream.documents.user_code import References
 from elastream.model.action import LeaseHost, SwitchAlternate, SwitchEdge
@@ -23,6 +25,11 @@ from elastream.model.stages import lay_out
 from elastream.planning.policies.highest_value import HighestValue
 from elastream.planning.policies.static import Static
 from elastream.planning.policies.threshold import Threshold
+from elastream.recording.guard_log import GuardLog
+from elastream.recording.recorder import Collector
+from elastream.report.dynamic import ran
+from elastream.simulation import Settings, make_plant
+from elastream.workload import steps
 from one_run import OneRun
 from properties import examples
 
@@ -227,9 +234,9 @@ def test_it_never_leaves_the_allowed_set_and_never_moves_what_may_stay_for_nothi
         seen = observed(rate, 2.0 * number, hosts=hosts, runs=runs, standings=guards)
         plan = run.plan(seen)
         for action in plan.actions:
-            element, to = (
-                ("forecast", action.alternate) if isinstance(action, SwitchAlternate) else ("split", action.target)  # type: ignore[union-attr]
-            )
+            assert isinstance(action, SwitchAlternate | SwitchEdge)
+            on_edge = isinstance(action, SwitchEdge)
+            element, to = ("split", action.target) if on_edge else ("forecast", action.alternate)
             assert to != runs[element]
             assert element == "split" or to in allowed
             runs[element] = to
@@ -297,3 +304,31 @@ def test_a_dataflow_without_anything_to_choose_is_refused_and_so_is_what_the_siz
 def test_a_choice_is_switched_by_its_edge() -> None:
     (action,) = HighestValue().plan(observed(1, standings=standing("curtail", element="split"))).actions
     assert action == SwitchEdge("split", "curtail")
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
+def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: bool) -> None:
+    of = graph({"tree": (0.8, 0.005), "arima": (1.0, 0.02)})
+    plant = make_plant(
+        lay_out(of, fused=fused),
+        host_types=[VM],
+        loads={"meters": steps((20, "60s"), (150, "60s"), (20, "60s"))},
+        settings=Settings(monitor=1.0),
+        max_hosts=1,
+    )
+    collector = Collector()
+    guards = GuardLog()
+    guards.append("guards: {split: {asleep: {value: 1.0}}}", "g.yaml", "test")
+    Loop(
+        plant, HighestValue(), guarding=Guarding(guards), observers=[collector], limit=180.0, to_the_limit=True
+    ).run()
+    recording = collector.recording
+    runs = recording.compositions_at
+    assert [runs(at)[""].alternates["forecast"] for at in (10.0, 59.0, 80.0, 119.0, 179.0)] == [
+        "arima", "arima", "tree", "tree", "arima",
+    ]  # fmt: skip
+    switches = [outcome.action for each in recording.decisions for outcome in each.done]
+    assert len(switches) == 3, switches
+    (element,) = [each for each in ran(recording) if each.element == "forecast"]
+    assert dict(element.shares)["arima"] > 0.6
+    assert element.switches == 3
