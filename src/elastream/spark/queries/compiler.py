@@ -96,7 +96,9 @@ def start_queries(
     # A query takes these from the session at its start, and keeps them.
     _set(spark, wanted)
     try:
-        write_wanted(directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition)))
+        write_wanted(
+            directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition))
+        )
         for segment in layout.segments:
             compiler = _Compiler(common, segment)
             running.append(compiler.start(plans[segment.name], edges, interval))
