@@ -430,7 +430,9 @@ class Trial:
             if batch in self.totals.attempts:
                 told = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
                 found["mixed batches"] += any(row["factor"] != factors[row["key"]] for row in told)
-                found["totals that differ from a batch computation"] += sum(row["total"] != totals[row["key"]] for row in told)
+                found["totals that differ from a batch computation"] += sum(
+                    row["total"] != totals[row["key"]] for row in told
+                )
                 found["totals checked"] += len(told)
         if self.consistency is not Consistency.BATCH:
             found["mixed batches"] += found["batches with records of another version"]
@@ -471,5 +473,3 @@ def sampled(values: Sequence[float]) -> Mapping[str, float]:
     ordered = sorted(values) or [float("nan")]
     at = [ordered[min(len(ordered) - 1, int(part * len(ordered)))] for part in (0.5, 0.95)]
     return {"median": at[0], "p95": at[1], "longest": ordered[-1]}
-
-

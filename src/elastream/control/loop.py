@@ -310,7 +310,9 @@ class Loop:
             switches = [action for action in actions if isinstance(action, Switch)]
             outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
             if [outcome.action for outcome in outcomes] != actions:
-                raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}, not one of each")
+                raise TypeError(
+                    f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}, not one of each"
+                )
         except Exception as error:
             outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
             said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"

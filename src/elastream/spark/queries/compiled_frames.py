@@ -17,8 +17,8 @@ from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.latencies import Latencies
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
@@ -186,9 +186,7 @@ class Telemetry:
     def alternates(self, now: float) -> Frame:
         """A row per alternate that has run: its own cost and selectivity."""
         window = [batch for batches in self._window(now).values() for batch in batches]
-        self._alternates.took(
-            (batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ())
-        )
+        self._alternates.took((batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ()))
         return self._alternates.frame(now)
 
     def _widths(self, now: float) -> dict[str, float]:
@@ -390,4 +388,3 @@ class Telemetry:
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return float(last.source(number).end.get("started", 0.0)) or None if last else None
-
