@@ -9,7 +9,7 @@ window, the extremes of each furnace.
 
 import tempfile
 from collections import defaultdict
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from elastream import Dataflow, Local, constant, parquet, records, run
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 FURNACES = ("north", "south")
 WINDOW = 2.0
 LATE = 1.0

@@ -54,7 +54,7 @@ def elastream(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
-def text(result: Result) -> str:
+def shown_as(result: Result) -> str:
     """What was printed, each run of blanks as one."""
     return re.sub(r"[ \n]+", " ", result.output)
 
@@ -84,11 +84,11 @@ def test_guards_that_are_set_are_in_force_from_the_next_round_on(tmp_path: Path)
 
     recording = Recording.read(run(tmp_path / "run", later))
     (result,) = results
-    assert (result.exit_code, text(result).strip()) == (
+    assert (result.exit_code, shown_as(result).strip()) == (
         0,
         f"{file}: version 2 of the guards of {tmp_path / 'run'}, in force from its next round on: 2 guards of 1 element",
     )
-    assert [decision.guards for decision in recording.decisions] == [1, 1, 1, 2, 2]
+    assert [decision.guards for decision in recording.decisions] == [1, 1, 1, 1, 2, 2]
     assert recording.standings_at(5.0).keys() == {"where"}
 
 
@@ -137,7 +137,8 @@ def test_a_run_that_has_ended_or_died_takes_no_guards(tmp_path: Path) -> None:
     )
     os.utime(recording, (1.0, 1.0))
     died = elastream("guards", "set", folder, file)
-    assert re.fullmatch(rf"elastream: {folder} has recorded nothing for .*: it died without an end, or hangs\n", died.stderr)
+    died_so = rf"elastream: {folder} has recorded nothing for .*: it died without an end, or hangs\n"
+    assert re.fullmatch(died_so, died.stderr)
     nowhere = elastream("guards", "set", tmp_path / "nowhere", file)
     assert (nowhere.exit_code, "there is no recording at" in nowhere.stderr) == (2, True)
     assert len(GuardLog(folder / "guards.jsonl").versions) == 1
@@ -148,14 +149,15 @@ def test_what_guards_came_to_is_shown_with_versions_values_and_ages_of_signals(t
 
     def later(now: float) -> None:
         if now in (4.0, 6.0):
-            GuardLog(folder / "guards.jsonl").append(BROKEN if now == 4.0 else FIRST + "dataflow: word_count\n", "x.yaml", "me")
+            text = BROKEN if now == 4.0 else FIRST + "dataflow: word_count\n"
+            GuardLog(folder / "guards.jsonl").append(text, "x.yaml", "me")
 
-    shown = text(elastream("guards", "show", run(folder, later)))
+    shown = shown_as(elastream("guards", "show", run(folder, later)))
     assert re.search(r"1 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d run /\S*first.yaml from 0:00", shown)
     assert "refused" in shown
     assert "x.yaml from 0:06" in shown
     assert "words split_fast split 1 when !peak split_fast yes 1 when peak" in shown
-    assert "peak true 0 s" in shown
+    assert "peak true 0 ms" in shown
     bare = run(tmp_path / "bare", guards="")
     nothing = elastream("guards", "show", bare)
     said = f"{bare} has no guards: give it some with 'elastream guards set {bare} FILE'"
@@ -163,8 +165,8 @@ def test_what_guards_came_to_is_shown_with_versions_values_and_ages_of_signals(t
 
 
 def test_a_round_is_explained_with_guards_values_signals_and_choice(tmp_path: Path) -> None:
-    told = text(elastream("explain", run(tmp_path / "run"), "--round", 3))
+    told = shown_as(elastream("explain", run(tmp_path / "run"), "--round", 3))
     assert "guards, version 1 words runs split; may run: split_fast" in told
     assert "split, value 1: when !peak split_fast, value 1: when peak" in told
-    assert "signals peak: true, 0 s old" in told
-    assert "run words as split_fast, by guards - the guard of split is not active (split: when !peak); split_fast may run" in told
+    assert "signals peak: true, 0 ms old" in told
+    assert "run words as split_fast, by guards - the guard of split is not active (split: when !peak)" in told

@@ -1,4 +1,4 @@
-"""Guards in the loop: what they allow is followed and nothing else is, in which version, and a recording says the same again."""
+"""Guards in the loop: what they allow is followed and nothing else is, and a recording says the same again."""
 
 import math
 from dataclasses import replace
@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance.fake_plant import FakePlant
-from elastream.control.guarding import Guarding, owed, replayed
+from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Journal
 from elastream.control.loop import Loop
 from elastream.control.progress import in_force, progress
+from elastream.control.replaying import guarding_again, standings_again
 from elastream.documents.guards import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.model.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.model.alarms import Alarms
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Observation
@@ -93,7 +93,9 @@ class Committing(FakePlant):
         return replace(super().observe(), effective=self.effective)
 
 
-def guarded(plant: FakePlant, text: str = "", script: dict[float, dict[str, Any]] | None = None) -> tuple[GuardLog, Guarding]:
+def guarded(
+    plant: FakePlant, text: str = "", script: dict[float, dict[str, Any]] | None = None
+) -> tuple[GuardLog, Guarding]:
     log = GuardLog()
     if text:
         log.append(text, "guards.yaml", "test")
@@ -118,7 +120,7 @@ def test_what_the_guards_allow_is_followed_whatever_the_policy_is() -> None:
     plant = FakePlant()
     _, guarding = guarded(plant, BY_ERROR, {0.0: {"error": 0.1}, 3.0: {"error": 0.4}, 7.0: {"error": 0.2}})
     recording = ran(plant, guarding)
-    assert done(recording) == [(4.0, FAST, "guards"), (8.0, SLOW, "guards")]
+    assert done(recording) == [(3.0, FAST, "guards"), (7.0, SLOW, "guards")], "a round is held at once"
     assert recording.decisions[2].outcomes[0].action.why == (
         "the guard of split is not active (split: when error < 0.3); split_fast may run: when error >= 0.3"
     )
@@ -147,7 +149,9 @@ def test_what_is_unknown_leaves_what_runs_and_the_record_says_why() -> None:
             "the guard of split is not active (split: when error < 0.3)",
         ),
         (
-            Standing("words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}),
+            Standing(
+                "words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}
+            ),
             FAST,
             "the guard of split_fast is unknown (error) (split_fast: when error > 1)",
         ),
@@ -169,8 +173,8 @@ def test_a_new_version_is_in_force_at_the_next_round_and_the_record_names_it() -
     log, guarding = guarded(plant, "", {0.0: {"error": 0.1, "peak": True}})
     plant.clock._on_sleep = lambda now: log.append(BY_PEAK, "g.yaml", "test") if now == 3.0 else None
     recording = ran(plant, guarding)
-    assert done(recording) == [(4.0, SwitchEdge("where", "archive"), "guards")]
-    assert [decision.guards for decision in recording.decisions] == [0, 0, 1, 1, 1]
+    assert done(recording) == [(3.0, SwitchEdge("where", "archive"), "guards")]
+    assert [decision.guards for decision in recording.decisions] == [0, 0, 1, 1, 1, 1]
     assert {p.action for d in recording.decisions[:2] for p in d.proposals} == set()
 
 
@@ -200,7 +204,7 @@ def test_windows_and_what_was_held_go_on_in_the_next_version_where_the_expressio
     log, guarding = guarded(plant, held % "0.5", {0.0: {"peak": False}, 2.0: {"peak": True}})
     plant.clock._on_sleep = lambda now: log.append(held % "0.7", "g.yaml", "test") if now == 5.0 else None
     recording = ran(plant, guarding, limit=12.0)
-    assert done(recording) == [(8.0, FAST, "guards")], "held since 2 s, not since the version of 5 s"
+    assert done(recording) == [(7.0, FAST, "guards")], "held since 2 s, not since the version of 5 s"
     assert recording.standings_at(12.0)["words"].values == {"split": 0.7, "split_fast": 1.0}
 
 
@@ -211,7 +215,8 @@ def test_guards_read_metrics_of_the_system_and_signals_of_the_dataflow_alike() -
             return replace(seen, signals={"error": SignalReading(0.5, seen.time)})
 
     plant = Signalling(arrival_rate=10.0)
-    text = SIGNALS + "guards: {words: {split: {when: 'source.arrival_rate < 5.0 || error < 0.3'}, split_fast: {value: 0.5}}}"
+    either = "source.arrival_rate < 5.0 || error < 0.3"
+    text = f"{SIGNALS}guards: {{words: {{split: {{when: '{either}'}}, split_fast: {{value: 0.5}}}}}}"
     _, guarding = guarded(plant, text)
     recording = ran(plant, guarding)
     assert done(recording) == [(0.0, FAST, "guards")]
@@ -234,20 +239,21 @@ def test_external_signals_that_cannot_be_read_raise_an_alarm_and_the_run_goes_on
     assert done(recording) == [(0.0, FAST, "guards")]
 
 
-def test_guards_that_fail_leave_in_force_what_they_said_last() -> None:
+def test_guards_that_fail_leave_in_force_what_they_said_last(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = FakePlant()
     _, guarding = guarded(plant, BY_ERROR, {0.0: {"error": 0.5}})
-    update = guarding.update
+    update = Evaluator.update
 
-    def failing(observation: Observation, alarms: Alarms) -> Observation:
-        if observation.time >= 3.0:
+    def failing(self: Evaluator, now: float, readings: Signals) -> Any:
+        if now >= 3.0:
             raise ZeroDivisionError("a fault of ours")
-        return update(observation, alarms)
+        return update(self, now, readings)
 
-    guarding.update = failing  # type: ignore[method-assign]
+    monkeypatch.setattr(Evaluator, "update", failing)
     recording = ran(plant, guarding, Planned([], [], [SLOW]))
     assert "a fault of ours" in recording.alarms[0][0].said
-    assert [p.refused for p in recording.decisions[2].proposals] == ["the guard of split is not active (split: when error < 0.3)"]
+    (refused,) = [proposal.refused for proposal in recording.decisions[2].proposals]
+    assert refused == "the guard of split is not active (split: when error < 0.3)"
 
 
 def test_an_element_for_which_the_plan_has_an_allowed_switch_is_left_to_it() -> None:
@@ -325,7 +331,8 @@ def test_only_the_query_that_holds_the_element_tells_whether_a_switch_is_in_effe
 
 TEXTS = (
     BY_ERROR,
-    SIGNALS + "guards: {words: {split: {when: \"avg(error, '3s') < 0.3\"}, split_fast: {on: peak, off: error < 0.1, value: 1}}}",
+    SIGNALS
+    + "guards: {words: {split: {when: \"avg(error, '3s') < 0.3\"}, split_fast: {on: peak, off: error < 0.1, value: 1}}}",
     SIGNALS + "guards: {words: {split: {when: peak, for: 2s, value: 1}, split_fast: {value: '1.0 - error'}}}",
     SIGNALS + "guards: {where: {table: {when: \"then(peak, error > 0.3, '4s')\", value: 1}, archive: {value: 0.2}}}",
     BROKEN,
@@ -364,7 +371,7 @@ def test_a_recording_gives_the_same_standings_again(told: list[tuple[int, Any]],
     watch = Watch()
     Loop(plant, Planned(), guarding=guarding, limit=20.0, observers=[watch]).run()
     recording = watch.recording
-    assert list(replayed(recording, log.versions, Subject.recorded(recording.header))) == seen
+    assert list(standings_again(recording, log.versions, Subject.recorded(recording.header))) == seen
     assert [recording.standings_at(time) for time, _ in seen] == [standings for _, standings in seen]
 
 
@@ -423,3 +430,21 @@ def test_an_evaluator_takes_over_only_what_both_versions_have() -> None:
     assert new.standings["words"].allowed == ("split_fast",), "active guards stay so while their signal is unknown"
     with pytest.raises(InputError):
         Recording.outline("/nowhere")
+
+
+def test_guards_of_a_recorded_run_are_at_work_again_in_a_simulation_of_it() -> None:
+    split, fast = "error < 0.3 || cost < 0.0", "error >= 0.3"
+    text = f"{SIGNALS}guards: {{words: {{split: {{when: {split}}}, split_fast: {{when: {fast}, value: 1}}}}}}"
+    plant = FakePlant()
+    log, guarding = guarded(plant, "", {2.0: {"error": 0.1}, 6.0: {"error": 0.4}})
+    plant.clock._on_sleep = lambda now: log.append(text, "g.yaml", "test") if now == 3.0 else None
+    first = ran(plant, guarding)
+    again = FakePlant()
+    recalled = guarding_again(first, log.versions, again.clock.now, 1.0)
+    assert recalled is not None
+    second = ran(again, recalled)
+    assert done(first) == [(6.0, FAST, "guards")]
+    assert [(time, action) for time, action, _ in done(second)] == [(5.0, FAST)]
+    assert second.signals_at(9.0)["error"] == SignalReading(0.4, 5.0)
+    assert [version for _, version in second.series.guards] == [1]
+    assert guarding_again(ran(FakePlant(), Guarding(GuardLog())), (), again.clock.now, 0.0) is None

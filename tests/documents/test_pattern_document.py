@@ -177,7 +177,8 @@ TAIL = """\
 MISTAKES = {
     "groups without a window": (
         "from: a\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:4: operators.b: 'group_by' needs a 'window', such as {count: 10}: without one no group is ever complete; "
+        "flow.yaml:4: operators.b: 'group_by' needs a 'window', such as {count: 10}: without one no group is ever "
+        "complete; "
         "functions with state and running aggregates go with 'key_by'",
     ),
     "a join without a window": (
@@ -207,7 +208,7 @@ MISTAKES = {
     ),
     "a window of nothing": (
         "from: a\nwindow: {by: at}\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:6: operators.b.window: a window is of seconds, count or landmark: it needs exactly one (it has none)",
+        "flow.yaml:6: operators.b.window: a window is of seconds, count or landmark, exactly one (it has none)",
     ),
     "a window without times": (
         "from: a\nwindow: {seconds: 30s}\ngroup_by: k\naggregate: {n: count(*)}",
@@ -215,7 +216,8 @@ MISTAKES = {
     ),
     "a window of a bad length": (
         "from: a\nwindow: {seconds: 30 parsecs, by: at}\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:6: operators.b.window.seconds: '30 parsecs' is not a duration: 'parsecs' is not one of us, ms, s, min, h, d",
+        "flow.yaml:6: operators.b.window.seconds: '30 parsecs' is not a duration: 'parsecs' is not one of us, ms, s, "
+        "min, h, d",
     ),
     "records counted in seconds": (
         "from: a\nwindow: {count: 3, every: 2s}\ngroup_by: k\napply: builtins:len\nreturns: n int",
@@ -227,12 +229,13 @@ MISTAKES = {
     ),
     "native aggregates over a count": (
         "from: a\nwindow: {count: 3}\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:8: operators.b.aggregate: dataflow 'grid': operator 'b' has native aggregates in windows of count, and Spark "
+        "flow.yaml:8: operators.b.aggregate: dataflow 'grid': operator 'b' has native aggregates in windows of count, "
+        "and Spark "
         "has them in windows of time only: write it as a function, (key, rows) -> rows, with apply",
     ),
     "a state in a window": (
         "from: a\nwindow: {count: 3}\ngroup_by: k\napply: builtins:len\nstate: n int\nreturns: n int",
-        "flow.yaml:4: operators.b: 'state' goes with 'key_by': in windows, 'group_by', a function is (key, rows) -> rows",
+        "flow.yaml:4: operators.b: 'state' goes with 'key_by': with 'group_by' a function is (key, rows) -> rows",
     ),
     "a group without a schema": (
         "from: a\nwindow: {count: 3}\ngroup_by: k\napply: builtins:len",
@@ -240,7 +243,8 @@ MISTAKES = {
     ),
     "an aggregate as an alternate": (
         "from: a\nkey_by: k\nalternates:\n  one: {aggregate: {n: count(*)}}",
-        "flow.yaml:8: operators.b.alternates.one: native aggregates cannot be alternates, because Spark cannot change them in a "
+        "flow.yaml:8: operators.b.alternates.one: native aggregates cannot be alternates, because Spark cannot change "
+        "them in a "
         "running query: write functions with state, with 'apply'",
     ),
     "alternates of both kinds": (
@@ -252,7 +256,8 @@ MISTAKES = {
         "flow.yaml:4: operators.b: 'key_by' is missing: the columns of the key",
     ),
     "keyed alternates without a state": (
-        "from: a\nkey_by: k\nreturns: n int\nalternates:\n  one: {apply: builtins:len, state: n int}\n  two: {apply: builtins:len}",
+        "from: a\nkey_by: k\nreturns: n int\nalternates:\n  one: {apply: builtins:len, state: n int}\n  two: {apply: "
+        "builtins:len}",
         "flow.yaml:4: operators.b: 'state' is missing: 'apply' needs a schema for both",
     ),
     "single records by key": (
@@ -261,7 +266,8 @@ MISTAKES = {
     ),
     "an alternate with another schema": (
         "from: a\nreturns: n int\nalternates:\n  one: {map: builtins:len}\n  two: {map: builtins:len, returns: n long}",
-        "flow.yaml:9: operators.b.alternates.two.returns: dataflow 'grid': alternate 'two' of operator 'b' returns n bigint, where "
+        "flow.yaml:9: operators.b.alternates.two.returns: dataflow 'grid': alternate 'two' of operator 'b' returns n "
+        "bigint, where "
         "the operator returns n int: alternates of one operator have one schema, others are branches of a choice",
     ),
     "a value above the best": (
@@ -278,7 +284,8 @@ MISTAKES = {
     ),
     "a choice of one": (
         "from: {operator: a, choice: way}\nmap: builtins:len\nreturns: n int",
-        "flow.yaml:5: operators.b.from: dataflow 'grid': choice 'way' has one branch, 'b', and needs two: add another, which may "
+        "flow.yaml:5: operators.b.from: dataflow 'grid': choice 'way' has one branch, 'b', and needs two: add "
+        "another, which may "
         "be empty (`nothing`), or leave the choice out",
     ),
     "a timeout of nothing": (
@@ -295,7 +302,8 @@ MISTAKES = {
     ),
     "order of a sink": (
         "from: a\nsink: {collect: x}\nsequential: true",
-        "flow.yaml:4: operators.b: 'sequential' does not go with 'sink' (only with source, cost, map, flat_map, filter, map_arrow, "
+        "flow.yaml:4: operators.b: 'sequential' does not go with 'sink' (only with source, cost, map, flat_map, "
+        "filter, map_arrow, "
         "map_pandas, map_stream, select, alternates)",
     ),
     "a loop of no rounds": (
@@ -304,12 +312,14 @@ MISTAKES = {
     ),
     "a loop": (
         "from: [a, b]\nmap: builtins:len\nreturns: n int",
-        "flow.yaml:4: operators.b: dataflow 'grid': it has a cycle, b -> b, and loops and supersteps must be bounded: write their k "
+        "flow.yaml:4: operators.b: dataflow 'grid': it has a cycle, b -> b, and loops and supersteps must be bounded: "
+        "write their k "
         "rounds one behind the other, as unrolled(step, k) does",
     ),
     "a signal of no aggregate": (
         "from: a\nsignal: median(x)",
-        "flow.yaml:6: operators.b.signal: the signal 'b' cannot be 'median(x)': it is count(), or sum, mean, min, max, any or all of "
+        "flow.yaml:6: operators.b.signal: the signal 'b' cannot be 'median(x)': it is count(), or sum, mean, min, "
+        "max, any or all of "
         "a column, such as 'mean(error)'",
     ),
     "a selection among one": (
@@ -425,8 +435,10 @@ NESTED = st.recursive(
 )
 FIELDS = st.sampled_from(
     [
-        "from", "source", "sink", "signal", "alternates", "key_by", "group_by", "join", "on", "zip", "window", "aggregate", "apply",
-        "state", "own_state", "timeout", "select_by", "sequential", "unrolled", "returns", "map_stream", "cost", "map", "Window",
+        "from", "source", "sink", "signal", "alternates", "key_by", "group_by", "join", "on", "zip", "window", "
+        ""aggregate", "apply",
+        "state", "own_state", "timeout", "select_by", "sequential", "unrolled", "returns", "map_stream", "cost", "
+        ""map", "Window",
     ]
 )  # fmt: skip
 

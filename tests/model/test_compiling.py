@@ -242,7 +242,8 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
     ),
     "a join on what one side lacks": (
         lambda flow: joined(flow, on="n").sink(collect("x")),
-        r"operator 'join' \(right\) is keyed by 'n', a column that its records do not have \(they have: word, at, n_right\)",
+        r"operator 'join' \(right\) is keyed by 'n', a column that its records do not have \(they have: word, at, "
+        r"n_right\)",
         ("operators", "join", "on"),
     ),
     "a join on columns of two types": (

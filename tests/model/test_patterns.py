@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.building import timeout
+from elastream.model.compiling import refuse_uncompilable
 from elastream.model.endpoints import DomainSignal, Fold, Nothing, Trace, collect, records
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Stream
@@ -463,7 +464,10 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     "a window of half a record": (lambda s: s.window(count=2.5), "it must be a whole number"),  # type: ignore[arg-type]
     "a window of time without times": (lambda s: s.window(seconds="30s"), "a window of time goes by the timestamps"),
     "windows with gaps": (lambda s: s.window(count=2, every=3), "would miss records between them"),
-    "windows without number": (lambda s: s.window(seconds="1d", every="1s", by="t"), "hold each record more than 1,000 times"),
+    "windows without number": (
+        lambda s: s.window(seconds="1d", every="1s", by="t"),
+        "hold each record more than 1,000 times",
+    ),
     "records counted in seconds": (lambda s: s.window(count=9, every="3s"), "begin every so many records"),
     "sliding landmarks": (lambda s: s.window(landmark="last", every=2), "`every` is for windows of time and count"),
     "late records of a count": (lambda s: s.window(count=2, late="1s"), "`late` is for windows of time"),
@@ -471,8 +475,17 @@ WRITTEN_WRONG: dict[str, tuple[Callable[[Stream], object], str]] = {
     "a late timeout of no column": (lambda s: timeout(5, late=2), "`late` is for timeouts by the timestamps"),
     "an endless loop": (lambda s: s.unrolled(lambda each, _: each, 0), "a loop is unrolled in 1 round or more, not in 0"),
     "a signal of no aggregate": (lambda s: s.signal("x", "median(load)"), "the signal 'x' cannot be 'median(load)'"),
-    "a mean of nothing": (lambda s: s.signal("x", "mean()"), "it is count(), or sum, mean, min, max, any or all of a column"),
+    "a mean of nothing": (
+        lambda s: s.signal("x", "mean()"),
+        "it is count(), or sum, mean, min, max, any or all of a column",
+    ),
     "a count of something": (lambda s: s.signal("x", "count(load)"), "the signal 'x' cannot be 'count(load)'"),
+    "a trace without values": (lambda s: Trace((0.0, 1.0), (1.0,)), "a trace needs a value for each time"),
+    "a trace that goes back": (lambda s: Trace((1.0, 0.0), (1.0, 2.0)), "the times of a trace must increase"),
+    "a trace of another type": (
+        lambda s: s.signal("x", "mean(load)", trace=Trace((0.0,), (True,))),
+        "the trace of the signal 'x' has the value True, and 'mean(load)' is a number",
+    ),
     "alternates of aggregates": (
         lambda s: s.key_by("customer").aggregate({"a": {"n": "sum(n)"}}),  # type: ignore[dict-item]
         "native expressions have no alternates, which are functions",
@@ -519,3 +532,66 @@ def test_a_window_that_can_be_made_holds_every_record_a_bounded_number_of_times(
     assert (length is None) == (window.kind is WindowKind.LANDMARK)
     assert window.late >= 0.0
     assert length is None or 1 <= length / window.step <= 1000
+
+
+FUNCTIONS = {Form.COLUMNS: {"n": "load"}, Form.AGGREGATE: {"n": "count(*)"}, Form.NONE: None, Form.ZIP: None}
+
+
+@st.composite
+def assembled(draw: st.DrawFn) -> tuple[tuple[Operator, ...], tuple[Edge, ...]]:
+    """Operators and edges of every kind, put together at random."""
+    columns = st.lists(st.sampled_from(["customer", "load", "n"]), max_size=2).map(tuple)
+    operators = [Operator("s", Kind.SOURCE, reads=ROWS, sequential=draw(st.booleans()))]
+    for name in draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "c")])):
+        form = draw(st.sampled_from(list(Form)))
+        labels = draw(st.sampled_from([("x",), ("x", "y")]))
+        function = FUNCTIONS.get(form, stateful)
+        alternates = tuple(Alternate(label, function, form, state=draw(st.sampled_from([None, "n int"]))) for label in labels)
+        operators.append(
+            Operator(
+                name,
+                draw(st.sampled_from([Kind.TRANSFORM, Kind.KEYED])),
+                alternates,
+                draw(st.sampled_from(["", "n int", "customer string, load double"])),
+                draw(columns),
+                state=draw(st.sampled_from([None, "n int"])),
+                own_state=draw(st.booleans()),
+                selects=draw(columns),
+                window=draw(st.sampled_from([None, Window(count=2), Window(seconds=2, by="load"), Window(landmark="last")])),
+                timeout=draw(st.sampled_from([None, Timeout(1.0), Timeout(1.0, "load")])),
+                sequential=draw(st.booleans()),
+                waits=draw(st.booleans()),
+            )
+        )
+    writes = [collect("x"), Nothing(), DomainSignal("m", Fold.MEAN, "load"), None]
+    operators += [Operator(name, Kind.SINK, writes=draw(st.sampled_from(writes))) for name in ("t", "u")]
+    names = [operator.name for operator in operators]
+    edge = st.builds(
+        Edge,
+        st.sampled_from(names),
+        st.sampled_from(names),
+        durable=st.sampled_from([None, "parquet"]),
+        choice=st.sampled_from([None, None, "way"]),
+        value=st.sampled_from([1.0, 1.0, 0.5]),
+        port=st.sampled_from([0, 0, 1]),
+    )
+    chain = [Edge(before, after) for before, after in zip(names, names[1:], strict=False) if after != "u"]
+    return tuple(operators), tuple(chain + draw(st.lists(edge, min_size=1, max_size=5)))
+
+
+@settings(max_examples=examples(300))
+@given(assembled())
+def test_whatever_is_put_together_is_a_graph_or_one_sentence(parts: tuple[tuple[Operator, ...], tuple[Edge, ...]]) -> None:
+    operators, edges = parts
+    try:
+        built = Graph("random", operators, edges)
+        refuse_uncompilable(lay_out(built))
+    except ElastreamError as error:
+        assert str(error)
+        assert "\n" not in str(error)
+        return
+    for targets in built.choices.values():
+        assert len(targets) > 1
+        assert sum(map(built.empty, targets)) < 2
+    assert all(operator.window is not None for operator in operators if operator.alternates[:1] and operator.alternates[0].form
+               in (Form.WINDOW, Form.JOIN))

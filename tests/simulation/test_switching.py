@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastream.model.action import SetParallelism, Status, SwitchAlternate, SwitchEdge
-from elastream.model.cloud import HostType
+from elastream.model.cloud import Billing, HostType
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import DomainSignal, Fold, Nothing, Trace
 from elastream.model.errors import InputError
 from elastream.model.graph import Alternate, Edge, Graph, Kind, Operator
 from elastream.model.observation import Metric
 from elastream.model.stages import lay_out
+from elastream.planning.policies.threshold import Threshold
 from elastream.simulation import Emissions, Settings, Travel, make_plant
 from properties import examples
 
@@ -49,7 +50,7 @@ def fused(graph, mode=Consistency.BATCH, rate=200, seconds=60, hosts=1, **option
     )  # fmt: skip
 
 
-def apart(graph, mode=Consistency.BATCH, rate=100, seconds=60, travel=Travel.SINGLE, costs=None, **options):
+def apart(graph, mode=Consistency.BATCH, rate=100, seconds=60, travel=Travel.SINGLE, **options):
     given = Settings(monitor=5.0, consistency=mode, travel=travel, cohorts_above=0, latency=0.0)
     load = Emissions.every(1.0, [rate] * seconds, spread=True)
     return make_plant(
@@ -136,7 +137,7 @@ def epochs_by_birth(noted):
 
 @pytest.mark.parametrize("mode", [Consistency.WAVE, Consistency.DRAIN])
 @settings(max_examples=examples(20), deadline=None)
-@given(times=st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6, unique=True), cost=st.sampled_from([0.002, 0.03, 0.05]))
+@given(times=st.lists(st.floats(1.0, 50.0), min_size=1, max_size=6, unique=True), cost=st.sampled_from([0.002, 0.008]))
 def test_in_waves_and_drained_every_record_meets_one_composition(mode, times, cost):
     graph = queries(between=1)
     middle = replace(graph.by_name["middle0"], alternates=(Alternate("a", cost=cost),))
@@ -453,3 +454,48 @@ def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph
     for update in plant.updates:
         assert update.latency >= 0 and update.mixed >= 0
         assert mode in (Consistency.BATCH, Consistency.REWIRED) or update.mixed == 0
+
+
+@pytest.mark.parametrize("build", ["fused", "apart"])
+def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(build):
+    graph = Graph(
+        "sleeps",
+        (
+            Operator("source", Kind.SOURCE),
+            Operator("split", Kind.TRANSFORM, (Alternate("a", cost=0.001),), cores=0.5),
+            Operator("peak", Kind.TRANSFORM, (Alternate("a", cost=0.02),), cores=0.5),
+            Operator("sink", Kind.SINK),
+            Operator("nothing", Kind.SINK, writes=Nothing()),
+        ),
+        (
+            Edge("source", "split"),
+            Edge("split", "nothing", choice="way"),
+            Edge("split", "peak", choice="way", durable="parquet"),
+            Edge("peak", "sink"),
+        ),
+    )
+    plant = make_plant(
+        lay_out(graph, fused=build == "fused"),
+        host_types=[HostType("one", cores=1.0, price=1.0, billing=Billing(1.0, 60.0), start=20.0)],
+        loads={"source": Emissions.every(1.0, [200] * 3600, spread=True)},
+        settings=Settings(monitor=1.0 if build == "fused" else 5.0, travel=Travel.COHORTS),
+        max_hosts=20,
+        target_latency=20.0,
+    )
+    policy, memory, hosts = Threshold(), None, []
+    for time in range(5, 2400, 5):
+        plant.advance(float(time))
+        if time in (600, 1800):
+            plant.switch([SwitchEdge("way", "peak")])
+        if time == 1200:
+            plant.switch([SwitchEdge("way", "nothing")])
+        observation = plant.observe()
+        plan = policy.plan(observation, memory)
+        memory = plan.memory
+        hosts.append(len(observation.leases))
+        for action in plan.actions:
+            assert plant.apply(action).succeeded, action
+    asleep, awake, again, back = (max(hosts[a // 5 : b // 5]) for a, b in ((400, 595), (900, 1195), (1600, 1795), (2100, 2390)))
+    assert asleep <= 2 and again <= 2
+    assert 6 <= awake <= 12 and 6 <= back <= 12
+    assert plant.observe().operators.value("source" if build == "fused" else "peak", Metric.BACKLOG) < 200 * 20

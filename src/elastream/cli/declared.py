@@ -23,6 +23,7 @@ class Declared:
 
     host_types: those that a document declares. cloud: a provider of hosts, such as `elastream.Local`. placing: puts file,
     line and field before errors raised inside; its arguments are keys in whose place something else is used. guards: file.
+    consistency: name of the mode.
     """
 
     graph: "Graph"
@@ -32,6 +33,7 @@ class Declared:
     host_types: "tuple[HostType, ...]" = ()
     placing: Callable[..., AbstractContextManager[None]] = lambda *replaced: nullcontext()
     guards: Path | None = None
+    consistency: str = "batch"
 
     @property
     def types(self) -> "tuple[HostType, ...]":
@@ -66,9 +68,15 @@ class Stopped(BaseException):
 
 
 def _stop_before(
-    graph: "Graph", policy: Any = None, cloud: Any = None, target_latency: float | None = None, guards: Any = None
+    graph: "Graph",
+    policy: Any = None,
+    cloud: Any = None,
+    target_latency: float | None = None,
+    guards: Any = None,
+    consistency: str = "batch",
 ) -> None:
-    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=None if guards is None else Path(guards)))
+    file = None if guards is None else Path(guards)
+    raise Stopped(Declared(graph, policy, cloud, target_latency, guards=file, consistency=consistency))
 
 
 def _of_document(file: Path) -> Declared:
@@ -77,4 +85,13 @@ def _of_document(file: Path) -> Declared:
     document = load_document(file)
     policy, cloud = (None if each is None else each.build() for each in (document.policy, document.cloud))
     types = tuple(document.host_types.values())
-    return Declared(document.graph, policy, cloud, document.target_latency, types, document.placing, document.guards)
+    return Declared(
+        document.graph,
+        policy,
+        cloud,
+        document.target_latency,
+        types,
+        document.placing,
+        document.guards,
+        document.consistency or "batch",
+    )

@@ -117,7 +117,9 @@ def _row(decision: "Decision", summary: str) -> "Text":
 
 
 def _newest(recording: "Recording", console: "Console") -> None:
-    """The metrics of the newest observation, as far as they are known."""
+    """The metrics of the newest observation, as far as they are known, and what guards could not decide."""
+    from rich.text import Text
+
     from elastream.model.latency import basis_text
     from elastream.model.metrics import Metric
     from elastream.model.wording import clock, quantity
@@ -131,6 +133,9 @@ def _newest(recording: "Recording", console: "Console") -> None:
         console.print(
             f"newest metrics, at {clock(recording.times[-1])}: {', '.join(said)}", highlight=False, soft_wrap=True
         )
+    for standing in recording.standings_at(float(recording.times[-1])).values():
+        if standing.why:
+            console.print(Text(f"guards: {standing.why}", style="yellow"), soft_wrap=True)
     if recording.latency_basis:
         console.print(f"latency is measured: {basis_text(recording.latency_basis)}", highlight=False, soft_wrap=True)
     if recording.header.target_latency is not None:

@@ -1,4 +1,4 @@
-"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, shows what it came to there."""
+"""`elastream guards check|set|show`: validates a guard file, gives it to a run that goes on, shows what came of it."""
 
 import time
 from pathlib import Path

@@ -4,7 +4,7 @@ It stands between monitor and policy (thesis, 3.3 and 3.5): policies see what is
 only. What it answers follows from the observations and the versions alone, so that a recording gives the same again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,26 +15,26 @@ from elastream.guards.system import system_readings
 from elastream.model.action import Action, SwitchAlternate, SwitchEdge
 from elastream.model.alarms import Alarms
 from elastream.model.endpoints import SignalSource
-from elastream.model.errors import ElastreamError
+from elastream.model.errors import ElastreamError, in_one_line
 from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.signals import Signals
-from elastream.recording.guard_log import GuardLog, GuardVersion
-from elastream.recording.recorder import Recording
+from elastream.recording.guard_log import GuardLog
 
-__all__ = ["Guarding", "owed", "replayed"]
+__all__ = ["Guarding", "owed"]
 
-VERSIONS, SIGNALS = "guards", "external signals"
+VERSIONS, EVALUATION, SIGNALS = "guards", "evaluation of guards", "external signals"
 """Sources of alarms."""
 
 
 class Guarding:
     """The guards of one run. versions: where they are given; source: of external signals, followed as versions name them.
 
-    The caller closes `source`.
+    about: what they are checked against, where it is not the graph of the plant. The caller closes `source`.
     """
 
-    def __init__(self, versions: GuardLog, source: SignalSource | None = None) -> None:
+    def __init__(self, versions: GuardLog, source: SignalSource | None = None, about: Subject | None = None) -> None:
+        self._about = about
         self._versions = versions
         self._source = source
         self._number = 0
@@ -44,21 +44,23 @@ class Guarding:
     def update(self, observation: Observation, alarms: Alarms) -> Observation:
         """`observation` with all signals, and with what the guards say of them; new versions are in force from here on.
 
-        A version that does not fit changes nothing: an alarm says why, and stands until a version fits.
+        A version that does not fit changes nothing: an alarm says why, and stands until a version fits. Where the guards
+        fail, what they said last stays in force, so that nothing is let through.
         """
         self._take_up(observation, alarms)
         signals = {**observation.signals, **self._polled(alarms)}
         if self._evaluator is None or self._document is None:
             return replace(observation, signals=signals) if signals else observation
         signals = {**system_readings(observation, self._document.system), **signals}
-        self._evaluator.update(observation.time, signals)
-        return self.as_before(replace(observation, signals=signals))
-
-    def as_before(self, observation: Observation) -> Observation:
-        """`observation` with what the guards said last."""
-        if self._evaluator is None:
-            return observation
-        return replace(observation, standings=dict(self._evaluator.standings), guards=self._number)
+        try:
+            self._evaluator.update(observation.time, signals)
+        except Exception as error:
+            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
+            alarms.sound(EVALUATION, said, error)
+        else:
+            alarms.clear(EVALUATION)
+        standings = dict(self._evaluator.standings)
+        return replace(observation, signals=signals, standings=standings, guards=self._number)
 
     def _take_up(self, observation: Observation, alarms: Alarms) -> None:
         try:
@@ -71,11 +73,12 @@ class Guarding:
                 alarms.sound(VERSIONS, f"{version}; {self._in_force}")
                 continue
             try:
-                document = parse_guards(version.text, Path(version.file), observation.context.graph)
+                document = parse_guards(version.text, Path(version.file), self._about or observation.context.graph)
                 if self._source is not None:
                     self._source.follow(document.signals)
-            except ElastreamError as error:
-                alarms.sound(VERSIONS, f"version {version.number} of the guards is refused, {self._in_force}: {error}")
+            except Exception as error:
+                said = f"version {version.number} of the guards is refused, {self._in_force}: {in_one_line(error)}"
+                alarms.sound(VERSIONS, said, None if isinstance(error, ElastreamError) else error)
                 continue
             self._evaluator = Evaluator(document.program, self._evaluator)
             self._document, self._number = document, version.number
@@ -91,7 +94,7 @@ class Guarding:
         try:
             found = self._source.newest()
         except Exception as error:
-            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {error}", error)
+            alarms.sound(SIGNALS, f"external signals cannot be read, their last values age: {in_one_line(error)}", error)
             return {}
         alarms.clear(SIGNALS)
         return found
@@ -125,24 +128,3 @@ def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Stand
         (action.operator, action.alternate) if isinstance(action, SwitchAlternate) else (action.choice, action.target)
     )
     return standings[element].refusal(target) if element in standings else ""
-
-
-def replayed(
-    recording: Recording, versions: Sequence[GuardVersion], about: Subject
-) -> Iterator[tuple[float, Mapping[str, Standing]]]:
-    """Time and standings of each observation of a recorded run, evaluated anew from its signals and its versions."""
-    given = {version.number: version for version in versions}
-    evaluator: Evaluator | None = None
-    last = 0
-    for time, number, signals in recording.signal_rounds():
-        for each in range(last + 1, number + 1):  # those between two rounds were in force, too, and hand their memory on
-            try:
-                version = given[each]
-                evaluator = Evaluator(parse_guards(version.text, Path(version.file), about).program, evaluator)
-            except (KeyError, ElastreamError):
-                if each == number:
-                    raise
-        last = number
-        if evaluator is not None:
-            evaluator.update(time, signals)
-        yield time, {} if evaluator is None else dict(evaluator.standings)

@@ -6,7 +6,7 @@ order journal - plant - journal and the policy's memory, and continues when one 
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,13 @@ from elastream.control.guarding import Guarding, owed
 from elastream.control.journal import ActionState, Entry, Journal
 from elastream.control.key_tables import KeyTabling
 from elastream.control.progress import progress, wanted
-from elastream.control.safety import BackOff, checked
+from elastream.control.safety import BackOff, Lacked, checked
 from elastream.model.action import Action, LeaseHost, Outcome, Status, Switch, describe
 from elastream.model.alarms import Alarms
 from elastream.model.cloud import Lease
-from elastream.model.decision import Decision, Fault, Proposal, Unknown
+from elastream.model.decision import Decision, Fault, Proposal
 from elastream.model.errors import ElastreamError, in_one_line
+from elastream.model.guarding import Standing
 from elastream.model.observation import Observation
 from elastream.model.plant import Clock, Plan, Plant, Policy
 from elastream.model.wording import counted
@@ -43,11 +44,12 @@ class Loop:
     """Runs `policy` against `plant` until the load is done, the limit is reached, or `stop` is called.
 
     monitor, period: seconds between observations and between planning rounds. Rounds that come due while an earlier one
-    still runs are skipped; none is begun once the limit is reached. observers: receive every event; one that raises
-    receives no more, and an alarm sounds. observe_only: actions are planned and recorded, not applied. limit: seconds
-    after which the run is stopped. to_the_limit: whether it goes on until then where the load is done before. header: what
-    observers receive at the start. guarding: the guards of the run; None where none can be given. tabling: its key tables;
-    None where there can be none. facts: called when the plant is closed, for the ending's further figures.
+    still runs are skipped; none is begun once the limit is reached; where guards come to forbid what runs, one is held at
+    once. observers: receive every event; one that raises receives no more, and an alarm sounds. observe_only: actions
+    are planned and recorded, not applied. limit: seconds after which the run is stopped. to_the_limit: whether it goes on
+    until then where the load is done before. header: what observers receive at the start. guarding: the guards
+    of the run; None where none can be given. tabling: its key tables; None where there can be none. facts: called when the
+    plant is closed, for the ending's further figures.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Loop:
         self._to_the_limit = to_the_limit
         self._header = header or describe_run(plant.context, policy=policy.name, plant="simulated", started=0.0)
         self._guarding, self._tabling = guarding, tabling
+        self._stood: Mapping[str, Standing] = {}
         self._facts = facts
         self._stopped = ""
         self._round = 0
@@ -88,7 +91,7 @@ class Loop:
         self._figured: tuple[Observation, dict[str, float]] | None = None
         self._notes: list[str] = []
         self._faults: list[Fault] = []
-        self._lacked: dict[Hashable, tuple[float, int]] = {}
+        self._lacked = Lacked()
         self._alarms = Alarms(self._clock.now)
         self._blind = 0
         self._leases: Mapping[str, Lease] = {}
@@ -148,8 +151,10 @@ class Loop:
             over = self._finished or bool(self._stopped) or self._clock.now() >= end
             if observation is not None:
                 self._follow(observation)
-                if self._clock.now() >= plan_at and not over:
+                due = self._clock.now() >= plan_at
+                if (due or self._pressing(observation)) and not over:
                     self._plan(observation)
+                if due and not over:
                     plan_at = self._next(plan_at, self._period, "planning round")
             if over:
                 break
@@ -164,6 +169,10 @@ class Loop:
     @property
     def _finished(self) -> bool:
         return not self._to_the_limit and self._plant.finished
+
+    def _pressing(self, observation: Observation) -> bool:
+        """Whether guards came to forbid what runs since the last round: that switch does not wait for the next."""
+        return observation.standings != self._stood and bool(owed(observation, ()))
 
     def _next(self, due: float, every: float, what: str) -> float:
         """The first multiple of `every` behind `due` that is not past; missed ones are skipped, not queued, and noted."""
@@ -186,25 +195,12 @@ class Loop:
                 ) from error
             return None
         self._blind = 0
-        observation = self._guarded(observation)
+        if self._guarding is not None:
+            observation = self._guarding.update(observation, self._alarms)
         if standing := self._alarms.standing:
             observation = replace(observation, alarms=(*observation.alarms, *standing))
         self._emit("observed", observation)
         return observation
-
-    def _guarded(self, observation: Observation) -> Observation:
-        """`observation` with what the guards say; if they fail, with what they said last: nothing is let through."""
-        if self._guarding is None:
-            return observation
-        try:
-            guarded = self._guarding.update(observation, self._alarms)
-        except Exception as error:
-            said = f"the guards failed, what they said last stays in force: {in_one_line(error)}"
-            self._fault("guards", said, error)
-            self._alarms.sound("evaluation of guards", said, error)
-            return self._guarding.as_before(observation)
-        self._alarms.clear("evaluation of guards")
-        return guarded
 
     def _follow(self, observation: Observation) -> None:
         """Conclude accepted actions that are in force, cannot come into force, or took too long."""
@@ -230,6 +226,7 @@ class Loop:
 
     def _plan(self, observation: Observation) -> None:
         self._complete(observation)
+        self._stood = observation.standings
         began = self._clock.now()
         plan = self._ask(observation)
         took = self._clock.now() - began
@@ -256,21 +253,12 @@ class Loop:
             seconds=took,
             note="; ".join([*self._notes, *plan.remarks]),
             faults=tuple(self._faults),
-            unknown=self._lasting(plan.unknown, observation.time),
+            unknown=self._lacked.after(plan.unknown, observation.time),
             guards=observation.guards,
         )
         self._notes.clear()
         self._faults.clear()
         self._emit("decided", self._last)
-
-    def _lasting(self, unknown: Sequence[Unknown], now: float) -> tuple[Unknown, ...]:
-        """What the policy lacks in this round, each with for how long it has."""
-        begun = {each.key: self._lacked.get(each.key, (now, 0)) for each in unknown}
-        self._lacked = {key: (since, rounds + 1) for key, (since, rounds) in begun.items()}
-        return tuple(
-            replace(each, seconds=now - (lacked := self._lacked[each.key])[0], rounds=lacked[1])
-            for each in dict.fromkeys(unknown)
-        )
 
     def _ask(self, observation: Observation) -> Plan:
         """The policy's plan; if the policy fails, one without actions, and its memory is unchanged."""
@@ -310,9 +298,7 @@ class Loop:
             switches = [action for action in actions if isinstance(action, Switch)]
             outcomes = list(self._plant.switch(switches)) if switches else [self._plant.apply(actions[0])]
             if [outcome.action for outcome in outcomes] != actions:
-                raise TypeError(
-                    f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}, not one of each"
-                )
+                raise TypeError(f"{counted(len(outcomes), 'outcome')} of {counted(len(actions), 'action')}")
         except Exception as error:
             outcomes = [Outcome(action, Status.FAILED, in_one_line(error)) for action in actions]
             said = f"{' and '.join(map(describe, actions))} raised {in_one_line(error)}"

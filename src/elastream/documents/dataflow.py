@@ -93,6 +93,7 @@ class Document:
     """A document, checked: the dataflow, and how it wants to be run where it says so (else None).
 
     target_latency: seconds. host_types: those declared in the document, by name. guards: their file.
+    consistency: the mode's name.
     """
 
     path: Path
@@ -103,6 +104,7 @@ class Document:
     host_types: Mapping[str, HostType] = field(default_factory=dict)
     file: Located | None = field(default=None, repr=False)
     guards: Path | None = None
+    consistency: str | None = None
 
     @contextmanager
     def placing(self, *replaced: str) -> Iterator[None]:
@@ -143,6 +145,7 @@ def load_document(path: Path | str) -> Document:
         host_types=host_types,
         file=file,
         guards=None if keys.guards is None else file.path.parent / keys.guards,
+        consistency=keys.consistency,
     )
 
 

@@ -134,8 +134,8 @@ class AlternateKeys(FunctionKeys):
     def _one_function(self) -> "AlternateKeys":
         if self.aggregate is not None:
             raise ValueError(
-                "native aggregates cannot be alternates, because Spark cannot change them in a running query: write functions "
-                "with state, with 'apply'"
+                "native aggregates cannot be alternates, because Spark cannot change them in a running query: write "
+                "functions with state, with 'apply'"
             )
         at_most_one(self, (*FORMS, "apply"), "function")
         if self.state is not None and self.apply is None:
@@ -175,7 +175,7 @@ class TimeoutKeys(Keys):
 
 
 class SignalKeys(Keys):
-    """A diagnostic branch: the aggregate of its records that a signal is. name: that of the operator where none is given."""
+    """A diagnostic branch: a signal is the aggregate of its records. name: of the signal; empty: that of the operator."""
 
     aggregate: str
     name: str = ""
@@ -279,7 +279,8 @@ class OperatorKeys(FunctionKeys):
         self._check_window()
         functions = (*FORMS, "alternates", "apply")
         owners: dict[str, tuple[str, ...]] = {"load": ("source",), "state": ("apply", "alternates"), "returns": functions}
-        owners |= dict.fromkeys(("cost", "selectivity"), ("cost", *FORMS, *KEYED_FORMS, "join", "zip"))  # alternates have theirs
+        costs = ("cost", *FORMS, *KEYED_FORMS, "join", "zip")  # alternates have their own
+        owners |= dict.fromkeys(("cost", "selectivity"), costs)
         owners |= {"own_state": ("alternates",), "select_by": ("alternates",), "unrolled": ("cost", *functions)}
         owners |= {"timeout": ("alternates", "apply", "join", "cost"), "sequential": ("source", "cost", *FORMS, "alternates")}
         belongs(self, owners, kind)
@@ -298,7 +299,7 @@ class OperatorKeys(FunctionKeys):
         if self.grouping is not None and not keyed and (plain is not None or kind not in ("alternates", "join", "cost")):
             raise ValueError(f"{self.grouping!r} is for 'aggregate' and 'apply'; this operator has {plain or kind!r}")
         if self.grouping == "join" and kind == "aggregate":
-            raise ValueError("a join gives the pairs of its records, or what 'apply' makes of them: put 'aggregate' behind it")
+            raise ValueError("a join gives pairs of records, or what 'apply' makes of them: put 'aggregate' behind it")
         if (self.on is None) != (self.join is None):
             missing = "'on' is missing: the columns in which a left and a right record are equal"
             raise ValueError(missing if self.on is None else "'on' goes with 'join' alone")
@@ -307,8 +308,8 @@ class OperatorKeys(FunctionKeys):
         windowed = self.grouping in ("group_by", "join")
         if windowed and self.window is None:
             raise ValueError(
-                f"{self.grouping!r} needs a 'window', such as {{count: 10}}: without one no group is ever complete; functions "
-                "with state and running aggregates go with 'key_by'"
+                f"{self.grouping!r} needs a 'window', such as {{count: 10}}: without one no group is ever complete; "
+                "functions with state and running aggregates go with 'key_by'"
             )
         if self.window is not None and not windowed:
             raise ValueError("'window' goes with 'group_by' or 'join'")
@@ -317,7 +318,7 @@ class OperatorKeys(FunctionKeys):
         if kind not in ("apply", "alternates") or self.grouping is None:
             return
         if self.grouping != "key_by" and "state" in self.model_fields_set:
-            raise ValueError(f"'state' goes with 'key_by': in windows, {self.grouping!r}, a function is (key, rows) -> rows")
+            raise ValueError(f"'state' goes with 'key_by': with {self.grouping!r} a function is (key, rows) -> rows")
         alternates = [each for each in (self.alternates or {}).values() if each.apply]
         state = self.state or (alternates and all(each.state for each in alternates)) or self.grouping != "key_by"
         returns = self.returns or (alternates and all(each.returns for each in alternates))
@@ -335,6 +336,7 @@ class DocumentKeys(Keys):
     policy: Setting | None = None
     cloud: Setting | None = None
     guards: str | None = None
+    consistency: Literal["batch", "wave", "drain", "rewired"] | None = None
     host_types: dict[str, HostTypeKeys] = Field(default_factory=dict)
 
     @field_validator("policy", "cloud")

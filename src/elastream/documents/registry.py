@@ -140,7 +140,7 @@ def _named(registry: Registry, value: str | Mapping[str, Any], references: Refer
     if len(value) != 1:
         raise refusal((), f"{len(value)} names are given; exactly one is needed, with its parameters below it")
     ((name, parameters),) = value.items()
-    if not isinstance(parameters, Mapping | None):
+    if parameters is not None and not isinstance(parameters, Mapping):
         raise refusal((str(name),), f"{parameters!r} is not a mapping of parameters")
     return made(registry, str(name), parameters or {}, references, _below(refusal, str(name)))
 

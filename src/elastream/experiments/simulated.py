@@ -18,6 +18,7 @@ from elastream.model.observation import Observation
 from elastream.model.plant import Policy
 from elastream.recording.guard_log import GuardLog
 from elastream.recording.observer import Ending, Header
+from elastream.services.external import ReadOnce
 from elastream.simulation import Result, SimulatedPlant
 
 
@@ -54,18 +55,20 @@ def simulated(
 ) -> SimulatedRun:
     """Let `policy` plan every `period` seconds, first when a whole period has passed, and close the plant at `until`.
 
-    look: receives every observation, one a period, that at `until` included. guards: in force all the time. Raises
-    ElastreamError where the plant or the policy fails, and whatever `look` raises.
+    look: receives every observation, one a period, that at `until` included. guards: in force all the time; external
+    signals stay as they are at the start. Raises ElastreamError where the plant or the policy fails, and whatever `look`
+    raises.
     """
     plant.advance(plant.time + period)
     watch = _Watch(look)
-    versions = GuardLog()
+    versions, outside = GuardLog(), ReadOnce(plant.clock.now)
     if guards is not None:
+        outside.follow(guards.signals)
         versions.append(guards.text, guards.path, "simulate")
     limit = until - plant.time
     loop = Loop(
         plant, policy, monitor=period, period=period, observers=[watch], limit=limit, to_the_limit=True,
-        guarding=Guarding(versions),
+        guarding=Guarding(versions, outside),
     )  # fmt: skip
     watch.stop = loop.stop
     with _unlogged():

@@ -126,8 +126,8 @@ def _check_order(graph: Parts) -> None:
         around = " -> ".join(_cycle(graph, set(graph.by_name) - set(graph.order)))
         fail(
             graph,
-            f"it has a cycle, {around}, and loops and supersteps must be bounded: write their k rounds one behind the other, "
-            "as unrolled(step, k) does",
+            f"it has a cycle, {around}, and loops and supersteps must be bounded: write their k rounds one behind "
+            "the other, as unrolled(step, k) does",
         )
 
 
@@ -163,7 +163,8 @@ def _check_sinks(graph: Parts) -> None:
             if name in seen:
                 fail(
                     graph,
-                    f"{seen[name]!r} and {sink.name!r} both give the signal {name!r}: give each its own, or merge their streams",
+                    f"{seen[name]!r} and {sink.name!r} both give the signal {name!r}: give each its own, or merge "
+                    "their streams",
                     sink.name,
                     "signal",
                 )

@@ -97,7 +97,7 @@ def holder(layout: Layout, switch: Switch) -> str:
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Operators that process records in another way: other alternates or key tables, and those that choose another branch."""
+    """Operators that process records in another way: by another alternate or key table, or choosing another branch."""
     found = {
         operator.name
         for operator in graph.operators
@@ -130,10 +130,32 @@ def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
     for source in graph.sources:
         if consistency is Consistency.DRAIN and source.load is None:
             raise DataflowError(
-                f"dataflow {graph.name!r}: consistency 'drain' holds sources back, and the source {source.name!r} has no load "
-                "of ours: Spark reads it on; use 'wave' or 'batch'",
+                f"dataflow {graph.name!r}: consistency 'drain' holds sources back, and the source {source.name!r} has no "
+                "load of ours: Spark reads it on; use 'wave' or 'batch'",
                 AT,
             )
+    if consistency is Consistency.WAVE:
+        _refuse_mute(layout)
+
+
+def _refuse_mute(layout: Layout) -> None:
+    """Refuse a query that waits for what nobody can tell it: that no record of an older version comes over an edge.
+
+    A source that Spark reads itself has no batch without records, so that nothing behind it hears of a version meanwhile.
+    """
+    graph, tells = layout.graph, dict[str, bool]()
+    for segment in layout.segments:
+        upstream = {edge: layout.stage_of[edge.source].segment for edge in segment.inputs}
+        mute = [edge for edge, name in upstream.items() if not tells.get(name)]
+        if mute and len(upstream) > 1:
+            raise DataflowError(
+                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable edges: "
+                "it comes from a source without a load of ours, which passes on no version while it has no records, and the "
+                "others would wait for it; use 'batch'",
+                AT,
+            )
+        loads = [name for name in segment.operators if name in graph.loads]
+        tells[segment.name] = not mute if upstream else bool(loads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +183,12 @@ class Update:
 
 
 def update_figures(updates: Sequence[Update]) -> Mapping[str, float]:
-    """What the updates of a run came to, for its ending: their number, latencies of those in force, records mixed."""
+    """What the updates of a run came to, for its ending: their number, latencies of those in force, records mixed.
+
+    Nothing where there were none.
+    """
+    if not updates:
+        return {}
     known = sorted(update.latency for update in updates if not math.isnan(update.latency))
-    return {
-        "updates": len(updates),
-        "update latency": known[len(known) // 2] if known else math.nan,
-        "longest update": known[-1] if known else math.nan,
-        "mixed records": sum(update.mixed for update in updates),
-    }
+    latencies = {"update latency": known[len(known) // 2], "longest update": known[-1]} if known else {}
+    return {"updates": len(updates), **latencies, "mixed records": sum(update.mixed for update in updates)}

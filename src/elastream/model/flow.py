@@ -151,7 +151,7 @@ class Stream:
         seconds by which records may come late. `elastream.model.windows.Window` says when a window is complete.
         """
         if count is not None and isinstance(every, str):
-            raise DataflowError(f"windows of {count} records begin every so many records, not every {every!r}: write a number")
+            raise DataflowError(f"windows of {count} records begin every so many records, not every {every!r}")
         step = duration(every) if isinstance(every, str) else every
         length = None if seconds is None else duration(seconds)
         return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))

@@ -1,7 +1,7 @@
 """The dataflow graph: operators and edges, validated once and immutable.
 
-Plants and policies share this structure. `elastream.model.operators` has its parts, `elastream.model.flow` the API to define
-one; `elastream.model.stages` determines which operators run together.
+Plants and policies share this structure. `elastream.model.operators` has its parts, `elastream.model.flow` the API to
+define one; `elastream.model.stages` determines which operators run together.
 """
 
 from collections.abc import Callable, Mapping

@@ -351,7 +351,8 @@ class MicroBatch(NamedTuple):
 
     start: seconds on the clock of the run. seconds: from there to its commit. records: taken from the source. oldest,
     newest: seconds from being due to the commit, of its first record and its last; NaN where it is not known when they
-    were due.
+    were due. number: of the batch in its segment. version: of the composition that it ran under. Both NaN where the plant
+    does not tell.
     """
 
     segment: str
@@ -360,6 +361,8 @@ class MicroBatch(NamedTuple):
     records: float
     oldest: float = math.nan
     newest: float = math.nan
+    number: float = math.nan
+    version: float = math.nan
 
     @property
     def end(self) -> float:

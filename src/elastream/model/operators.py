@@ -1,4 +1,4 @@
-"""What a dataflow graph is made of: operators with their alternates, and edges. `elastream.model.graph` holds them together.
+"""What a dataflow graph is made of: operators with their alternates, and edges. `elastream.model.graph` joins them.
 
 User functions are opaque values that only the Spark plant calls.
 """

@@ -119,8 +119,8 @@ def _check_state(graph: Parts, operator: Operator) -> None:
     if own and not operator.own_state:
         fail(
             graph,
-            f"alternate {own[0].name!r} of operator {name!r} declares a state, but all share one: say own_state, or give the "
-            "operator the schema",
+            f"alternate {own[0].name!r} of operator {name!r} declares a state, but all share one: say own_state, or give "
+            "the operator the schema",
             name,
             "alternates",
             own[0].name,

@@ -3,14 +3,14 @@
 Planners and the simulator share these equations, so that utilisation and capacity mean the same in both. Pure functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from elastream.model.graph import Delivery, Edge, Graph
 from elastream.model.observation import Composition, Floats
 
-__all__ = ["erlang_c", "live_edges", "offered_rates", "waiting_time"]
+__all__ = ["erlang_c", "live_edges", "offered_rates", "rates_over", "waiting_time"]
 
 
 def live_edges(graph: Graph, composition: Composition | None = None) -> dict[str, list[tuple[Edge, float]]]:
@@ -42,7 +42,16 @@ def offered_rates(
 
     source_rates: by source. selectivity: records out per record in, by operator, default 1.
     """
-    live = live_edges(graph, composition)
+    return rates_over(graph, live_edges(graph, composition), source_rates, selectivity)
+
+
+def rates_over(
+    graph: Graph,
+    live: Mapping[str, Sequence[tuple[Edge, float]]],
+    source_rates: Mapping[str, float],
+    selectivity: Mapping[str, float],
+) -> dict[str, float]:
+    """The same over the edges `live`, for who asks several times under one composition."""
     arriving = {name: source_rates.get(name, 0.0) for name in graph.by_name}
     for name in graph.order:
         emitted = arriving[name] * selectivity.get(name, 1.0)

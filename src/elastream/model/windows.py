@@ -68,7 +68,7 @@ class Window:
     def __post_init__(self) -> None:
         given = [name for name in ("seconds", "count", "landmark") if getattr(self, name) is not None]
         if len(given) != 1:
-            _fail(f"a window is of seconds, count or landmark: it needs exactly one (it has {' and '.join(given) or 'none'})")
+            _fail(f"a window is of seconds, count or landmark, exactly one (it has {' and '.join(given) or 'none'})")
         self._check_length()
         if self.kind is WindowKind.TIME and not self.by:
             _fail("a window of time goes by the timestamps in a column: name it, as in by='time'")
@@ -94,11 +94,11 @@ class Window:
                 _fail(f"a {name} of {amount} records cannot be: it must be a whole number")
         assert length is not None
         if self.every is not None and self.every > length:
-            _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them: begin one more often")
+            _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them")
         if self.every is not None and length > MOST_AT_ONCE * self.every:
             _fail(
-                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} times: "
-                "begin one less often"
+                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} "
+                "times: begin one less often"
             )
 
     @property
@@ -147,8 +147,8 @@ class Timeout:
 class Pairs:
     """The function of a join that has no other: all pairs of a left and a right record; none where one side has none.
 
-    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left has,
-    too, gets `_right` behind its name.
+    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left
+    has, too, gets `_right` behind its name.
     """
 
     on: tuple[str, ...]

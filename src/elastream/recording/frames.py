@@ -97,20 +97,23 @@ class Frames:
                 "done": "; ".join(describe(outcome.action) for outcome in each.done),
                 "refused": "; ".join(f"{describe(p.action)}: {p.refused}" for p in each.proposals if p.refused),
                 "note": each.note,
+                "guards": each.guards,
                 "planning_seconds": each.seconds,
                 **{f"{kind}.{n}": v for kind in ("seen", "predicted", "actual") for n, v in getattr(each, kind).items()},
             }
             for each in self.recording.decisions
         ]
-        first = ["round", "time", "done", "refused", "note", "planning_seconds"]
+        first = ["round", "time", "done", "refused", "note", "guards", "planning_seconds"]
         return (pd.DataFrame(rows) if rows else pd.DataFrame(columns=first)).set_index("round")
 
     @cached_property
     def batches(self) -> "pd.DataFrame":
-        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record."""
+        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of
+        the batch in its query, version of the composition that it ran under."""
         import pandas as pd
 
-        columns = {"segment": "query", **{name: name for name in ("start", "seconds", "records", "oldest", "newest")}}
+        same = ("start", "seconds", "records", "oldest", "newest", "number", "version")
+        columns = {"segment": "query", **{name: name for name in same}}
         batches: tuple[MicroBatch, ...] = self.recording.batches
         return pd.DataFrame({shown: [getattr(each, name) for each in batches] for name, shown in columns.items()})
 

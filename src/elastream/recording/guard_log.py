@@ -92,7 +92,7 @@ class GuardLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.open("ab")
         except OSError as error:
-            raise EnvironmentProblem(f"the versions of the guards {self.path} cannot be written: {error.strerror}") from None
+            raise EnvironmentProblem(f"the versions of guards {self.path} cannot be written: {error.strerror}") from None
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -236,7 +236,8 @@ class FusedNetwork:
     def _turn(self) -> None:
         """Let each query take the newest composition for which all records of older ones have gone through it."""
         if self.settings.consistency is Consistency.DRAIN:
-            under_way = any(self.flows.values()) or any(
+            between = any(flow.times.size for flows in self.flows.values() for _, flow in flows)
+            under_way = between or any(
                 segment.marks[batching.RUNNING] or segment.waits for segment in self.segments.values()
             )
             for name, segment in {} if under_way else self.segments.items():

@@ -231,7 +231,7 @@ class QueueNetwork:
         for name in self.graph.order:
             if name in self.sources:
                 flow = self.sources[name].until(end)
-                if held:
+                if held and flow.times.size:
                     self.held_back[name].append(flow)
                     self.sources[name].held += flow.total
                 else:

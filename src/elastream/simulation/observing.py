@@ -46,18 +46,33 @@ class SignalWatch:
 
 
 class AlternateWatch:
-    """Cost and selectivity of each alternate that has run, as they were when it ran last."""
+    """Cost and selectivity of each alternate that has run, as they were when it ran last.
 
-    def __init__(self, graph: Graph, settings: Settings) -> None:
+    rows: row of each operator in the tables that are given. Those with one alternate are taken all at once.
+    """
+
+    def __init__(self, graph: Graph, settings: Settings, rows: Mapping[str, int]) -> None:
         self._graph = graph
         self._settings = settings
         self._declared: dict[tuple[str, str], Cost] = {}
-        self._known: dict[str, tuple[float, float, float]] = {}
-        self._rows: dict[str, int] = {}
+        self._several: dict[str, tuple[float, float, float]] = {}
         self._sums: dict[str, tuple[int, float, float, float]] = {}
+        single = [each for each in graph.operators if len(each.alternates) == 1]
+        self._single = [f"{each.name}.{each.alternates[0].name}" for each in single]
+        self._columns = np.array([rows[each.name] for each in single], dtype=np.int64)
+        self._last = np.full((len(AT), len(single)), np.nan)
+        self._names: tuple[int, Mapping[str, int]] = (-1, {})
+
+    def period(self, served: Floats, processed: Floats, emitted: Floats, now: float) -> None:
+        """Take a monitoring period that ends `now`: core-seconds a record, records/s in and out, by row."""
+        done = processed[self._columns]
+        ran = done > 0
+        if ran.any():
+            columns = self._columns[ran]
+            self._last[:, ran] = served[columns], emitted[columns] / done[ran], np.full(columns.size, now)
 
     def counted(self, station: Station, epoch: int, runs: Mapping[str, float], now: float) -> None:
-        """Take what an operator of its own worked in the period that ends `now`, all of it under one composition."""
+        """Take what an operator with several alternates worked in that period, all of it under one composition."""
         tally, (since, work, done, emitted) = station.period, self._sums.get(station.name, (epoch, 0.0, 0.0, 0.0))
         if since != epoch:
             self._sums[station.name] = (epoch, 0.0, 0.0, 0.0)
@@ -68,31 +83,30 @@ class AlternateWatch:
         self._sums[station.name] = (epoch, work, done, emitted)
         if tally.done <= 0:
             return
-        for alternate, share in runs.items():
-            if share == 1.0:
-                self._known[f"{station.name}.{alternate}"] = (work / done, emitted / done, now)
-                continue
+        longer = work / done / station.work if station.work > 0 else 1.0
+        more = emitted / done / station.selectivity if station.selectivity > 0 else 1.0
+        for alternate in runs:
             own = self._own(station.name, alternate)
-            longer = work / done / station.work if station.work > 0 else 1.0
-            more = emitted / done / station.selectivity if station.selectivity > 0 else 1.0
-            self._known[f"{station.name}.{alternate}"] = (own.work * longer, own.selectivity * more, now)
+            self._several[f"{station.name}.{alternate}"] = (own.work * longer, own.selectivity * more, now)
 
     def ran(self, until: Mapping[tuple[str, str], float], speed: float) -> None:
         """Take it that micro-batches ran alternates, on hosts of `speed`, and when they were committed last."""
         for (operator, alternate), time in until.items():
-            if self._known.get(name := f"{operator}.{alternate}", (0.0, 0.0, -1.0))[2] != time:
+            if self._several.get(name := f"{operator}.{alternate}", (0.0, 0.0, -1.0))[2] != time:
                 own = self._own(operator, alternate)
-                self._known[name] = (own.work / speed, own.selectivity, time)
+                self._several[name] = (own.work / speed, own.selectivity, time)
 
     def frame(self, now: float) -> Frame:
         """A row per alternate that has run."""
-        if not self._known:
-            return Frame()
-        if len(self._rows) != len(self._known):
-            self._rows = {name: row for row, name in enumerate(self._known)}
-        table: Floats = np.array([*self._known.values()]).T
+        known = ~np.isnan(self._last[AT[Metric.AGE]])
+        table: Floats = self._last[:, known]
+        if self._several:
+            table = np.concatenate([table, np.array([*self._several.values()]).T], axis=1)
+        if table.shape[1] != self._names[0]:
+            names = [name for name, one in zip(self._single, known.tolist(), strict=True) if one]
+            self._names = table.shape[1], {name: row for row, name in enumerate([*names, *self._several])}
         table[AT[Metric.AGE]] = np.maximum(0.0, now - table[AT[Metric.AGE]])
-        return TableFrame(self._rows, AT, table)
+        return TableFrame(self._names[1], AT, table) if table.size else Frame()
 
     def _own(self, operator: str, alternate: str) -> Cost:
         found = self._declared.get((operator, alternate))

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elastream.model.graph import Delivery, Edge, Operator
+from elastream.model.key_table import KeyTables
 from elastream.model.observation import Floats, Integers
 from elastream.model.qos import offered_rates
 from elastream.model.stages import Layout
 from elastream.simulation.arrivals import Load
-from elastream.simulation.costs from elastream.simulation.network import QueueNetwork
+from elastream.simulation.network import QueueNetwork
 from elastream.simulation.pool import SimulatedHosts
 from elastream.simulation.settings import Settings
 from elastream.simulation.sources import Source

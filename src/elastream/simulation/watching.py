@@ -86,7 +86,7 @@ class Watch:
         self._pairs: tuple[Sequence[str], Frame] = ((), Frame())
         self._images: tuple[int, Mapping[str, frozenset[str]]] = (-1, {})
         self._signals = SignalWatch(context.graph, network)
-        self._alternates = AlternateWatch(context.graph, settings)
+        self._alternates = AlternateWatch(context.graph, settings, self.rows)
 
     @property
     def next_tick(self) -> float:
@@ -118,12 +118,14 @@ class Watch:
                 kept, within = kept + station.period.judged, within + station.period.within[0]
                 self._note_delay(station, now)
             self._take(station, period)
-            if isinstance(self.network, QueueNetwork):
+            if len(station.operator.alternates) > 1 and isinstance(self.network, QueueNetwork):
                 self._alternates.counted(station, self.network.taken[station.name], self.network.runs(station.name), now)
             station.total.add(station.period)
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
         self.host_busy = busy / period
+        counts = (self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
+        self._alternates.period(*counts, now)
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from elastream.spark.dataflow.sinks import collected, latest
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.switching import switch
-from elastream.spark.worker.composition import CompositionCodec, code_in_offsets, latest_batch
+from elastream.spark.worker.composition import CompositionCodec, Ran, code_in_offsets, latest_batch, ran_in_offsets
 from elastream.spark.worker.meter import MeterRow
 from elastream.workload import constant
 from waiting import wait_until
@@ -322,6 +322,39 @@ def test_the_stage_behind_a_durable_edge_runs_as_wide_as_the_composition_says(sp
     tasks = {row.batch: row.tasks for row in meter if row.operator == "shout" and row.rows_in >= 3}
     assert all(tasks[batch] == widths[batch][0] for batch in tasks)
     assert {1, 3} == set(tasks.values())
+
+
+def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chosen(spark, tmp_path):
+    flow = Dataflow("asleep")
+    ways = numbered(flow, 100_000, rate=200).map(lambda n: n, returns="n long", name="pass").choice("peak")
+    ways.nothing(name="asleep")
+    ways.durable().map(lambda n: n + 1, returns="n long", name="heavy").sink(collect("asleep"))
+    run = Run.start(spark, flow, tmp_path)
+    first, second = run.running
+    written = run.directory.edge("pass", "heavy")
+
+    def batches(more: int) -> None:
+        until = latest_batch(first.checkpoint) + more
+        run.until(lambda: latest_batch(first.checkpoint, "commits") >= until)
+
+    batches(4)
+    assert latest_batch(second.checkpoint) == -1
+    assert not list(written.rglob("*.parquet"))
+    awake = Composition(1, {"pass": "pass", "heavy": "heavy"}, {"peak": "heavy"}, {"source": 2})
+    run.switch(awake)
+    run.until(lambda: latest_batch(second.checkpoint, "commits") >= 0)
+    run.switch(replace(awake, version=2, choices={"peak": "asleep"}))
+    batches(4)
+    second.query.processAllAvailable()
+    asleep = latest_batch(second.checkpoint)
+    batches(3)
+    assert latest_batch(second.checkpoint) == asleep
+    run.stop()
+    passed = 0
+    offsets = [(batch, offset["n"]) for batch, offset in batches_of(run, 0)]
+    for (_, before), (batch, n) in zip([(-1, 0), *offsets], offsets, strict=False):
+        passed += (n - before) * (ran_in_offsets(first.checkpoint, batch) == Ran(1, 1))
+    assert collected("asleep").num_rows == passed > 0
 
 
 def test_records_of_several_durable_edges_meet_in_one_query_and_are_switched_together(spark, tmp_path):

@@ -1,28 +1,31 @@
 """Windows, joins, zips, pulls and signals as running queries: results against plain Python, also after a restart."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import setpoints
 from pyspark.sql import SparkSession
 from test_compile import Run
 
-from elastream.model.endpoints import collect, records
+from elastream.model.endpoints import collect, files, records
 from elastream.model.flow import Dataflow, Stream
 from elastream.model.observation import Composition
 from elastream.spark.dataflow.sinks import tables_collected
-from elastream.spark.telemetry.signals import DomainSignals
 from elastream.workload import constant
 
 pytestmark = pytest.mark.spark
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = "k string, n long, at timestamp, last boolean"
+LISTS = "k string, numbers array<long>"
+SIDES = "k string, left array<long>, right array<long>"
 
 
 @pytest.fixture
@@ -34,10 +37,14 @@ def row(n: int) -> dict[str, Any]:
     return {"k": "abc"[n % 3], "n": n, "at": BEGIN + timedelta(seconds=n / 10), "last": n % 17 == 0}
 
 
-def numbered(flow: Dataflow, total: int, seconds: float = 2.0, name: str = "source") -> Stream:
-    """`total` records that differ, evenly within `seconds`."""
-    rows = records([row(n) for n in range(total)], SCHEMA)
-    return flow.source(rows, load=constant(total / seconds, seconds), name=name)
+def dropped(folder: Path, *numbers: int) -> str:
+    """The folder, with a file of the records from the first number to the second (exclusive), if they are given."""
+    folder.mkdir(exist_ok=True)
+    if numbers:
+        hidden = folder / f".{numbers[0]}"
+        pq.write_table(pa.Table.from_pylist([row(n) for n in range(*numbers)]), hidden)
+        hidden.rename(folder / f"{numbers[0]}.parquet")
+    return str(folder)
 
 
 def by_key(total: int) -> dict[str, list[int]]:
@@ -45,27 +52,6 @@ def by_key(total: int) -> dict[str, list[int]]:
     for n in range(total):
         found[row(n)["k"]].append(n)
     return found
-
-
-def given(name: str) -> list[dict[str, Any]]:
-    """The rows that have been collected under `name` so far."""
-    return list(tables_collected([name])[name].to_pylist())
-
-
-def until_there(run: Run, *pairs: tuple[Callable[[], Sequence[Any]], Sequence[Any]]) -> None:
-    """Wait until each function gives as many rows as are expected, stop, and compare them in any order."""
-    run.until(lambda: all(len(rows()) >= len(expected) for rows, expected in pairs))
-    run.stop()
-    for rows, expected in pairs:
-        assert sorted(rows(), key=str) == sorted(expected, key=str)
-
-
-def whole(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame({"k": [key[0]], "numbers": [rows.n.tolist()]})
-
-
-def both(key: tuple[Any, ...], left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame({"k": [key[0]], "left": [left.n.tolist()], "right": [right.n.tolist()]})
 
 
 def spans(total: int, length: float, step: float, late: float) -> dict[tuple[str, datetime], list[int]]:
@@ -82,95 +68,147 @@ def spans(total: int, length: float, step: float, late: float) -> dict[tuple[str
     return found
 
 
-def test_windows_of_time_give_aggregates_functions_and_joins_what_plain_python_gives(spark, tmp_path):
-    flow = Dataflow("timely")
-    source, total = numbered(flow, 400), 400
-    plain = source.durable().window(seconds=5, by="at", late=1)
-    plain.group_by("k").aggregate({"total": "sum(n)", "most": "max(n)"}).sink(collect("sums"), name="sums")
+def given(name: str) -> list[dict[str, Any]]:
+    """The rows that have been collected under `name` so far."""
+    return list(tables_collected([name])[name].to_pylist())
+
+
+def until_there(run: Run, expected: dict[str, Sequence[Any]]) -> None:
+    """Wait until as many rows as are expected have been collected under each name, and compare them in any order."""
+    run.until(lambda: all(len(given(name)) >= len(rows) for name, rows in expected.items()))
+    for name, rows in expected.items():
+        assert sorted(given(name), key=str) == sorted(rows, key=str)
+
+
+def restarted(run: Run) -> None:
+    """Stop the queries and let them go on from their checkpoints."""
+    run.stop()
+    run.resume(Composition.default(run.flow.graph))
+
+
+def whole(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"k": [key[0]], "numbers": [rows.n.tolist()]})
+
+
+def both(key: tuple[Any, ...], left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"k": [key[0]], "left": [left.n.tolist()], "right": [right.n.tolist()]})
+
+
+def test_windows_give_what_plain_python_gives_before_and_after_a_restart(spark, tmp_path):
+    flow = Dataflow("windows")
+    source = flow.source(files(dropped(tmp_path / "in"), SCHEMA))
+    plain = source.durable().window(seconds=5, by="at", late=1).group_by("k")
+    plain.aggregate({"total": "sum(n)", "most": "max(n)"}).sink(collect("sums"), name="sums")
     sliding = source.durable().window(seconds="4s", every="2s", by="at", late="1s").group_by("k")
-    sliding.apply(whole, returns="k string, numbers array<long>").sink(collect("lists"), name="lists")
-    run = Run.start(spark, flow, tmp_path)
-    sums = [
-        {"k": k, "window_start": start, "window_end": start + timedelta(seconds=5), "total": sum(ns), "most": max(ns)}
-        for (k, start), ns in spans(total, 5, 5, 1).items()
-    ]
-    lists = [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()]
-    until_there(
-        run, (lambda: given("sums"), sums), (lambda: given("lists"), lists)
-    )  # fmt: skip
-
-
-def test_windows_of_count_and_landmarks_go_on_where_they_were_after_a_restart(spark, tmp_path):
-    flow, total = Dataflow("counted"), 600
-    source = numbered(flow, total, 4.0)
-    sliding = source.durable().window(count=7, every=3).group_by("k")
-    sliding.apply(whole, returns="k string, numbers array<long>").sink(collect("counts"), name="counts")
+    sliding.apply(whole, returns=LISTS, name="sliding").sink(collect("lists"), name="lists")
+    counted = source.durable().window(count=7, every=3).group_by("k")
+    counted.apply(whole, returns=LISTS, name="counted").sink(collect("counts"), name="counts")
     marked = source.durable().window(landmark="last").group_by("k")
-    marked.apply(whole, returns="k string, numbers array<long>").sink(collect("marks"), name="marks")
-    counts = [
-        {"k": k, "numbers": ns[at : at + 7]} for k, ns in by_key(total).items() for at in range(0, len(ns) - 6, 3)
-    ]  # fmt: skip
-    marks = []
-    for k, ns in by_key(total).items():
+    marked.apply(whole, returns=LISTS, name="marked").sink(collect("marks"), name="marks")
+
+    def expected(total: int) -> dict[str, Sequence[Any]]:
+        return {
+            "sums": [
+                {"k": k, "window_start": start, "window_end": start + timedelta(seconds=5), "total": sum(ns), "most": ns[-1]}
+                for (k, start), ns in spans(total, 5, 5, 1).items()
+            ],
+            "lists": [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()],
+            "counts": [
+                {"k": k, "numbers": ns[at : at + 7]} for k, ns in by_key(total).items() for at in range(0, len(ns) - 6, 3)
+            ],
+            "marks": list(landmarks(total)),
+        }
+
+    run = Run.start(spark, flow, tmp_path)
+    dropped(tmp_path / "in", 0, 100)
+    until_there(run, expected(100))
+    dropped(tmp_path / "in", 100, 230)
+    until_there(run, expected(230))
+    restarted(run)
+    dropped(tmp_path / "in", 230, 300)
+    until_there(run, expected(300))
+    run.stop()
+
+
+def landmarks(total: int) -> Iterator[dict[str, Any]]:
+    for k, numbers in by_key(total).items():
         window: list[int] = []
-        for n in ns:
+        for n in numbers:
             window.append(n)
             if row(n)["last"]:
-                marks.append({"k": k, "numbers": window})
+                yield {"k": k, "numbers": window}
                 window = []
+
+
+def test_joins_of_windows_wait_for_both_sides_and_give_each_window_once(spark, tmp_path):
+    flow = Dataflow("joined")
+    left = flow.source(files(dropped(tmp_path / "left"), SCHEMA), name="left")
+    right = flow.source(files(dropped(tmp_path / "right"), SCHEMA), name="right")
+    timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns=SIDES, name="timed")
+    timed.sink(collect("timed"), name="times")
+    counted = left.durable().window(count=5).join(right.durable(), "k", both, returns=SIDES, name="counted")
+    counted.sink(collect("counted"), name="counts")
+
+    def expected(lefts: int, rights: int) -> dict[str, Sequence[Any]]:
+        of_left, of_right, least = by_key(lefts), by_key(rights), min(lefts, rights)
+        return {
+            "timed": [{"k": k, "left": ns, "right": ns} for (k, _), ns in spans(least, 4, 4, 0).items()],
+            "counted": [
+                {"k": k, "left": of_left[k][at : at + 5], "right": of_right[k][at : at + 5]}
+                for k in of_right
+                for at in range(0, min(len(of_left[k]), len(of_right[k])) - 4, 5)
+            ],
+        }
+
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(given("counts")) > 20 and len(given("marks")) > 5)
-    for each in run.running:
-        each.query.stop()  # in the middle of a batch, as likely as not
-    run.resume(Composition.default(flow.graph))
-    until_there(run, (lambda: given("counts"), counts), (lambda: given("marks"), marks))
+    dropped(tmp_path / "left", 0, 200)
+    dropped(tmp_path / "right", 0, 100)
+    until_there(run, expected(200, 100))
+    restarted(run)
+    dropped(tmp_path / "right", 100, 260)
+    dropped(tmp_path / "left", 200, 240)
+    until_there(run, expected(240, 260))
+    run.stop()
 
 
-def renamed(value: dict[str, Any]) -> dict[str, Any]:
-    return {"m": value["n"] * 10}
+def renamed(value: dict[str, Any]) -> int:
+    return value["n"] * 10
 
 
-def only(value: dict[str, Any]) -> dict[str, Any]:
-    return {"n": value["n"]}
+def only(value: dict[str, Any]) -> int:
+    return value["n"]
 
 
 def third(value: dict[str, Any]) -> bool:
     return value["n"] % 3 == 0
 
 
-def test_a_zip_puts_the_nth_records_of_two_streams_together_also_after_a_restart(spark, tmp_path):
-    flow, total = Dataflow("zipped"), 900
-    source = numbered(flow, total, 3.0)
-    tens = numbered(flow, total, 3.0, name="other").map(renamed, returns="m long").sequential()
-    source.filter(third).map(only, returns="n long").sequential().zip(tens).sink(collect("pairs"))
+def test_a_zip_puts_the_nth_records_of_two_streams_together_before_and_after_a_restart(spark, tmp_path):
+    flow = Dataflow("zipped")
+    source = flow.source(files(dropped(tmp_path / "thirds"), SCHEMA), name="thirds")
+    tens = flow.source(files(dropped(tmp_path / "tens"), SCHEMA), name="tens").map(renamed, returns="m long").sequential()
+    zipped = source.filter(third).map(only, returns="n long").sequential().zip(tens)
+    zipped.sink(collect("pairs"))
+
+    def expected(total: int) -> dict[str, Sequence[Any]]:
+        return {"pairs": [{"n": 3 * n, "m": 10 * n} for n in range(total)]}
+
     run = Run.start(spark, flow, tmp_path)
-    run.until(lambda: len(given("pairs")) > 30)
+    dropped(tmp_path / "thirds", 0, 301)
+    dropped(tmp_path / "tens", 0, 40)
+    until_there(run, expected(40))
+    restarted(run)
+    dropped(tmp_path / "tens", 40, 300)
+    until_there(run, expected(101))
     run.stop()
-    run.resume(Composition.default(flow.graph, {"source": 2}))
-    pairs = [{"n": 3 * n, "m": 10 * n} for n in range(total // 3)]
-    until_there(run, (lambda: given("pairs"), pairs))
 
 
-def test_a_join_of_windows_waits_for_both_sides_and_gives_each_window_once(spark, tmp_path):
-    flow, total = Dataflow("joined"), 400
-    left, right = numbered(flow, total), numbered(flow, total // 2, 3.0, name="slow")
-    timed = left.durable().window(seconds=4, by="at").join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
-    timed.sink(collect("timed"), name="timed")
-    counted = left.durable().window(count=5).join(right.durable(), "k", both, returns="k string, left array<long>, right array<long>")
-    counted.sink(collect("counted"), name="counted")
-    run = Run.start(spark, flow, tmp_path)
-    of_left, of_right = spans(total, 4, 4, 0), spans(total // 2, 4, 4, 0)
-    windows = [{"k": k, "left": of_left[k, start], "right": ns} for (k, start), ns in of_right.items()]
-    lefts, rights = by_key(total), by_key(total // 2)
-    pairs = [
-        {"k": k, "left": lefts[k][at : at + 5], "right": rights[k][at : at + 5]}
-        for k in rights
-        for at in range(0, len(rights[k]) - 4, 5)
-    ]
-    until_there(run, (lambda: given("timed"), windows), (lambda: given("counted"), pairs))
+def numbered(flow: Dataflow, total: int, seconds: float = 2.0) -> Stream:
+    """`total` records that differ, evenly within `seconds`."""
+    return flow.source(records([row(n) for n in range(total)], SCHEMA), load=constant(total / seconds, seconds))
 
 
-def halves(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def with_the_one_before(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Each record with the one before it in its task."""
     before = None
     for batch in batches:
@@ -179,9 +217,9 @@ def halves(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         before = numbers[-1]
 
 
-def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_committed_batch(spark, tmp_path):
+def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_batch(spark, tmp_path):
     flow, total = Dataflow("pulled"), 3000
-    stream = numbered(flow, total, 2.0).map_stream(halves, returns="n long, before long").sequential()
+    stream = numbered(flow, total).map_stream(with_the_one_before, returns="n long, before long").sequential()
     stream.sink(collect("pulled"))
     stream.signal("most", "max(n)")
     stream.durable().map(only, returns="n long").signal("seen", "count()")
@@ -189,13 +227,11 @@ def test_a_pull_runs_once_a_task_in_order_and_signals_tell_of_each_committed_bat
     run.finish(total)
     rows = given("pulled")
     assert [each["n"] for each in rows] == list(range(total))
-    broken = [each["n"] for each in rows if each["before"] != each["n"] - 1]
+    first_of_tasks = [each["n"] for each in rows if each["before"] != each["n"] - 1]
     told = run.running[0].meter.drain_signals()
-    most = {batch: value for segment, batch, signal, _, _, value in told if signal == "most"}
-    assert len(broken) == len(most)  # one task a batch, which begins anew
-    assert sorted(most.values()) == [n - 1 for n in broken[1:]] + [total - 1]
+    most = [value for _, _, signal, _, _, value in sorted(told) if signal == "most"]
+    assert most == [*(n - 1 for n in first_of_tasks[1:]), total - 1]  # one task a batch, which begins anew
     assert sum(count for _, _, signal, _, count, _ in told if signal == "seen") == total
-    assert DomainSignals(flow.graph).newest == {}
 
 
 def test_the_example_of_set_points_gives_what_its_plain_loops_give(spark, tmp_path):

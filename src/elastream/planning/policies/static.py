@@ -81,7 +81,7 @@ def sized(
     window: float | None = None,
     costs: Costs | None = None,
 ) -> Policy:
-    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`, also as the sizing of another policy.
+    """A `Static` with its hosts as a number, `"peak"` and `"mean"` sized from `loads`, also as the sizing of another one.
 
     Arguments as for `planning.provision.declared`, and it raises what that raises.
     """

@@ -158,7 +158,6 @@ def start_writing(
     )
 
 
-
 def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
     if isinstance(target, Edge):
         if target.durable == "kafka":

@@ -78,8 +78,7 @@ class EdgeLog:
         gone = bisect_right(self._ends, upto)
         if gone:
             self._forgotten = self._ends[gone - 1]
-            for column in (self._ends, self._files, self._written, self._batch, self._under):
-                del column[:gone]  # type: ignore[attr-defined]
+            del self._ends[:gone], self._files[:gone], self._written[:gone], self._batch[:gone], self._under[:gone]
 
     def ran(self, number: int) -> Ran | None:
         """What record `number` was written under; if it is not written yet, what the newest batch was; None before one."""

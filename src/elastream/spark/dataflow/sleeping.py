@@ -7,14 +7,14 @@ the batch have been searched for it.
 from collections.abc import Callable
 from functools import lru_cache
 
-from elastream.spark.worker.fused import Walk
+from elastream.spark.worker.fused import Step, Walk, WalkEntry
 
 __all__ = ["awake", "open_exits"]
 
 
 def open_exits(walk: Walk, code: int) -> frozenset[int]:
     """Numbers of the exits of `walk` that records can reach under the composition with `code`."""
-    nodes = (*walk.entries, *walk.steps)
+    nodes: list[WalkEntry | Step] = [*walk.entries, *walk.steps]
     reached = set(range(len(walk.entries)))
     for number, node in enumerate(nodes):  # steps are in topological order
         if number in reached:

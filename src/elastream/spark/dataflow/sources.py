@@ -189,11 +189,10 @@ class ShapedReader(RangeReader):
     ) -> None:
         super().__init__(steering, batch_seconds, schema, commits)
         self._control = control
-
-    _planned: dict[str, Any] | None = None
-    _held: int | None = None
-    _began: float | None = None
-    _due: tuple[int, float] | None = None
+        self._planned: dict[str, Any] | None = None
+        self._held: int | None = None
+        self._began: float | None = None
+        self._due: tuple[int, float] | None = None
 
     @cached_property
     def _load(self) -> ArrivalPattern:

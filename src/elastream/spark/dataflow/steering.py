@@ -100,6 +100,11 @@ class Course:
             self.next = min(self._has_next(name, taken.get(name, 0)) for name in self._logs)
 
     @property
+    def wave(self) -> bool:
+        """Whether records keep the version that they entered under."""
+        return self._steering.wave
+
+    @property
     def partitions(self) -> int:
         """Tasks of the next batch, at most."""
         return self.wanted.partitions.get(self._steering.name, self._steering.partitions)

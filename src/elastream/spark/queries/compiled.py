@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastream.model.action import Action, Outcome, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge, SetKeyTable
+from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import Consistency, Update, update_figures
 from elastream.model.errors import ElastreamError
 from elastream.model.latency import Basis
@@ -18,6 +18,7 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
+from elastream.spark.telemetry.batches import Batch
 from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
@@ -89,7 +90,7 @@ class CompiledQueries:
         self.telemetry.metered([row for meter in meters for row in meter.drain()])
         self._signals.told(row for meter in meters for row in meter.drain_signals())
         self._signals.committed(fresh, wall - now)
-        return [self.telemetry.described(batch, wall - now) for batch in fresh]
+        return [self._described(batch, wall - now) for batch in fresh]
 
     def operators(self, wall: float, loads: Mapping[str, PartitionLoads], cores: float, used: float) -> Frame:
         """A row per operator."""
@@ -101,7 +102,7 @@ class CompiledQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
-        return self.telemetry.application(wall, cost)
+        return self.telemetry.application(wall, cost, self._watch.measured())
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
@@ -173,6 +174,11 @@ class CompiledQueries:
             for source, control in each.sources.items()
             if (count := self.telemetry.committed(source)) == count
         }
+
+    def _described(self, batch: Batch, epoch: float) -> MicroBatch:
+        ran = self._switching.ran(batch)
+        version = NAN if ran is None else float(ran.version)
+        return self.telemetry.described(batch, epoch)._replace(number=float(batch.id), version=version)
 
     def _requested(self, before: Composition, after: Composition) -> None:
         self._watch.requested(time.time(), before, after)

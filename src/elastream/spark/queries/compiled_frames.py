@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from elastream.model.endpoints import DomainSignal, Nothing
 from elastream.model.graph import Edge, Form, Kind, emits_as_many
 from elastream.model.latency import Basis
 from elastream.model.observation import Frame, Metric, MicroBatch
@@ -64,7 +65,7 @@ class Telemetry:
             if not isinstance(inlet, Edge)
         }
         self._numbers = {inlet: n for each in running for n, inlet in enumerate(each.reads) if isinstance(inlet, Edge)}
-        sinks = {operator.name for operator in layout.graph.operators if operator.kind is Kind.SINK}
+        sinks = {sink.name for sink in layout.graph.sinks if not isinstance(sink.writes, DomainSignal | Nothing)}
         self._ends = [each.segment.name for each in running if sinks & set(each.segment.operators)]
         self.queues = {edge: EdgeLog(records) for each in running for edge, records in each.edges.items()}
         self._latencies = Latencies(layout, running, self.queues)
@@ -203,8 +204,8 @@ class Telemetry:
                 found |= dict.fromkeys(stage.operators, float(rows[-1]))
         return found
 
-    def application(self, now: float, cost: float) -> Frame:
-        """One row: the dataflow as its users see it."""
+    def application(self, now: float, cost: float, further: Mapping[Metric, float] = MappingProxyType({})) -> Frame:
+        """One row: the dataflow as its users see it. further: metrics known elsewhere."""
         window = self._window(now)
         spans = [
             span
@@ -219,6 +220,7 @@ class Telemetry:
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
+            **further,
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
             Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),

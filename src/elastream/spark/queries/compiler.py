@@ -8,13 +8,13 @@ is switched in `switching`.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -26,9 +26,10 @@ from elastream.model.observation import Composition
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, emits_once
 from elastream.model.stages import Layout, Segment
 from elastream.recording.directory import RunDirectory
-from elastream.spark.dataflow.channels import Outflow, read_edge, selected, start_writing
+from elastream.spark.dataflow.channels import Outflow, read_edge, start_writing
 from elastream.spark.dataflow.edges import edge_name, open_edge
 from elastream.spark.dataflow.fusing import wire
+from elastream.spark.dataflow.inlets import entering, together
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame, schema_from
 from elastream.spark.dataflow.shipping import pickled
 from elastream.spark.dataflow.sleeping import awake
@@ -45,7 +46,7 @@ from elastream.spark.worker.composition import (
     read_wanted,
     write_wanted,
 )
-from elastream.spark.worker.fused import ENTRY, Carrier, stage_function
+from elastream.spark.worker.fused import Carrier, stage_function
 from elastream.spark.worker.meter import Meter
 from elastream.spark.worker.runner import explain_failure
 
@@ -95,7 +96,9 @@ def start_queries(
     # A query takes these from the session at its start, and keeps them.
     _set(spark, wanted)
     try:
-        write_wanted(directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition)))
+        write_wanted(
+            directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition))
+        )
         for segment in layout.segments:
             compiler = _Compiler(common, segment)
             running.append(compiler.start(plans[segment.name], edges, interval))
@@ -283,16 +286,15 @@ class _Compiler:
         """The flows out of a region whose inlets are `frames`."""
         stamped = len(frames) == 1 and COLUMN in frames[0].columns
         carrier = self._carrier(stamped)
-        frames = [_native(frame, inlet, carrier.stamped) for frame, inlet in zip(frames, part.inlets, strict=True)]
         lanes = [self._lane(inlet) for inlet in part.inlets]
-        frames = [frame if lane is None else frame.coalesce(1) for frame, lane in zip(frames, lanes, strict=True)]
+        frames = [entering(*each) for each in zip(frames, part.inlets, repeat(carrier.stamped), lanes, strict=False)]
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
         arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
         walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
-        into = frames[0] if len(frames) == 1 else _together(frames, lanes)
+        into = frames[0] if len(frames) == 1 else together(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
         out = into.mapInArrow(function, from_arrow_schema(walk.schema))
         if not part.written:  # what it does is done in the walk: no row leaves it
@@ -310,28 +312,6 @@ class _Compiler:
         entered = inlet.origin if inlet.edge is None else inlet.edge.target
         (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
         return stage.name if stage.name in self.common.single else None
-
-
-def _native(frame: DataFrame, inlet: Inlet, keep: bool) -> DataFrame:
-    """`frame` after the native part of an inlet; with `keep`, the composition stays on the records."""
-    return selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
-
-
-def _together(frames: Sequence[DataFrame], lanes: Sequence[str | None]) -> DataFrame:
-    """Several inlets as one frame: rows say which they came by, and carry their columns in a struct of that inlet's.
-
-    lanes: what those have in common that one task reads; None: nothing.
-    """
-    schemas = [frame.drop(COLUMN).schema for frame in frames]
-    tagged: dict[str | int, DataFrame] = {}
-    for number, frame in enumerate(frames):
-        columns = [F.lit(number).alias(ENTRY)]
-        for other, schema in enumerate(schemas):
-            empty = F.lit(None).cast(schema)
-            columns.append((F.struct(*schema.names) if other == number else empty).alias(f"_{other}"))
-        lane, entering = lanes[number] or number, frame.select(*columns)
-        tagged[lane] = tagged[lane].unionAll(entering).coalesce(1) if lane in tagged else entering
-    return reduce(DataFrame.unionAll, tagged.values())
 
 
 def _schema_of(ddl: str) -> pa.Schema:

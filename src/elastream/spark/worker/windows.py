@@ -65,13 +65,14 @@ class Grouping:
         """The records of one key in one micro-batch, by port and in order."""
         rows = rows.sort_values(ORDER)
         if len(self.ports) == 1:
-            return (self._sorted(pa.Table.from_pandas(rows, self.ports[0], preserve_index=False)),)
-        found = []
+            table = pa.Table.from_pandas(rows, self.ports[0], preserve_index=False).replace_schema_metadata()
+            return (table if self.in_time else self._in_order(table),)
+        found = list[pa.Table]()
         for port, schema in enumerate(self.ports):
             values = [_as_dict(value) for value in rows.loc[rows[EXIT] == port, f"_{port}"]]
             batch = pa.RecordBatch.from_struct_array(pa.array(values, pa.struct(list(schema))))
-            found.append(self._sorted(pa.Table.from_batches([batch], schema)))
-        return tuple(found)
+            found.append(pa.Table.from_batches([batch], schema))
+        return tuple(found) if self.in_time else tuple(map(self._in_order, found))
 
     def joined(self, before: Kept, after: Kept) -> Kept:
         """The records of `before`, then those of `after`."""
@@ -96,7 +97,7 @@ class Grouping:
     def ended(self, kept: Kept) -> list[Kept]:
         """What `kept` holds, as the windows that it is emitted in when no more records are waited for."""
         if self.window is None or self.in_time:
-            return [tuple(self._in_time(part) for part in kept)]
+            return [tuple(map(self._in_order, kept))]
         left = []
         for part in kept:
             spans = _spans(self.window, part)
@@ -124,14 +125,9 @@ class Grouping:
         first = next(part for part in window if part.num_rows).slice(0, 1).to_pylist()[0]
         return OperatorFailed(self.name, chosen.name, error, first, sum(part.num_rows for part in window))
 
-    def _sorted(self, part: pa.Table) -> pa.Table:
-        """The records of one batch, by the column that the window names; of equal ones the first to come is first."""
-        if self.window is None or self.in_time or not self.window.by:
-            return part
-        return part.take(pc.sort_indices(part, [(self.window.by, "ascending")]))
-
-    def _in_time(self, part: pa.Table) -> pa.Table:
-        if self.window is None or not part.num_rows:
+    def _in_order(self, part: pa.Table) -> pa.Table:
+        """Records that have come, by the column that the window names; of equal ones the first to come is first."""
+        if self.window is None or not self.window.by or not part.num_rows:
             return part
         return part.take(pc.sort_indices(part, [(self.window.by, "ascending")]))
 
