@@ -92,7 +92,7 @@ class KeyTableLog:
 
     def versions(self) -> Sequence[KeyTableVersion]:
         """All versions of all operators, by operator and version."""
-        return [version for operator in sorted(found := self._all()) for version in found[operator]]
+        return [version for _, versions in sorted(self._all().items()) for version in versions]
 
     def entry(self, operator: str, version: int) -> KeyTableVersion:
         """The line of a version. Raises DataflowError where there is none."""
