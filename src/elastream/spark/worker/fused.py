@@ -129,7 +129,7 @@ class Carrier:
         """The code of `batch`, if the records do not carry it."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
-        return CompositionLog(self.log).code(batch) if self.log is not None else 0
+        return CompositionLog(self.log).ran(batch).code if self.log is not None else 0
 
 
 class Tally:
