@@ -19,7 +19,6 @@ from elastream.documents.guards import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.model.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.model.alarms import Alarms
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Observation

@@ -44,7 +44,6 @@ class Rows(StrEnum):
     HOST = "host"
     TASK = "task"
     LINK = "link"
-    ALTERNATE = "alternate"
 
 
 class PlantKind(StrEnum):
