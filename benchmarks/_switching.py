@@ -2,10 +2,10 @@
 
 Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an
 empty one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates
-with a shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record that
-comes out tells under which composition each step of its way ran. What each batch was to run under is read from Spark's own
-offset log while the batch is written, and what must have come out is computed from that in plain Python, with neither the
-walk nor Spark.
+with a shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record
+that comes out tells under which composition each step of its way ran. What each batch was to run under is read from Spark's
+own offset log while the batch is written, and what must have come out is computed from that in plain Python, with neither
+the walk nor Spark.
 """
 
 import os

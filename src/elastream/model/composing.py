@@ -149,9 +149,9 @@ def _refuse_mute(layout: Layout) -> None:
         mute = [edge for edge, name in upstream.items() if not tells.get(name)]
         if mute and len(upstream) > 1:
             raise DataflowError(
-                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable edges: "
-                "it comes from a source without a load of ours, which passes on no version while it has no records, and the "
-                "others would wait for it; use 'batch'",
+                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable "
+                "edges: it comes from a source without a load of ours, which passes on no version while it has no records, "
+                "and the others would wait for it; use 'batch'",
                 AT,
             )
         loads = [name for name in segment.operators if name in graph.loads]
@@ -163,9 +163,9 @@ class Update:
     """A change of the composition while records are under way (update latency and consistency: thesis, p. 50).
 
     version: the new one. requested: seconds on the clock of the run. in_force: when the last query with a changed element
-    committed a batch under it; NaN while one has not. until: when the last batch was committed that ran in one of them under
-    an older version; NaN if there was none. mixed: records that passed one changed element under an older version and another
-    one under this or a later one.
+    committed a batch under it; NaN while one has not. until: when the last batch was committed that ran in one of them
+    under an older version; NaN if there was none. mixed: records that passed one changed element under an older version and
+    another one under this or a later one.
     """
 
     version: int

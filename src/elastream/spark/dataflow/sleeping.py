@@ -1,7 +1,7 @@
 """Which exits of a walk a composition reaches: what a choice does not select sleeps, and nothing is written there.
 
-Without this, a sleeping branch would cost a job a batch: an exit that no record reached is only known empty when the rows of
-the batch have been searched for it.
+Without this, a sleeping branch would cost a job a batch: an exit that no record reached is only known empty when the rows
+of the batch have been searched for it.
 """
 
 from collections.abc import Callable
