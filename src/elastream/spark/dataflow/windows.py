@@ -68,7 +68,8 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
     form = operator.alternates[0].form
     grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port)) for port in ports))
     if form is Form.ZIP:
-        frame, groups = frame.withColumn(ALL, F.lit(0)), (ALL,)
+        groups: tuple[str, ...] = (ALL,)
+        frame = frame.withColumn(ALL, F.lit(0))
     elif window is not None and window.kind is WindowKind.TIME:
         frame, groups = _in_time(frame, window, len(ports)), (*key, START, END, UNTIL)
     else:
