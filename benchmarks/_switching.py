@@ -1,10 +1,11 @@
 """A dataflow under random switches on Spark, and what must hold of each of its batches: for `switching.py` and a test.
 
-Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an empty
-one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates with a
-shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record that comes out tells under which composition each step of its way ran. What each batch was to
-run under is read from Spark's own offset log while the batch is written, and what must have come out is computed from that
-in plain Python, with neither the walk nor Spark.
+Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an
+empty one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates
+with a shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record
+that comes out tells under which composition each step of its way ran. What each batch was to run under is read from Spark's
+own offset log while the batch is written, and what must have come out is computed from that in plain Python, with neither
+the walk nor Spark.
 """
 
 import os
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +134,7 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
 
 @dataclass
 class Requested:
-    """A plan that was requested. planned: newest batch planned by query, right after; batches: first one under it less that."""
+    """A plan that was requested. planned: newest batch by query, right after; batches: the first one under it less that."""
 
     version: int
     planned: Mapping[str, int]
@@ -354,7 +356,7 @@ class Trial:
 
     @property
     def lags(self) -> list[int]:
-        """Batches from the newest one planned at a request to the first under it, of all queries that take what is wanted."""
+        """Batches from the newest one planned at a request to the first under it, of queries that take what is wanted."""
         direct = {
             Consistency.BATCH: [segment.name for segment in self.layout.segments],
             Consistency.WAVE: [self.layout.segments[0].name],  # the other goes by its records
@@ -399,7 +401,7 @@ class Trial:
             found["mixed batches"] += mixed or any(each != ran for each, _ in attempts)
             found["batches that differ from plain Python"] += rows != Counter(self._expected(now, first, last))
         ranges = sorted((first, last) for _, first, last in self.seen[query].values())
-        gaps = sum(b[0] != a[1] for a, b in zip(ranges, ranges[1:], strict=False))
+        gaps = sum(b[0] != a[1] for a, b in pairwise(ranges))
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
 
     def _expected(self, now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:

@@ -40,7 +40,9 @@ def recorder(tmp_path: Path) -> Recorder:
     composition = Composition.default(flow.graph)
     made.observed(Observation(0.0, context, Frame(tuple(flow.graph.by_name)), composition=composition))
     second = replace(composition, version=1, tables={"predict": 1})
-    seen = Observation(1.0, context, Frame(tuple(flow.graph.by_name)), composition=second, effective={"source": composition})
+    seen = Observation(
+        1.0, context, Frame(tuple(flow.graph.by_name)), composition=second, effective={"source": composition}
+    )
     made.observed(seen)
     return made
 

@@ -19,7 +19,6 @@ from elastream.documents.guards import parse_guards
 from elastream.guards.evaluator import Evaluator
 from elastream.guards.subject import Subject
 from elastream.model.action import Action, Outcome, Status, SwitchAlternate, SwitchEdge
-from elastream.model.alarms import Alarms
 from elastream.model.errors import ElastreamError, InputError
 from elastream.model.guarding import Standing
 from elastream.model.observation import Composition, Observation
@@ -150,7 +149,9 @@ def test_what_is_unknown_leaves_what_runs_and_the_record_says_why() -> None:
             "the guard of split is not active (split: when error < 0.3)",
         ),
         (
-            Standing("words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}),
+            Standing(
+                "words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}
+            ),
             FAST,
             "the guard of split_fast is unknown (error) (split_fast: when error > 1)",
         ),

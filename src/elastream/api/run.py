@@ -82,10 +82,10 @@ def run(
     target duration of a micro-batch. monitor, period: seconds between observations, and between plans. warm_up: whether
     new executors are warmed up before they get tasks. ports: the first two are those of the master and its web page.
     settings: further Spark settings. guards: a file of guards, which say which alternates and branches may run; others can
-    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key; others
-    can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two queries
-    while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs: folder in
-    which the run's own is made.
+    be given while it runs (`elastream guards set`). tables: key tables, which say which alternate runs for which key;
+    others can be given, too (`elastream tables set`, `key_tables`). consistency: what records meet that are between two
+    queries while the composition changes: `"batch"`, `"wave"` or `"drain"` (`elastream.model.composing.Consistency`). runs:
+    folder in which the run's own is made.
 
     Raises ElastreamError for errors that a user can correct, with nothing left running; Ctrl-C and SIGTERM end the run in
     order.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from elastream.model.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Form, Graph, Kind, Operator
-from elastream.model.key_table import KEYS
 from elastream.model.grouping import check_column, grouped
+from elastream.model.key_table import KEYS
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
 from elastream.model.schema import Columns, columns_of, in_words
 from elastream.model.sql import check_expressions

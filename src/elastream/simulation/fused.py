@@ -14,7 +14,6 @@ import numpy as np
 from elastream.model.composing import Consistency
 from elastream.model.endpoints import DomainSignal
 from elastream.model.errors import InputError
-from elastream.model.graph import Edge
 from elastream.model.key_table import KeyTables
 from elastream.model.observation import Composition, Floats, MicroBatch
 from elastream.model.qos import live_edges, offered_rates

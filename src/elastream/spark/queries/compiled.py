@@ -109,7 +109,7 @@ class CompiledQueries:
         return self.telemetry.latency_basis
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition, and answer each; an ElastreamError or OSError undoes all."""
+        """Do all of these that are possible as one new composition, and answer each; raises where none could be written."""
         return self._switching.apply(switches)
 
     def settle(self) -> bool:

@@ -56,8 +56,8 @@ SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
 EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
-"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all, for
-queries with several operators with state, and ours have one."""
+"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all,
+for queries with several operators with state, and ours have one."""
 
 
 def start_queries(
@@ -76,8 +76,8 @@ def start_queries(
     state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
     should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
     state partition's task, however few its records. consistency: what records meet that are under way while the composition
-    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left
-    running then.
+    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is
+    left running then.
     """
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
@@ -313,7 +313,7 @@ class _Compiler:
         return self._arrow(schema_from(ddl, "what an operator returns"))
 
     def _lane(self, inlet: Inlet) -> str | None:
-        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle it cannot be told to."""
+        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle that cannot be set."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
             return None
         entered = inlet.origin if inlet.edge is None else inlet.edge.target

@@ -146,9 +146,7 @@ class Tally:
 class Walker:
     """One task's walk under one composition. tables: folder of the key tables in use. foldings: of its taps, in their order."""
 
-    def __init__(
-        self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()
-    ) -> None:
+    def __init__(self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()) -> None:
         self.walk = walk
         self.code = code
         self.foldings = foldings
@@ -159,7 +157,9 @@ class Walker:
         self.taps_from = self.exits_from + len(walk.exits)
         self.steps = [self._step(number, step, tables) for number, step in enumerate(walk.steps, self.steps_from)]
         pulling = {n: step for n, step in enumerate(self.steps, self.steps_from) if isinstance(step, Metered)}
-        self.kept = {n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM}
+        self.kept = {
+            n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM
+        }
         self.turns = [0] * len(nodes)
         self.lead = Tally()
 
