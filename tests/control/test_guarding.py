@@ -389,7 +389,7 @@ def test_a_written_recording_holds_signals_standings_and_what_is_in_effect(tmp_p
     assert frames.standings["allowed"].tolist() == [("split",), ("split_fast",)]
     assert frames.standings["guards"].tolist() == [1, 1]
     runs = frames.compositions.xs("words", level="element")["runs"]
-    assert runs.xs("", level="query").to_dict() == {0.0: "split", 5.0: "split_fast"}
+    assert runs.xs("", level="query").to_dict() == {0.0: "split", 4.0: "split_fast"}
     query = plant.context.layout.stage_of["words"].segment
     assert recording.query_of("words") == recording.query_of("where") == query
     assert recording.compositions_at(8.0)[query].alternates["words"] == "split_fast"

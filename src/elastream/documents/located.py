@@ -69,7 +69,8 @@ class Located:
         """The steps of `loc` that exist in the file, each with its line and column, from 0."""
         node: Any = self.data
         for step in loc:
-            if (isinstance(node, Mapping) and step in node) or (isinstance(node, list) and step in range(len(node))):
+            there = range(len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
+            if step in there:
                 yield step, _begin(node, step)
             elif isinstance(step, int):
                 continue  # a single value written in place of a list
@@ -120,11 +121,12 @@ class Located:
 
 def _begin(node: Any, step: str | int) -> tuple[int, int]:
     """Line and column, from 0, at which a key or an item of `node` stands; those of `node` if it was merged into it."""
+    lines = node.lc
     try:
-        found = node.lc.item(step) if isinstance(node, list) else node.lc.key(step)
-    except (AttributeError, KeyError, TypeError):
+        found: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)
+    except (KeyError, TypeError):
         found = None
-    return found or (node.lc.line, node.lc.col) if hasattr(node, "lc") else (0, 0)
+    return found or (lines.line, lines.col)
 
 
 def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
