@@ -35,9 +35,7 @@ def queries(between=1) -> Graph:
     middle = [Operator(f"middle{n}", Kind.TRANSFORM, (Alternate("a", cost=0.002),)) for n in range(between)]
     operators = [Operator("source", Kind.SOURCE), two_ways("first"), *middle, two_ways("last"), Operator("sink", Kind.SINK)]
     names = [operator.name for operator in operators]
-    edges = [
-        Edge(a, b, durable=None if a == "source" or b == "sink" else "parquet") for a, b in itertools.pairwise(names)
-    ]
+    edges = [Edge(a, b, durable=None if a == "source" or b == "sink" else "parquet") for a, b in itertools.pairwise(names)]
     return Graph("queries", tuple(operators), tuple(edges))
 
 
@@ -495,7 +493,9 @@ def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(bu
         hosts.append(len(observation.leases))
         for action in plan.actions:
             assert plant.apply(action).succeeded, action
-    asleep, awake, again, back = (max(hosts[a // 5 : b // 5]) for a, b in ((400, 595), (900, 1195), (1600, 1795), (2100, 2390)))
+    asleep, awake, again, back = (
+        max(hosts[a // 5 : b // 5]) for a, b in ((400, 595), (900, 1195), (1600, 1795), (2100, 2390))
+    )
     assert asleep <= 2 and again <= 2
     assert 6 <= awake <= 12 and 6 <= back <= 12
     assert plant.observe().operators.value("source" if build == "fused" else "peak", Metric.BACKLOG) < 200 * 20

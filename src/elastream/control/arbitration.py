@@ -109,9 +109,7 @@ class _Plan:
 
     def contradicting(self, action: Action) -> Action | None:
         """The first action granted that `action` contradicts; None if there is none."""
-        found = [
-            other for other in self._about.get(subject(action), ()) if (type(other), type(action)) not in COMPATIBLE
-        ]
+        found = [other for other in self._about.get(subject(action), ()) if (type(other), type(action)) not in COMPATIBLE]
         match action:
             case DrainHost(host) | ReleaseHost(host) if host in self._onto:
                 found.append(self._onto[host])
