@@ -66,7 +66,7 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
     window, key = operator.window, operator.key
     frame, ports = _one_port(flows[0]) if len(flows) == 1 else _ports(flows, key)
     form = operator.alternates[0].form
-    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port)) for port in ports))
+    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port, timezone="UTC")) for port in ports))
     if form is Form.ZIP:
         groups: tuple[str, ...] = (ALL,)
         frame = frame.withColumn(ALL, F.lit(0))

@@ -291,8 +291,8 @@ class _Compiler:
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
-        walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
+        arriving = [self._arrow(frame.drop(COLUMN).schema) for frame in frames]
+        walk = wire(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else together(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
@@ -305,6 +305,13 @@ class _Compiler:
             for number, outlet in enumerate(part.written)
         ]
 
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        """`schema` as Spark gives it to Python: times are in the session's time zone."""
+        return to_arrow_schema(schema, timezone=self.spark.conf.get("spark.sql.session.timeZone"))
+
+    def _declared(self, ddl: str) -> pa.Schema:
+        return self._arrow(schema_from(ddl, "what an operator returns"))
+
     def _lane(self, inlet: Inlet) -> str | None:
         """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle that cannot be set."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
@@ -312,7 +319,3 @@ class _Compiler:
         entered = inlet.origin if inlet.edge is None else inlet.edge.target
         (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
         return stage.name if stage.name in self.common.single else None
-
-
-def _schema_of(ddl: str) -> pa.Schema:
-    return to_arrow_schema(schema_from(ddl, "what an operator returns"))
