@@ -282,7 +282,10 @@ class OperatorKeys(FunctionKeys):
         costs = ("cost", *FORMS, *KEYED_FORMS, "join", "zip")  # alternates have their own
         owners |= dict.fromkeys(("cost", "selectivity"), costs)
         owners |= {"own_state": ("alternates",), "select_by": ("alternates",), "unrolled": ("cost", *functions)}
-        owners |= {"timeout": ("alternates", "apply", "join", "cost"), "sequential": ("source", "cost", *FORMS, "alternates")}
+        owners |= {
+            "timeout": ("alternates", "apply", "join", "cost"),
+            "sequential": ("source", "cost", *FORMS, "alternates"),
+        }
         belongs(self, owners, kind)
         self._check_schemas(kind)
         return self
