@@ -109,7 +109,13 @@ def test_windows_give_what_plain_python_gives_before_and_after_a_restart(spark, 
     def expected(total: int) -> dict[str, Sequence[Any]]:
         return {
             "sums": [
-                {"k": k, "window_start": start, "window_end": start + timedelta(seconds=5), "total": sum(ns), "most": ns[-1]}
+                {
+                    "k": k,
+                    "window_start": start,
+                    "window_end": start + timedelta(seconds=5),
+                    "total": sum(ns),
+                    "most": ns[-1],
+                }
                 for (k, start), ns in spans(total, 5, 5, 1).items()
             ],
             "lists": [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()],
