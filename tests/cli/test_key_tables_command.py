@@ -47,7 +47,8 @@ def recorder(tmp_path: Path) -> Recorder:
     return made
 
 
-def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder) -> None:
+def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     file, run = tmp_path / "tables.csv", tmp_path / "run"
     file.write_text("customer,alternate\n1,trend\n2,mean\n")
     assert "has no key tables" in text(elastream("tables", "show", run))
