@@ -132,7 +132,9 @@ def _returned(operator: Operator, ports: Sequence[StructType]) -> StructType:
         return schema_from(operator.returns, f"what operator {operator.name!r} returns")
     named = [{field.name: field.dataType for field in port} for port in ports]
     pairs = operator.alternates[0].function
-    columns = pairs.columns(*named) if isinstance(pairs, Pairs) else {name: kind for each in named for name, kind in each.items()}
+    columns = (
+        pairs.columns(*named) if isinstance(pairs, Pairs) else {name: kind for each in named for name, kind in each.items()}
+    )
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 

@@ -64,7 +64,7 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. schema: output. Digits: pick selects an alternate, width that of its pool if it waits, table a key table."""
+    """An operator. schema: output. Digits: pick selects an alternate, width that of its pool, table a key table."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -117,7 +117,8 @@ class Carrier:
     """Where the region reads the code of the composition.
 
     stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
-    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of the key tables in use.
+    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of the key tables in
+    use.
     """
 
     stamped: bool = False
@@ -144,7 +145,7 @@ class Tally:
 
 
 class Walker:
-    """One task's walk under one composition. tables: folder of the key tables in use. foldings: of its taps, in their order."""
+    """One task's walk under one composition. tables: folder of key tables in use. foldings: of its taps, in their order."""
 
     def __init__(self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()) -> None:
         self.walk = walk
