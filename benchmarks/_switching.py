@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import psutil
@@ -41,7 +41,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, ran_in_offsets
+from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, ran_in_offsets
 from elastream.workload import constant
 
 KEYS = 7
@@ -132,6 +132,13 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     return flow
 
 
+class Seen(NamedTuple):
+    """A committed batch: what it ran under, and the range of records that it took from each source or edge."""
+
+    ran: Ran
+    ranges: tuple[tuple[int, int], ...]
+
+
 @dataclass
 class Requested:
     """A plan that was requested. planned: newest batch by query, right after; batches: the first one under it less that."""
@@ -169,7 +176,7 @@ class Trial:
         self._tables_read: dict[tuple[str, int], KeyTable] = {}
         self.out.checkpoint, self.totals.checkpoint = (self.directory.checkpoint(s.name) for s in self.layout.segments)
         self.requested: list[Requested] = []
-        self.seen: dict[str, dict[int, tuple[Ran, int, int]]] = {segment.name: {} for segment in self.layout.segments}
+        self.seen: dict[str, dict[int, Seen]] = {segment.name: {} for segment in self.layout.segments}
         self.switches, self.restarts, self.killed = 0, 0, 0
         self.figures: Counter[str] = Counter()
         self.latencies: list[float] = []
@@ -277,8 +284,9 @@ class Trial:
             for batch in query.batches:
                 if batch.id in self.seen[query.name]:
                     continue
-                ran = ran_of(batch.sources[0].end)
-                self.seen[query.name][batch.id] = (ran, *batch.sources[0].numbers)
+                ran = newest_ran([source.end for source in batch.sources])
+                assert ran is not None
+                self.seen[query.name][batch.id] = Seen(ran, tuple(source.numbers for source in batch.sources))
                 for each in self.requested[-50:]:
                     if query.name not in each.batches and ran.version >= each.version:
                         each.batches[query.name] = batch.id - each.planned[query.name]
@@ -391,7 +399,7 @@ class Trial:
     def _check_batches(self, found: Counter[str]) -> None:
         """Each batch of the first query, also one that wrote nothing, against plain Python over its range of records."""
         query = self.layout.segments[0].name
-        for batch, (ran, first, last) in self.seen[query].items():
+        for batch, (ran, ((first, last),)) in self.seen[query].items():
             now = self.decoded(ran)
             attempts = self.out.attempts.get(batch, [])
             rows = rows_of(attempts[-1][1]) if attempts else Counter()
@@ -400,7 +408,7 @@ class Trial:
             mixed = len(ways) > len({key for key, *_ in ways}) or len({tuple(way) for _, _, *way in ways}) > 1
             found["mixed batches"] += mixed or any(each != ran for each, _ in attempts)
             found["batches that differ from plain Python"] += rows != Counter(self._expected(now, first, last))
-        ranges = sorted((first, last) for _, first, last in self.seen[query].values())
+        ranges = sorted(each.ranges[0] for each in self.seen[query].values())
         gaps = sum(b[0] != a[1] for a, b in pairwise(ranges))
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
 
@@ -417,14 +425,16 @@ class Trial:
 
     def _check_totals(self, found: Counter[str]) -> None:
         """The state of each key in the end against sums over the records on the edge, by what each batch ran under."""
-        query, (edge,) = self.layout.segments[1].name, self.layout.segments[1].inputs
-        log = EdgeLog(self.directory.edge(edge.source, edge.target))
-        log.refresh()
+        query = self.layout.segments[1].name
+        logs = [EdgeLog(self.directory.edge(edge.source, edge.target)) for edge in self.layout.segments[1].inputs]
+        for log in logs:
+            log.refresh()
         totals: Counter[int] = Counter()
-        for batch, (ran, first, last) in sorted(self.seen[query].items()):
+        for batch, (ran, ranges) in sorted(self.seen[query].items()):
             now = self.decoded(ran)
             factors = {key: FACTORS[self.alternate(now, "total", key)] for key in range(KEYS)}
-            taken = [row for piece in log.pieces(first, last) for row in read(piece.path, piece.first, piece.rows)]
+            pieces = [piece for log, (first, last) in zip(logs, ranges, strict=True) for piece in log.pieces(first, last)]
+            taken = [row for piece in pieces for row in read(piece.path, piece.first, piece.rows)]
             for row in taken:
                 totals[row["key"]] += factors[row["key"]] * row["n"]
             stamps = {key: self.alternate(now, "stamp", key) for key in range(KEYS)}
@@ -453,11 +463,6 @@ def read(path: str, first: int, rows: int) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = pq.ParquetFile(path).read().slice(first, rows).to_pylist()
     return found
-
-
-def ran_of(offset: Mapping[str, Any]) -> Ran:
-    """What the batch that ends at an offset ran under."""
-    return Ran(int(offset["version"]), int(offset["code"]))
 
 
 def kill_an_executor() -> int:

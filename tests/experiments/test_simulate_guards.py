@@ -73,7 +73,7 @@ def test_guards_of_the_command_line_are_used_instead_and_a_policy_chooses_among_
         (GUARDS, "signal 'manual': file FOLDER/manual.txt cannot be read: No such file or directory"),
         (
             GUARDS.replace("!manual", "!manuel"),
-            "FOLDER/guards.yaml:6:17: guards.forecast.tree.when: there is no signal or function",
+            "FOLDER/guards.yaml:6:20: guards.forecast.tree.when: there is no signal or function",
         ),
         (
             GUARDS.replace("forecast:", "forecst:"),

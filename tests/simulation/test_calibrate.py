@@ -84,7 +84,11 @@ def test_the_cost_of_records_is_found_in_what_hosts_work():
 
 def test_each_alternate_that_ran_gets_the_cost_that_was_its_own():
     flow = Dataflow("switching")
-    alternates = [Alternate("exact", str.lower, cost=0.004), Alternate("quick", str.lower, cost=0.001), Alternate("never", str)]
+    alternates = [
+        Alternate("exact", str.lower, cost=0.004),
+        Alternate("quick", str.lower, cost=0.001),
+        Alternate("never", str),
+    ]
     flow.source(None).map(alternates, returns="word string", name="parse").sink(None)
     reality = make_plant(
         lay_out(flow.graph),

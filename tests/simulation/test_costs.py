@@ -55,7 +55,9 @@ def test_a_key_table_weighs_costs_by_the_shares_of_its_keys(rows, otherwise):
     assert cost(under(0, otherwise), KeyTableBook(table(rows))) == COSTS[otherwise]
 
 
-@given(rows=keys, weights=st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(0.1, 9.0), min_size=1, max_size=8))
+@given(
+    rows=keys, weights=st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(0.1, 9.0), min_size=1, max_size=8)
+)
 def test_declared_weights_say_how_frequent_keys_are_and_those_without_a_row_run_what_all_others_do(rows, weights):
     settings = Settings(key_weights={"forecast": {(name,): weight for name, weight in weights.items()}})
     work, _ = cost(under(1, "c"), KeyTableBook(table(rows)), settings)

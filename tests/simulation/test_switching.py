@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from elastream.model.action import SetParallelism, Status, SwitchAlternate, SwitchEdge
@@ -35,9 +35,7 @@ def queries(between=1) -> Graph:
     middle = [Operator(f"middle{n}", Kind.TRANSFORM, (Alternate("a", cost=0.002),)) for n in range(between)]
     operators = [Operator("source", Kind.SOURCE), two_ways("first"), *middle, two_ways("last"), Operator("sink", Kind.SINK)]
     names = [operator.name for operator in operators]
-    edges = [
-        Edge(a, b, durable=None if a == "source" or b == "sink" else "parquet") for a, b in itertools.pairwise(names)
-    ]
+    edges = [Edge(a, b, durable=None if a == "source" or b == "sink" else "parquet") for a, b in itertools.pairwise(names)]
     return Graph("queries", tuple(operators), tuple(edges))
 
 
@@ -436,9 +434,10 @@ def trees(draw):
     plans=st.lists(st.tuples(st.floats(1.0, 25.0), st.integers(0, 31)), min_size=1, max_size=5),
 )
 def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph, mode, build, plans):
-    if build is fused and mode is Consistency.WAVE and lay_out(graph).circular:
-        return
-    plant = build(graph, mode, rate=60, seconds=30)
+    try:
+        plant = build(graph, mode, rate=60, seconds=30)
+    except InputError:  # its queries feed each other, or one itself
+        assume(False)
     names = [operator.name for operator in graph.operators if len(operator.alternates) > 1]
     for time, bits in sorted(plans):
         plant.advance(time)
@@ -452,7 +451,8 @@ def test_on_any_dataflow_switches_end_in_effect_and_no_record_stays_behind(graph
     for effective in observation.effective.values():
         assert effective.version <= observation.composition.version
     for update in plant.updates:
-        assert update.latency >= 0 and update.mixed >= 0
+        assert update.latency >= 0
+        assert update.mixed >= 0
         assert mode in (Consistency.BATCH, Consistency.REWIRED) or update.mixed == 0
 
 
@@ -495,7 +495,8 @@ def test_while_a_branch_sleeps_its_hosts_go_and_when_it_wakes_hosts_come_back(bu
         hosts.append(len(observation.leases))
         for action in plan.actions:
             assert plant.apply(action).succeeded, action
-    asleep, awake, again, back = (max(hosts[a // 5 : b // 5]) for a, b in ((400, 595), (900, 1195), (1600, 1795), (2100, 2390)))
-    assert asleep <= 2 and again <= 2
-    assert 6 <= awake <= 12 and 6 <= back <= 12
+    spans = ((400, 595), (900, 1195), (1600, 1795), (2100, 2390))
+    asleep, awake, again, back = (max(hosts[since // 5 : until // 5]) for since, until in spans)
+    assert max(asleep, again) <= 2
+    assert 6 <= min(awake, back) <= max(awake, back) <= 12
     assert plant.observe().operators.value("source" if build == "fused" else "peak", Metric.BACKLOG) < 200 * 20

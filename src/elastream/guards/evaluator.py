@@ -144,7 +144,7 @@ class Evaluator:
         formulas.update(program.always[slot])
         if bounds := program.bounds[slot]:
             low, high = (last, value) if last <= value else (value, last)  # type: ignore[operator]
-            first, end = bisect_left(bounds, low), bisect_right(bounds, high)  # type: ignore[arg-type]
+            first, end = bisect_left(bounds, low), bisect_right(bounds, high)
             formulas.update(program.bounded[slot][first:end])
 
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:

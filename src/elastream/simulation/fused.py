@@ -72,7 +72,8 @@ class FusedNetwork:
         self.graph = layout.graph
         self.settings = settings
         self.tables = tables
-        if settings.consistency is Consistency.WAVE and layout.circular:
+        within = any(layout.stage_of[edge.source].segment == each.name for each in layout.segments for edge in each.inputs)
+        if settings.consistency is Consistency.WAVE and (layout.circular or within):
             raise InputError(
                 f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records ends: "
                 "use consistency batch or drain"

@@ -128,7 +128,13 @@ class FusedSegment:
         self.marks[batching.KNOWN] = -1
 
     def advance(
-        self, begin: float, end: float, flows: Sequence[tuple[int, Items]], pool: SimulatedHosts, turn: "Turn", target: float
+        self,
+        begin: float,
+        end: float,
+        flows: Sequence[tuple[int, Items]],
+        pool: SimulatedHosts,
+        turn: "Turn",
+        target: float,
     ) -> tuple[Floats, list["Committed"]]:
         """Execute batches in [begin, end) with the records of `flows` arriving, each under the composition of its epoch.
 

@@ -112,9 +112,7 @@ def test_a_round_that_drafts_nothing_is_one_in_which_a_draft_would_change_nothin
 
 
 def test_after_a_switch_an_operator_is_sized_by_what_its_new_alternate_costs():
-    work = Operator(
-        "work", Kind.TRANSFORM, (Alternate("quick", cost=0.0001), Alternate("exact", cost=0.002)), cores=0.5
-    )
+    work = Operator("work", Kind.TRANSFORM, (Alternate("quick", cost=0.0001), Alternate("exact", cost=0.002)), cores=0.5)
     graph = Graph(
         "switched",
         (Operator("source", Kind.SOURCE), work, Operator("sink", Kind.SINK, cores=0.0)),

@@ -124,9 +124,7 @@ def may_reduce(
     running = [lease for lease in leases if lease.state is HostState.RUNNING]
     taken = sum((instances[unit.name] - surplus.get(unit.name, 0)) * unit.cores for unit in units)
     free = math.fsum([lease.type.cores for lease in running]) - taken
-    return any(
-        lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running
-    )
+    return any(lease.type.cores <= free + NEARLY and due_back(lease, observation.time, pace) for lease in running)
 
 
 def enlarge(

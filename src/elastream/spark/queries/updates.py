@@ -42,7 +42,7 @@ class _Open:
 
 
 class UpdateWatch:
-    """Follows the updates of `running`. queues: logs of the durable edges. ran: what a batch ran under. Times are epoch seconds."""
+    """Follows the updates of `running`, in epoch seconds. queues: logs of durable edges. ran: what a batch ran under."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. schema: output. Digits: pick selects an alternate, width that of its pool, table a key table."""
+    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -117,8 +117,7 @@ class Carrier:
     """Where the region reads the code of the composition.
 
     stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
-    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of the key tables in
-    use.
+    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of key tables in use.
     """
 
     stamped: bool = False
