@@ -156,7 +156,9 @@ HEADLINES = (
         "guards",
         "over the plain functions",
     ),
-    Headline("the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"),
+    Headline(
+        "the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"
+    ),
 )
 """Most of these are bars that are reached; bars that are missed are among them."""
 
