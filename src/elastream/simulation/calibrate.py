@@ -302,7 +302,7 @@ def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tu
 
     A fused stage's machinery is part of what a record costs, and of no operator's service time.
     """
-    found = {}
+    found: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"
         seconds, emitted = (_last(recording.alternate(row, each)) for each in (Metric.SERVICE_TIME, Metric.SELECTIVITY))

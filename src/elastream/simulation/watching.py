@@ -124,8 +124,10 @@ class Watch:
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
         self.host_busy = busy / period
-        counts = (self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
-        self._alternates.period(*counts, now)
+        served, processed, emitted = (
+            self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE)
+        )
+        self._alternates.period(served, processed, emitted, now)
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()
