@@ -1,10 +1,11 @@
 """A dataflow under random switches on Spark, and what must hold of each of its batches: for `switching.py` and a test.
 
-Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an empty
-one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates with a
-shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record that comes out tells under which composition each step of its way ran. What each batch was to
-run under is read from Spark's own offset log while the batch is written, and what must have come out is computed from that
-in plain Python, with neither the walk nor Spark.
+Two queries: records are stamped by what they pass - an operator with three alternates, a choice of two branches and an
+empty one, one branch with two alternates of its own - and totalled by key behind a durable edge, by one of two alternates
+with a shared state. Of the first and the last, key tables may choose the alternate for some of the keys. So each record
+that comes out tells under which composition each step of its way ran. What each batch was to run under is read from Spark's
+own offset log while the batch is written, and what must have come out is computed from that in plain Python, with neither
+the walk nor Spark.
 """
 
 import os
@@ -14,8 +15,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import psutil
@@ -39,7 +41,7 @@ from elastream.spark.placement.placing import Placing
 from elastream.spark.queries.compiled import CompiledQueries
 from elastream.spark.queries.compiler import explain_failure, start_queries
 from elastream.spark.queries.query import Instruments
-from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, ran_in_offsets
+from elastream.spark.worker.composition import CompositionCodec, Ran, latest_batch, newest_ran, ran_in_offsets
 from elastream.workload import constant
 
 KEYS = 7
@@ -130,9 +132,16 @@ def switching_flow(failing: Path, out: Kept, totals: Kept, rate: float) -> Dataf
     return flow
 
 
+class Seen(NamedTuple):
+    """A committed batch: what it ran under, and the range of records that it took from each source or edge."""
+
+    ran: Ran
+    ranges: tuple[tuple[int, int], ...]
+
+
 @dataclass
 class Requested:
-    """A plan that was requested. planned: newest batch planned by query, right after; batches: first one under it less that."""
+    """A plan that was requested. planned: newest batch by query, right after; batches: the first one under it less that."""
 
     version: int
     planned: Mapping[str, int]
@@ -167,7 +176,7 @@ class Trial:
         self._tables_read: dict[tuple[str, int], KeyTable] = {}
         self.out.checkpoint, self.totals.checkpoint = (self.directory.checkpoint(s.name) for s in self.layout.segments)
         self.requested: list[Requested] = []
-        self.seen: dict[str, dict[int, tuple[Ran, int, int]]] = {segment.name: {} for segment in self.layout.segments}
+        self.seen: dict[str, dict[int, Seen]] = {segment.name: {} for segment in self.layout.segments}
         self.switches, self.restarts, self.killed = 0, 0, 0
         self.figures: Counter[str] = Counter()
         self.latencies: list[float] = []
@@ -275,8 +284,9 @@ class Trial:
             for batch in query.batches:
                 if batch.id in self.seen[query.name]:
                     continue
-                ran = ran_of(batch.sources[0].end)
-                self.seen[query.name][batch.id] = (ran, *batch.sources[0].numbers)
+                ran = newest_ran([source.end for source in batch.sources])
+                assert ran is not None
+                self.seen[query.name][batch.id] = Seen(ran, tuple(source.numbers for source in batch.sources))
                 for each in self.requested[-50:]:
                     if query.name not in each.batches and ran.version >= each.version:
                         each.batches[query.name] = batch.id - each.planned[query.name]
@@ -354,7 +364,7 @@ class Trial:
 
     @property
     def lags(self) -> list[int]:
-        """Batches from the newest one planned at a request to the first under it, of all queries that take what is wanted."""
+        """Batches from the newest one planned at a request to the first under it, of queries that take what is wanted."""
         direct = {
             Consistency.BATCH: [segment.name for segment in self.layout.segments],
             Consistency.WAVE: [self.layout.segments[0].name],  # the other goes by its records
@@ -389,7 +399,7 @@ class Trial:
     def _check_batches(self, found: Counter[str]) -> None:
         """Each batch of the first query, also one that wrote nothing, against plain Python over its range of records."""
         query = self.layout.segments[0].name
-        for batch, (ran, first, last) in self.seen[query].items():
+        for batch, (ran, ((first, last),)) in self.seen[query].items():
             now = self.decoded(ran)
             attempts = self.out.attempts.get(batch, [])
             rows = rows_of(attempts[-1][1]) if attempts else Counter()
@@ -398,8 +408,8 @@ class Trial:
             mixed = len(ways) > len({key for key, *_ in ways}) or len({tuple(way) for _, _, *way in ways}) > 1
             found["mixed batches"] += mixed or any(each != ran for each, _ in attempts)
             found["batches that differ from plain Python"] += rows != Counter(self._expected(now, first, last))
-        ranges = sorted((first, last) for _, first, last in self.seen[query].values())
-        gaps = sum(b[0] != a[1] for a, b in zip(ranges, ranges[1:], strict=False))
+        ranges = sorted(each.ranges[0] for each in self.seen[query].values())
+        gaps = sum(b[0] != a[1] for a, b in pairwise(ranges))
         found["batches that nobody saw"] += gaps + (ranges[0][0] != 0)
 
     def _expected(self, now: Composition, first: int, last: int) -> Iterable[frozenset[tuple[str, Any]]]:
@@ -415,14 +425,16 @@ class Trial:
 
     def _check_totals(self, found: Counter[str]) -> None:
         """The state of each key in the end against sums over the records on the edge, by what each batch ran under."""
-        query, (edge,) = self.layout.segments[1].name, self.layout.segments[1].inputs
-        log = EdgeLog(self.directory.edge(edge.source, edge.target))
-        log.refresh()
+        query = self.layout.segments[1].name
+        logs = [EdgeLog(self.directory.edge(edge.source, edge.target)) for edge in self.layout.segments[1].inputs]
+        for log in logs:
+            log.refresh()
         totals: Counter[int] = Counter()
-        for batch, (ran, first, last) in sorted(self.seen[query].items()):
+        for batch, (ran, ranges) in sorted(self.seen[query].items()):
             now = self.decoded(ran)
             factors = {key: FACTORS[self.alternate(now, "total", key)] for key in range(KEYS)}
-            taken = [row for piece in log.pieces(first, last) for row in read(piece.path, piece.first, piece.rows)]
+            pieces = [piece for log, (first, last) in zip(logs, ranges, strict=True) for piece in log.pieces(first, last)]
+            taken = [row for piece in pieces for row in read(piece.path, piece.first, piece.rows)]
             for row in taken:
                 totals[row["key"]] += factors[row["key"]] * row["n"]
             stamps = {key: self.alternate(now, "stamp", key) for key in range(KEYS)}
@@ -432,7 +444,9 @@ class Trial:
             if batch in self.totals.attempts:
                 told = [row for _, table in self.totals.attempts[batch][-1:] for row in table.to_pylist()]
                 found["mixed batches"] += any(row["factor"] != factors[row["key"]] for row in told)
-                found["totals that differ from a batch computation"] += sum(row["total"] != totals[row["key"]] for row in told)
+                found["totals that differ from a batch computation"] += sum(
+                    row["total"] != totals[row["key"]] for row in told
+                )
                 found["totals checked"] += len(told)
         if self.consistency is not Consistency.BATCH:
             found["mixed batches"] += found["batches with records of another version"]
@@ -449,11 +463,6 @@ def read(path: str, first: int, rows: int) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = pq.ParquetFile(path).read().slice(first, rows).to_pylist()
     return found
-
-
-def ran_of(offset: Mapping[str, Any]) -> Ran:
-    """What the batch that ends at an offset ran under."""
-    return Ran(int(offset["version"]), int(offset["code"]))
 
 
 def kill_an_executor() -> int:
@@ -473,5 +482,3 @@ def sampled(values: Sequence[float]) -> Mapping[str, float]:
     ordered = sorted(values) or [float("nan")]
     at = [ordered[min(len(ordered) - 1, int(part * len(ordered)))] for part in (0.5, 0.95)]
     return {"median": at[0], "p95": at[1], "longest": ordered[-1]}
-
-

@@ -191,7 +191,9 @@ class Side:
         self.frame = written(self.spark, self.shape, self.folder.parent)
         arriving = to_arrow_schema(self.frame.schema)
         found = region(self.graph, self.graph.order, ())
-        self.walk = wire(found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl)))
+        self.walk = wire(
+            found, "source", "source", self.codec, [arriving], lambda ddl: to_arrow_schema(StructType.fromDDL(ddl))
+        )
         self.shipped = pickled(self.walk, "dynamic")
         if self.variants.select_by:
             self._put_table()
@@ -296,6 +298,7 @@ def cpu_of_all() -> float:
 
 def same_results(sides: Sequence[Side]) -> None:
     """All sides of a shape give the same records."""
+
     def digest(frame: DataFrame) -> tuple[int, int]:
         found = frame.agg(F.count(F.lit(1)), F.bit_xor(F.xxhash64(*frame.columns))).first()
         assert found is not None

@@ -4,8 +4,8 @@
 
 Alternates, branches, key tables and a keyed operator's alternates are switched at random in plans of one to three, with two
 executors, while an operator fails, a sink fails after it has written, and executors are killed. Each batch is compared with
-plain Python over the same records and the composition in Spark's offset log. Then the same, shorter, in the two modes that are
-consistent across queries, so that update latency stands beside records that met two versions (thesis, p. 50).
+plain Python over the same records and the composition in Spark's offset log. Then the same, shorter, in the two modes that
+are consistent across queries, so that update latency stands beside records that met two versions (thesis, p. 50).
 """
 
 import argparse

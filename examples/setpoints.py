@@ -2,9 +2,9 @@
 
 elastream run examples/setpoints.py
 
-Readings of a furnace and the temperatures that it is set to come from two sources. Windows of two seconds bring them together:
-a join gives how far the furnace was off, and `off` is the signal that a guard may act on. A second query keeps, window by
-window, the extremes of each furnace.
+Readings of a furnace and the temperatures that it is set to come from two sources. Windows of two seconds bring them
+together: a join gives how far the furnace was off, and `off` is the signal that a guard may act on. A second query keeps,
+window by window, the extremes of each furnace.
 """
 
 import tempfile
@@ -112,7 +112,11 @@ def found(folder):
 
 def main(seconds=30, each=50):
     """Run it as long as its data lasts, and check it."""
-    readings, setpoints, folder = list(measured(seconds, each)), list(wanted(seconds)), tempfile.mkdtemp(prefix="setpoints-")
+    readings, setpoints, folder = (
+        list(measured(seconds, each)),
+        list(wanted(seconds)),
+        tempfile.mkdtemp(prefix="setpoints-"),
+    )
     result = run(dataflow(readings, setpoints, folder, seconds), cloud=Local(host_type="small", max_hosts=2))
     if result.ending.status != "finished":
         raise SystemExit("stopped before its load had ended: results are not checked")

@@ -82,7 +82,8 @@ SOURCES = (
            "explanation/e2df.md"),
     Source("placement", "Planning rounds of placement", PLANNING, "python benchmarks/placement.py",
            "explanation/otd.md"),
-    Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py", "reference/guards.md"),
+    Source("guards", "Guards beside plain Python functions", PLANNING, "python benchmarks/guards.py",
+           "reference/guards.md"),
 )  # fmt: skip
 """In the order of the page; each group of figures has one origin, so that none stands beside one of another."""
 
@@ -156,7 +157,9 @@ HEADLINES = (
         "guards",
         "over the plain functions",
     ),
-    Headline("the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"),
+    Headline(
+        "the same round where one signal changed, over one where all did, the worst case", "guards", "one signal changed"
+    ),
 )
 """Most of these are bars that are reached; bars that are missed are among them."""
 

@@ -39,7 +39,7 @@ def test_it_shows_alternates_branches_and_signals() -> None:
     assert found.exit_code == 0, found.output
     rows = [line.split() for line in found.stdout.splitlines()]
     shown = {row[0]: row[1:] for row in rows if row}
-    assert shown["forecast"][-2:] == ["exact,", "rough"]
+    assert shown["forecast"][-3:] == ["exact,", "rough", "–"]
     assert shown["mean_load"][:2] == ["signal", "forecast"]
     assert shown["asleep"][:3] == ["nothing", "forecast", "(curtail)"]
     assert shown["awake"][:3] == ["sink", "forecast", "(curtail)"]
@@ -48,14 +48,14 @@ def test_it_shows_alternates_branches_and_signals() -> None:
 @pytest.mark.parametrize(
     ("written", "instead", "sentence"),
     [
-        (", choice: curtail}, sink: nothing", "}, sink: nothing", "grid.yaml:11: operators.asleep.from: dataflow 'grid': 'asleep' is "),
-        ("value: 0.5", "value: 2", "grid.yaml:9: operators.forecast.alternates.rough.value: 2 is out of range"),
-        ("mean(load)", "mean(laod)", "grid.yaml:10: operators.mean_load.signal: the signal 'mean_load' is of 'laod', a column"),
-        ('{map: "builtins:float"}', "{select: {load: load}}", "grid.yaml:7: operators.forecast.alternates: operator 'forecast' has"),
+        ("curtail}, sink: {", "x}, sink: {", "11: operators.asleep.from: dataflow 'grid': choice 'curtail' has"),
+        ("value: 0.5", "value: 2", "9: operators.forecast.alternates.rough.value: 2 is out of range"),
+        ("mean(load)", "mean(laod)", "10: operators.mean_load.signal: the signal 'mean_load' is of 'laod', a column"),
+        ('{map: "builtins:float"}', "{select: {load: load}}", "7: operators.forecast.alternates: operator 'forecast' has"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_sentence_with_file_line_and_field(written: str, instead: str, sentence: str) -> None:
     found = checked(GRID.replace(written, instead))
     assert found.exit_code == 2
-    assert sentence in found.stderr
+    assert f"grid.yaml:{sentence}" in found.stderr
     assert "Traceback" not in found.output

@@ -40,12 +40,15 @@ def recorder(tmp_path: Path) -> Recorder:
     composition = Composition.default(flow.graph)
     made.observed(Observation(0.0, context, Frame(tuple(flow.graph.by_name)), composition=composition))
     second = replace(composition, version=1, tables={"predict": 1})
-    seen = Observation(1.0, context, Frame(tuple(flow.graph.by_name)), composition=second, effective={"source": composition})
+    seen = Observation(
+        1.0, context, Frame(tuple(flow.graph.by_name)), composition=second, effective={"source": composition}
+    )
     made.observed(seen)
     return made
 
 
-def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder) -> None:
+def test_a_table_is_appended_and_shown(tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     file, run = tmp_path / "tables.csv", tmp_path / "run"
     file.write_text("customer,alternate\n1,trend\n2,mean\n")
     assert "has no key tables" in text(elastream("tables", "show", run))

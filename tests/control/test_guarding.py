@@ -149,7 +149,9 @@ def test_what_is_unknown_leaves_what_runs_and_the_record_says_why() -> None:
             "the guard of split is not active (split: when error < 0.3)",
         ),
         (
-            Standing("words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}),
+            Standing(
+                "words", ("split",), {}, {"split_fast": ("error",)}, {"split": "always", "split_fast": "when error > 1"}
+            ),
             FAST,
             "the guard of split_fast is unknown (error) (split_fast: when error > 1)",
         ),
@@ -188,7 +190,7 @@ def test_a_version_that_does_not_fit_changes_nothing_and_an_alarm_stands_until_o
     recording = ran(plant, guarding, limit=12.0)
     ((alarm, cleared),) = recording.alarms
     assert alarm.said == (
-        "version 2 of the guards is refused, version 1 stays in force: g.yaml:2:33: guards.words.split.when: there is no "
+        "version 2 of the guards is refused, version 1 stays in force: g.yaml:2:32: guards.words.split.when: there is no "
         "signal or function 'eror', did you mean 'error'?"
     )
     assert (alarm.since, cleared) == (2.0, 8.0)
@@ -387,7 +389,7 @@ def test_a_written_recording_holds_signals_standings_and_what_is_in_effect(tmp_p
     assert frames.standings["allowed"].tolist() == [("split",), ("split_fast",)]
     assert frames.standings["guards"].tolist() == [1, 1]
     runs = frames.compositions.xs("words", level="element")["runs"]
-    assert runs.xs("").to_dict() == {0.0: "split", 5.0: "split_fast"}
+    assert runs.xs("", level="query").to_dict() == {0.0: "split", 4.0: "split_fast"}
     query = plant.context.layout.stage_of["words"].segment
     assert recording.query_of("words") == recording.query_of("where") == query
     assert recording.compositions_at(8.0)[query].alternates["words"] == "split_fast"

@@ -66,7 +66,7 @@ class Broken(FakePlant):
         return super().apply(action)
 
     def switch(self, switches):
-        return tuple(self.apply(each) for each in switches) if self.applying else super().switch(switches)
+        return tuple(map(self.apply, switches)) if self.applying else super().switch(switches)
 
 
 def run(plant, policy, *, limit=20.0, **options):

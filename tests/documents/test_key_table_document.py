@@ -33,7 +33,10 @@ def test_csv_and_parquet_say_the_same(tmp_path):
         ("customer,since,alternate\n1.5,2026-01-02,mean\n", "line 2: '1.5' is not a whole number"),
         ("customer,since,alternate\n1,tomorrow,mean\n", "line 2: 'tomorrow' is not a date"),
         ("customer,since,alternate\n1,2026-01-02,naive\n", "line 2: operator 'predict' has no alternate 'naive'"),
-        ("customer,since,alternate\n1,2026-01-02,mean\n1,2026-01-02,arima\n", "line 3: the key 1, 2026-01-02 is in it twice"),
+        (
+            "customer,since,alternate\n1,2026-01-02,mean\n1,2026-01-02,arima\n",
+            "line 3: the key 1, 2026-01-02 is in it twice",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_file_and_line(tmp_path, content, sentence):

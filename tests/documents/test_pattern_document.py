@@ -13,7 +13,7 @@ from elastream.model.building import timeout
 from elastream.model.endpoints import Trace, collect, records
 from elastream.model.errors import DataflowError, ElastreamError
 from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Alternate, Form, Graph
+from elastream.model.graph import Alternate, Graph
 from properties import examples
 
 EVERYTHING = """\
@@ -113,7 +113,8 @@ def everything() -> Graph:
     marked = apart.window(landmark="last", by="at").group_by("customer")
     runs = marked.apply(len, returns="n int", timeout="1 min", name="runs")
     error = apart.window(count=4, every=2).join(forecast.durable(), on="customer", name="error")
-    worst = apart.window(count=4).join(forecast.durable(), on="customer", function=max, returns="error double", name="worst")
+    fours = apart.window(count=4)
+    worst = fours.join(forecast.durable(), on="customer", function=max, returns="error double", name="worst")
     pairs = meters.durable().zip(weather.durable(), name="both")
     names = ["refined_1", "refined_2", "refined"]
     refined = means.unrolled(lambda s, n: s.map_arrow(list, returns="x int", name=names[n - 1]), 3)
@@ -147,7 +148,18 @@ def test_every_dynamic_element_and_pattern_gives_the_graph_that_python_gives(fol
     }
     for operator in built.operators:
         there = written.operator(renamed.get(operator.name, operator.name))
-        for field in ("kind", "key", "returns", "state", "own_state", "selects", "window", "timeout", "sequential", "writes"):
+        for field in [
+            "kind",
+            "key",
+            "returns",
+            "state",
+            "own_state",
+            "selects",
+            "window",
+            "timeout",
+            "sequential",
+            "writes",
+        ]:
             assert getattr(there, field) == getattr(operator, field), (operator.name, field)
 
 
@@ -177,14 +189,18 @@ TAIL = """\
 MISTAKES = {
     "groups without a window": (
         "from: a\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:4: operators.b: 'group_by' needs a 'window', such as {count: 10}: without one no group is ever "
-        "complete; "
-        "functions with state and running aggregates go with 'key_by'",
+        (
+            "flow.yaml:4: operators.b: 'group_by' needs a 'window', such as {count: 10}: without one no group is ever "
+            "complete; "
+            "functions with state and running aggregates go with 'key_by'"
+        ),
     ),
     "a join without a window": (
         "from: a\njoin: a\non: k",
-        "flow.yaml:4: operators.b: 'join' needs a 'window', such as {count: 10}: without one no group is ever complete; "
-        "functions with state and running aggregates go with 'key_by'",
+        (
+            "flow.yaml:4: operators.b: 'join' needs a 'window', such as {count: 10}: without one no group is ever "
+            "complete; functions with state and running aggregates go with 'key_by'"
+        ),
     ),
     "a window by key": (
         "from: a\nkey_by: k\nwindow: {count: 2}\naggregate: {n: count(*)}",
@@ -204,7 +220,7 @@ MISTAKES = {
     ),
     "a join with nobody": (
         "from: a\njoin: c\non: k\nwindow: {count: 2}",
-        "flow.yaml:6: operators.b.join: there is no operator 'c'",
+        "flow.yaml:6: operators.b.join: there is no operator 'c' (there is: a, b, out)",
     ),
     "a window of nothing": (
         "from: a\nwindow: {by: at}\ngroup_by: k\naggregate: {n: count(*)}",
@@ -216,8 +232,10 @@ MISTAKES = {
     ),
     "a window of a bad length": (
         "from: a\nwindow: {seconds: 30 parsecs, by: at}\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:6: operators.b.window.seconds: '30 parsecs' is not a duration: 'parsecs' is not one of us, ms, s, "
-        "min, h, d",
+        (
+            "flow.yaml:6: operators.b.window.seconds: '30 parsecs' is not a duration: 'parsecs' is not one of us, ms, s, "
+            "min, h, d"
+        ),
     ),
     "records counted in seconds": (
         "from: a\nwindow: {count: 3, every: 2s}\ngroup_by: k\napply: builtins:len\nreturns: n int",
@@ -229,9 +247,11 @@ MISTAKES = {
     ),
     "native aggregates over a count": (
         "from: a\nwindow: {count: 3}\ngroup_by: k\naggregate: {n: count(*)}",
-        "flow.yaml:8: operators.b.aggregate: dataflow 'grid': operator 'b' has native aggregates in windows of count, "
-        "and Spark "
-        "has them in windows of time only: write it as a function, (key, rows) -> rows, with apply",
+        (
+            "flow.yaml:8: operators.b.aggregate: dataflow 'grid': operator 'b' has native aggregates in windows of count, "
+            "and Spark "
+            "has them in windows of time only: write it as a function, (key, rows) -> rows, with apply"
+        ),
     ),
     "a state in a window": (
         "from: a\nwindow: {count: 3}\ngroup_by: k\napply: builtins:len\nstate: n int\nreturns: n int",
@@ -243,9 +263,11 @@ MISTAKES = {
     ),
     "an aggregate as an alternate": (
         "from: a\nkey_by: k\nalternates:\n  one: {aggregate: {n: count(*)}}",
-        "flow.yaml:8: operators.b.alternates.one: native aggregates cannot be alternates, because Spark cannot change "
-        "them in a "
-        "running query: write functions with state, with 'apply'",
+        (
+            "flow.yaml:8: operators.b.alternates.one: native aggregates cannot be alternates, because Spark cannot change "
+            "them in a "
+            "running query: write functions with state, with 'apply'"
+        ),
     ),
     "alternates of both kinds": (
         "from: a\nkey_by: k\nreturns: n int\nalternates:\n  one: {apply: builtins:len}\n  two: {map: builtins:len}",
@@ -256,8 +278,10 @@ MISTAKES = {
         "flow.yaml:4: operators.b: 'key_by' is missing: the columns of the key",
     ),
     "keyed alternates without a state": (
-        "from: a\nkey_by: k\nreturns: n int\nalternates:\n  one: {apply: builtins:len, state: n int}\n  two: {apply: "
-        "builtins:len}",
+        (
+            "from: a\nkey_by: k\nreturns: n int\nalternates:\n  one: {apply: builtins:len, state: n int}\n  two: {apply: "
+            "builtins:len}"
+        ),
         "flow.yaml:4: operators.b: 'state' is missing: 'apply' needs a schema for both",
     ),
     "single records by key": (
@@ -266,9 +290,11 @@ MISTAKES = {
     ),
     "an alternate with another schema": (
         "from: a\nreturns: n int\nalternates:\n  one: {map: builtins:len}\n  two: {map: builtins:len, returns: n long}",
-        "flow.yaml:9: operators.b.alternates.two.returns: dataflow 'grid': alternate 'two' of operator 'b' returns n "
-        "bigint, where "
-        "the operator returns n int: alternates of one operator have one schema, others are branches of a choice",
+        (
+            "flow.yaml:9: operators.b.alternates.two.returns: dataflow 'grid': alternate 'two' of operator 'b' returns n "
+            "bigint, where "
+            "the operator returns n int: alternates of one operator have one schema, others are branches of a choice"
+        ),
     ),
     "a value above the best": (
         "from: a\nreturns: n int\nalternates:\n  one: {map: builtins:len, value: 1.5}",
@@ -284,9 +310,11 @@ MISTAKES = {
     ),
     "a choice of one": (
         "from: {operator: a, choice: way}\nmap: builtins:len\nreturns: n int",
-        "flow.yaml:5: operators.b.from: dataflow 'grid': choice 'way' has one branch, 'b', and needs two: add "
-        "another, which may "
-        "be empty (`nothing`), or leave the choice out",
+        (
+            "flow.yaml:5: operators.b.from: dataflow 'grid': choice 'way' has one branch, 'b', and needs two: add "
+            "another, which may "
+            "be empty (`nothing`), or leave the choice out"
+        ),
     ),
     "a timeout of nothing": (
         "from: a\nkey_by: k\napply: builtins:len\nstate: n int\nreturns: n int\ntimeout: 0s",
@@ -296,15 +324,17 @@ MISTAKES = {
         "from: a\nmap: builtins:len\nreturns: n int\ntimeout: 10s",
         "flow.yaml:4: operators.b: 'timeout' does not go with 'map' (only with alternates, apply, join, cost)",
     ),
-    "a zip of streams in no order": (
+    "a zip with nobody": (
         "from: a\nzip: c",
-        "flow.yaml:6: operators.b.zip: there is no operator 'c'",
+        "flow.yaml:6: operators.b.zip: there is no operator 'c' (there is: a, b, out)",
     ),
     "order of a sink": (
         "from: a\nsink: {collect: x}\nsequential: true",
-        "flow.yaml:4: operators.b: 'sequential' does not go with 'sink' (only with source, cost, map, flat_map, "
-        "filter, map_arrow, "
-        "map_pandas, map_stream, select, alternates)",
+        (
+            "flow.yaml:4: operators.b: 'sequential' does not go with 'sink' (only with source, cost, map, flat_map, "
+            "filter, map_arrow, "
+            "map_pandas, map_stream, select, alternates)"
+        ),
     ),
     "a loop of no rounds": (
         "from: a\nmap: builtins:len\nreturns: n int\nunrolled: 0",
@@ -312,15 +342,18 @@ MISTAKES = {
     ),
     "a loop": (
         "from: [a, b]\nmap: builtins:len\nreturns: n int",
-        "flow.yaml:4: operators.b: dataflow 'grid': it has a cycle, b -> b, and loops and supersteps must be bounded: "
-        "write their k "
-        "rounds one behind the other, as unrolled(step, k) does",
+        (
+            "flow.yaml:5: operators.b.from: dataflow 'grid': it has a cycle, b -> b, and loops and supersteps must be "
+            "bounded: write their k rounds one behind the other, as unrolled(step, k) does"
+        ),
     ),
     "a signal of no aggregate": (
         "from: a\nsignal: median(x)",
-        "flow.yaml:6: operators.b.signal: the signal 'b' cannot be 'median(x)': it is count(), or sum, mean, min, "
-        "max, any or all of "
-        "a column, such as 'mean(error)'",
+        (
+            "flow.yaml:6: operators.b.signal: the signal 'b' cannot be 'median(x)': it is count(), or sum, mean, min, "
+            "max, any or all of "
+            "a column, such as 'mean(error)'"
+        ),
     ),
     "a selection among one": (
         "from: a\nmap: builtins:len\nreturns: n int\nselect_by: k",
@@ -427,20 +460,38 @@ def test_a_graph_of_patterns_written_as_yaml_equals_the_one_built_in_python(
     assert load_document(path).graph == flow.graph
 
 
-SCRAPS = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 5), st.floats(-2, 5), st.sampled_from(["a", "b", "k", "10s", "builtins:len", "x int"])
-)
-NESTED = st.recursive(
-    SCRAPS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["count", "by", "a"]), inner, max_size=2)
-)
+WORDS = st.sampled_from(["a", "b", "k", "10s", "builtins:len", "x int"])
+SCRAPS = st.one_of(st.none(), st.booleans(), st.integers(-2, 5), st.floats(-2, 5), WORDS)
+INNER = st.sampled_from(["count", "by", "a"])
+NESTED = st.recursive(SCRAPS, lambda each: st.lists(each, max_size=2) | st.dictionaries(INNER, each, max_size=2))
 FIELDS = st.sampled_from(
     [
-        "from", "source", "sink", "signal", "alternates", "key_by", "group_by", "join", "on", "zip", "window", "
-        ""aggregate", "apply",
-        "state", "own_state", "timeout", "select_by", "sequential", "unrolled", "returns", "map_stream", "cost", "
-        ""map", "Window",
+        "from",
+        "source",
+        "sink",
+        "signal",
+        "alternates",
+        "key_by",
+        "group_by",
+        "join",
+        "on",
+        "zip",
+        "window",
+        "aggregate",
+        "apply",
+        "state",
+        "own_state",
+        "timeout",
+        "select_by",
+        "sequential",
+        "unrolled",
+        "returns",
+        "map_stream",
+        "cost",
+        "map",
+        "Window",
     ]
-)  # fmt: skip
+)
 
 
 @settings(max_examples=examples(200))

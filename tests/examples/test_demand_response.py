@@ -68,7 +68,9 @@ def test_records_of_a_batch_are_taken_in_their_order(given):
 
 def test_the_error_of_an_hour_is_judged_when_all_of_it_came():
     made = pd.DataFrame([{"hour": 3, "method": "caiso", "kw": "[100, 100, 100, 100]"}])
-    came = pd.DataFrame({"interval": [15, 12, 13, 14], "kw": [50.0, 100.0, 100.0, 200.0], "deviation": [0.4, 0.1, 0.2, 0.3]})
+    came = pd.DataFrame(
+        {"interval": [15, 12, 13, 14], "kw": [50.0, 100.0, 100.0, 200.0], "deviation": [0.4, 0.1, 0.2, 0.3]}
+    )
     (row,) = forecast_error(("c01",), made, came).to_dict("records")
     assert row["error"] == pytest.approx(100 * (1 + 0.5) / 4)
     assert json.loads(row["deviations"]) == [0.1, 0.2, 0.3, 0.4]

@@ -71,8 +71,14 @@ def test_guards_of_the_command_line_are_used_instead_and_a_policy_chooses_among_
     ("guards", "said"),
     [
         (GUARDS, "signal 'manual': file FOLDER/manual.txt cannot be read: No such file or directory"),
-        (GUARDS.replace("!manual", "!manuel"), "FOLDER/guards.yaml:6:17: guards.forecast.tree.when: there is no signal or function"),
-        (GUARDS.replace("forecast:", "forecst:"), "FOLDER/guards.yaml:5:3: guards.forecst: dataflow 'grid' has no operator or choice"),
+        (
+            GUARDS.replace("!manual", "!manuel"),
+            "FOLDER/guards.yaml:6:20: guards.forecast.tree.when: there is no signal or function",
+        ),
+        (
+            GUARDS.replace("forecast:", "forecst:"),
+            "FOLDER/guards.yaml:5:3: guards.forecst: dataflow 'grid' has no operator or choice",
+        ),
     ],
 )
 def test_guards_that_cannot_be_followed_are_one_sentence(tmp_path: Path, guards: str, said: str) -> None:

@@ -231,19 +231,17 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
     ),
     "a bound of a window as an aggregate": (
         lambda flow: (
-            timed(flow)
-            .window(seconds=5, by="at")
-            .group_by("word")
-            .aggregate({"window_end": "max(at)"})
-            .sink(collect("x"))
+            timed(flow).window(seconds=5, by="at").group_by("word").aggregate({"window_end": "max(at)"}).sink(collect("x"))
         ),
         "operator 'aggregate' emits 'window_end' for its windows: call another column so",
         ("operators", "aggregate", "aggregate"),
     ),
     "a join on what one side lacks": (
         lambda flow: joined(flow, on="n").sink(collect("x")),
-        r"operator 'join' \(right\) is keyed by 'n', a column that its records do not have \(they have: word, at, "
-        r"n_right\)",
+        (
+            r"operator 'join' \(right\) is keyed by 'n', a column that its records do not have \(they have: word, at, "
+            r"n_right\)"
+        ),
         ("operators", "join", "on"),
     ),
     "a join on columns of two types": (
@@ -282,17 +280,15 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         ("operators", "k", "state"),
     ),
     "alternates of native aggregates": (
-        lambda flow: (
-            flow.add(
-                Operator(
-                    "k",
-                    Kind.KEYED,
-                    tuple(Alternate(name, {"n": "count(*)"}, Form.AGGREGATE) for name in "ab"),
-                    key=("n",),
-                ),
-                numbered(flow).taps,
-            ).sink(collect("x"))
-        ),
+        lambda flow: flow.add(
+            Operator(
+                "k",
+                Kind.KEYED,
+                tuple(Alternate(name, {"n": "count(*)"}, Form.AGGREGATE) for name in "ab"),
+                key=("n",),
+            ),
+            numbered(flow).taps,
+        ).sink(collect("x")),
         "operator 'k' has alternates that are native aggregates, .*: write them as functions with state, with apply",
         ("operators", "k", "alternates"),
     ),
@@ -320,7 +316,7 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "the signal 'seen' is of 'n', which is bigint and must be boolean",
         ("operators", "signal(seen)", "signal"),
     ),
-        "two sinks in one folder": (
+    "two sinks in one folder": (
         to_one_folder,
         "the sinks 'a' and 'b' write to one folder, out",
         ("operators", "b", "sink"),

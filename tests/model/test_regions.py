@@ -51,7 +51,7 @@ def test_column_expressions_between_a_function_and_a_signal_are_refused_with_the
     mapped = stream.map(dict, returns="k string, n long, end boolean", name="same")
     mapped.select({"m": "n * 2"}).signal("twice", "max(m)")
     mapped.sink(collect("all"))
-    with pytest.raises(DataflowError, match="'select' are between a function and the signal 'twice', .*: use map_arrow"):
+    with pytest.raises(DataflowError, match=r"'select' are between a function and the signal 'twice', .*: use map_arrow"):
         plan(flow)
 
 

@@ -81,4 +81,8 @@ def test_a_switch_in_a_file_is_followed_there_and_back(tmp_path: Path, fused: bo
     done = [(each.time, outcome.action) for each in recording.decisions for outcome in each.done]
     assert done == [(20.0, SwitchAlternate("forecast", "arima")), (40.0, SwitchAlternate("forecast", "tree"))]
     assert not recording.alarms
-    assert [recording.compositions_at(time)[""].alternates["forecast"] for time in (20.0, 21.0, 41.0)] == ["tree", "arima", "tree"]
+    assert [recording.compositions_at(time)[""].alternates["forecast"] for time in (20.0, 21.0, 41.0)] == [
+        "tree",
+        "arima",
+        "tree",
+    ]

@@ -165,7 +165,11 @@ def test_a_feed_that_cannot_be_polled_is_refused_and_the_others_go_on(pollers, t
 
 
 @settings(max_examples=examples(300))
-@given(st.binary(max_size=60) | st.text(max_size=40).map(str.encode), st.sampled_from(SignalKind), st.sampled_from(["", "a", "a.b"]))
+@given(
+    st.binary(max_size=60) | st.text(max_size=40).map(str.encode),
+    st.sampled_from(SignalKind),
+    st.sampled_from(["", "a", "a.b"]),
+)
 def test_whatever_is_read_is_a_value_of_the_kind_or_unknown_with_a_reason(said, kind, field):
     value, problem = value_of(said, kind, field)
     assert (value is None) == bool(problem)

@@ -98,9 +98,7 @@ def run(
     if options.before is not None:
         options.before(graph, policy, cloud, target, guards, consistency)
     mode = consistency_of(consistency)
-    admit(
-        graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode
-    )
+    admit(graph, types=cloud.types, policy=policy, target_latency=target, max_hosts=cloud.max_hosts, consistency=mode)
     document = None if guards is None else pollable(load_guards(Path(guards), graph))
     selections = selections_of(graph)
     for table in tables:

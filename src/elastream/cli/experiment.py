@@ -33,7 +33,10 @@ Plant = Annotated[
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd, elastic-allocator or dynamic-dataflow.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The paper: visp, e2df, nstorm, otd, elastic-allocator or dynamic-dataflow."),
+    ],
     plant: Plant = None,
     quick: Annotated[bool, typer.Option("--quick", help="Run the smallest part only, in seconds.")] = False,
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Also halve and double every assumption.")] = False,

@@ -132,8 +132,7 @@ def _refuse_ended(run: Path, recording: "Recording") -> None:
 
 def _show_standings(recording: "Recording", console: "Console") -> None:
     at = float(recording.times[-1])
-    compositions = recording.compositions_at(at)
-    wanted = compositions.pop("")
+    wanted = recording.compositions_at(at)[""]
     table = _table("element", "runs", "alternate", "may run", "value", "guard")
     for element, standing in recording.standings_at(at).items():
         runs = wanted.running(element) or ""

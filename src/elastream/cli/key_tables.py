@@ -64,7 +64,9 @@ def show(run: Recorded) -> None:
     for column in ("operator", "version", "keys", "given", "by", "state"):
         shown.add_column(column, overflow="fold")
     for each in versions:
-        held = {query for query, composition in compositions.items() if composition.tables.get(each.operator, 0) == each.version}
+        held = {
+            query for query, composition in compositions.items() if composition.tables.get(each.operator, 0) == each.version
+        }
         state = "in effect" if held - {""} else "wanted" if "" in held else ""
         given = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.written))
         shown.add_row(each.operator, str(each.version), str(each.keys), given, each.who, state)

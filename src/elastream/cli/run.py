@@ -40,7 +40,9 @@ Guards = Annotated[
 ]
 Consistency = Annotated[
     str | None,
-    typer.Option(metavar="MODE", help="What records meet between two queries while alternates change: batch, wave or drain."),
+    typer.Option(
+        metavar="MODE", help="What records meet between two queries while alternates change: batch, wave or drain."
+    ),
 ]
 Report = Annotated[Path | None, typer.Option(metavar="FILE", help="File of the report; default: in the run's folder.")]
 

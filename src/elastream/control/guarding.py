@@ -128,4 +128,3 @@ def _refusal(action: SwitchAlternate | SwitchEdge, standings: Mapping[str, Stand
         (action.operator, action.alternate) if isinstance(action, SwitchAlternate) else (action.choice, action.target)
     )
     return standings[element].refusal(target) if element in standings else ""
-

@@ -28,9 +28,9 @@ from elastream.documents.dataflow_keys import (
     GROUPINGS,
     KEYED_FORMS,
     AlternateKeys,
+    DiagnosticKeys,
     DocumentKeys,
     OperatorKeys,
-    SignalKeys,
     SinkKeys,
     TimeoutKeys,
 )
@@ -302,7 +302,7 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
     return None if load is None else Simulated(load)
 
 
-def _signal(file: Located, place: Loc, name: str, keys: SignalKeys, references: References) -> DomainSignal:
+def _signal(file: Located, place: Loc, name: str, keys: DiagnosticKeys, references: References) -> DomainSignal:
     with file.at((*place, "signal")):
         trace = None
         if isinstance(keys.trace, str):

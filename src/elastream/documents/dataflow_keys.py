@@ -32,10 +32,10 @@ __all__ = [
     "GROUPINGS",
     "KEYED_FORMS",
     "AlternateKeys",
+    "DiagnosticKeys",
     "DocumentKeys",
     "EdgeKeys",
     "OperatorKeys",
-    "SignalKeys",
     "SinkKeys",
     "SourceKeys",
     "TimeoutKeys",
@@ -174,7 +174,7 @@ class TimeoutKeys(Keys):
     emits: str | None = None
 
 
-class SignalKeys(Keys):
+class DiagnosticKeys(Keys):
     """A diagnostic branch: a signal is the aggregate of its records. name: of the signal; empty: that of the operator."""
 
     aggregate: str
@@ -230,7 +230,7 @@ class OperatorKeys(FunctionKeys):
     from_: Annotated[list[EdgeKeys], BeforeValidator(_edges)] = Field(default_factory=list, alias="from")
     source: Annotated[SourceKeys | None, BeforeValidator(_endpoint)] = None
     sink: Annotated[SinkKeys | None, BeforeValidator(_endpoint)] = None
-    signal: Annotated[SignalKeys | None, _under("aggregate")] = None
+    signal: Annotated[DiagnosticKeys | None, _under("aggregate")] = None
     load: Any = None
     alternates: dict[str, AlternateKeys] | None = None
     key_by: Names | None = None
@@ -282,7 +282,10 @@ class OperatorKeys(FunctionKeys):
         costs = ("cost", *FORMS, *KEYED_FORMS, "join", "zip")  # alternates have their own
         owners |= dict.fromkeys(("cost", "selectivity"), costs)
         owners |= {"own_state": ("alternates",), "select_by": ("alternates",), "unrolled": ("cost", *functions)}
-        owners |= {"timeout": ("alternates", "apply", "join", "cost"), "sequential": ("source", "cost", *FORMS, "alternates")}
+        owners |= {
+            "timeout": ("alternates", "apply", "join", "cost"),
+            "sequential": ("source", "cost", *FORMS, "alternates"),
+        }
         belongs(self, owners, kind)
         self._check_schemas(kind)
         return self

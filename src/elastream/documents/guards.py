@@ -264,9 +264,12 @@ def _position(file: Located, loc: Loc, line: int, column: int) -> tuple[int, int
     node: Any = file.data
     for step in loc[:-1]:
         node = node[step]
-    first, start = node.lc.value(loc[-1])
-    rows = file.text.splitlines()
     value = node[loc[-1]]
+    try:
+        first, start = node.lc.value(loc[-1])
+    except (KeyError, TypeError):  # merged from another mapping: the nearest place that is known
+        return file.place(loc)
+    rows = file.text.splitlines()
     if isinstance(value, LiteralScalarString | FoldedScalarString):
         block = rows[first + 1 :]
         indent = next((len(row) - len(row.lstrip()) for row in block if row.strip()), 0)

@@ -3,6 +3,7 @@
 This module handles reading, duplicate keys and syntax errors; `elastream.documents.schema` defines the keys.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 
 from elastream.documents.user_code import near
-from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line
+from elastream.model.errors import DataflowError, ElastreamError, InputError, first_line, in_one_line
 
 __all__ = ["Loc", "Located", "parse_yaml", "read_yaml", "text_of"]
 
@@ -38,12 +39,12 @@ class Located:
 
     def line(self, loc: Loc) -> int:
         """Line, from 1, of the value at `loc`, or of the nearest enclosing value in the file."""
-        return self._place(loc)[0]
+        return self.place(loc)[0]
 
     def error(self, loc: Loc, sentence: str) -> DataflowError:
         """The error `file:line: field: sentence`, or `file:line:column: ...`."""
         field = ".".join(str(step) for step in loc)
-        line, column = self._place(loc)
+        line, column = self.place(loc)
         place = f"{line}:{column}" if self.columns else f"{line}"
         return DataflowError(f"{self.path}:{place}: {field + ': ' if field else ''}{sentence}")
 
@@ -59,7 +60,7 @@ class Located:
         """The part of `loc` that exists in the file: normalised values have steps that were not written."""
         return tuple(step for step, _ in self._walk(loc))
 
-    def _place(self, loc: Loc) -> tuple[int, int]:
+    def place(self, loc: Loc) -> tuple[int, int]:
         """Line and column, from 1, of the key at `loc`, or of the nearest enclosing one in the file."""
         line, column = ([(0, 0)] + [place for _, place in self._walk(loc)])[-1]
         return line + 1, column + 1
@@ -68,10 +69,9 @@ class Located:
         """The steps of `loc` that exist in the file, each with its line and column, from 0."""
         node: Any = self.data
         for step in loc:
-            if isinstance(node, Mapping) and step in node:
-                yield step, node.lc.key(step)  # type: ignore[attr-defined]
-            elif isinstance(node, list) and isinstance(step, int) and step < len(node):
-                yield step, node.lc.item(step)  # type: ignore[attr-defined]
+            there = range(len(node)) if isinstance(node, list) else node if isinstance(node, Mapping) else ()
+            if step in there:
+                yield step, _begin(node, step)
             elif isinstance(step, int):
                 continue  # a single value written in place of a list
             else:
@@ -119,6 +119,16 @@ class Located:
         return self.error(self.written(loc), sentence)
 
 
+def _begin(node: Any, step: str | int) -> tuple[int, int]:
+    """Line and column, from 0, at which a key or an item of `node` stands; those of `node` if it was merged into it."""
+    lines = node.lc
+    try:
+        found: tuple[int, int] | None = lines.item(step) if isinstance(node, list) else lines.key(step)
+    except (KeyError, TypeError):
+        found = None
+    return found or (lines.line, lines.col)
+
+
 def read_yaml(path: Path, form: str = "a dataflow is a mapping with the keys 'dataflow' and 'operators'") -> Located:
     """Read the mapping in the YAML file `path`. Raises InputError for an unreadable file, DataflowError for its syntax.
 
@@ -143,7 +153,9 @@ def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Lo
     columns: whether errors name a column besides the line.
     """
     try:
-        data = YAML(typ="rt").load(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReusedAnchorWarning)
+            data = YAML(typ="rt").load(text)
     except DuplicateKeyError as error:
         first = next((part for part in str(error.problem).split('"')[1:2]), "")
         raise DataflowError(f"{path}:{_mark(error, columns)}: the key {first!r} is given twice") from None
@@ -154,6 +166,9 @@ def parse_yaml(text: str, path: Path, form: str, *, columns: bool = False) -> Lo
         at = text[: getattr(error, "position", 0) or 0]
         place = f":{at.count(chr(10)) + 1}:{len(at) - at.rfind(chr(10))}" if columns else ""
         raise DataflowError(f"{path}{place}: this is not YAML: {first_line(error)}") from None
+    except Exception as error:  # what the reader makes of odd texts, such as keys that are lists, raises all sorts
+        place = ":1:1" if columns else ""
+        raise DataflowError(f"{path}{place}: this cannot be read as YAML: {in_one_line(error)}") from error
     if not isinstance(data, Mapping):
         raise DataflowError(f"{path}:{'1:1' if columns else 1}: {form}")
     return Located(path, data, text, columns)

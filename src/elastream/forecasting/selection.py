@@ -145,22 +145,23 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         given = found["network"]
-        layers = {
-            name: tuple(np.array(each, dtype=float) for each in given[name])
-            if name in ("hidden", "output")
-            else np.array(given[name], dtype=np.int64 if name == "classes" else float)
-            for name in NETWORK
-        }
+        network = Network(
+            np.array(given["mean"], dtype=float),
+            np.array(given["scale"], dtype=float),
+            _layer(given["hidden"]),
+            _layer(given["output"]),
+            np.array(given["classes"], dtype=np.int64),
+        )
         selector = Selector(
             str(found["dataflow"]),
             str(found["operator"]),
             tuple(map(str, found["methods"])),
-            Network(**layers),
+            network,
             float(found["bound"]),
             {str(key): float(bound) for key, bound in found["bounds"].items()},
         )
-        selector.chooser.choose(np.ones((1, len(layers["mean"]))))
-        if not all(0 <= number < len(selector.methods) for number in layers["classes"]):
+        selector.chooser.choose(np.ones((1, len(network.mean))))
+        if not all(0 <= number < len(selector.methods) for number in network.classes):
             raise ValueError("it chooses methods that it does not name")
     except OSError as error:
         raise InputError(f"the selector {path} cannot be read: {error.strerror or error}") from None
@@ -169,6 +170,11 @@ def load_selector(path: Path, graph: Graph | None = None) -> Selector:
     if graph is not None:
         selector.check(graph, f"the selector {path}")
     return selector
+
+
+def _layer(given: Any) -> tuple[Floats, Floats]:
+    weights, biases = given
+    return np.array(weights, dtype=float), np.array(biases, dtype=float)
 
 
 def best(errors: Floats) -> Integers:

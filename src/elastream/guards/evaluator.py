@@ -5,6 +5,7 @@ recorded run gives the same ones again.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -73,6 +74,7 @@ class Evaluator:
             (due, number, -1) for number, due in enumerate(self._due) if due < math.inf
         ]
         heapify(self._wakes)
+        self._flipped: set[int] = set()
         self._fresh = True
 
     def _keep_active(self, before: "Evaluator") -> None:
@@ -131,9 +133,19 @@ class Evaluator:
                 self._set(number, value, parts, formulas)
 
     def _set(self, slot: int, value: SignalValue | None, parts: set[int], formulas: set[int]) -> None:
+        """Set a slot to another value; adds the parts and the formulas that it may change."""
+        program, last = self.program, self._slots[slot]
         self._slots[slot] = value
-        parts.update(self.program.readers[slot])
-        formulas.update(self.program.formulas_of[slot])
+        parts.update(program.readers[slot])
+        if last is None or value is None:
+            formulas.update(program.formulas_of[slot])
+            self._flipped.update(program.formulas_of[slot])
+            return
+        formulas.update(program.always[slot])
+        if bounds := program.bounds[slot]:
+            low, high = (last, value) if last <= value else (value, last)  # type: ignore[operator]
+            first, end = bisect_left(bounds, low), bisect_right(bounds, high)
+            formulas.update(program.bounded[slot][first:end])
 
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
         wakes = self._wakes
@@ -192,6 +204,10 @@ class Evaluator:
             if result is not results[number] and result != results[number]:
                 results[number] = result
                 elements.add(owner[number])
+        for number in self._flipped:  # undecided as before, perhaps, but for want of other signals
+            if results[number] is None:
+                elements.add(owner[number])
+        self._flipped.clear()
         return elements
 
     def _stand(self, number: int) -> bool:

@@ -123,11 +123,13 @@ def _check_choices(graph: Parts) -> None:
 
 def _check_order(graph: Parts) -> None:
     if len(graph.order) != len(graph.operators):
-        around = " -> ".join(_cycle(graph, set(graph.by_name) - set(graph.order)))
+        around = _cycle(graph, set(graph.by_name) - set(graph.order))
         fail(
             graph,
-            f"it has a cycle, {around}, and loops and supersteps must be bounded: write their k rounds one behind "
-            "the other, as unrolled(step, k) does",
+            f"it has a cycle, {' -> '.join(around)}, and loops and supersteps must be bounded: write their k rounds one "
+            "behind the other, as unrolled(step, k) does",
+            around[0],
+            "from",
         )
 
 
@@ -242,5 +244,3 @@ def _check_alternate(graph: Parts, operator: Operator, alternate: Alternate) -> 
                 *at,
                 "returns",
             )
-
-

@@ -19,6 +19,7 @@ from elastream.model.stages import Layout
 
 __all__ = ["Columns", "edge_topic", "merge_refused", "refuse_uncompilable", "simulated_only"]
 
+
 def simulated_only(graph: Graph) -> DataflowError | None:
     """Why the dataflow can only be simulated: an end, or an operator, without anything to run; None where it can run."""
     for operator in graph.operators:

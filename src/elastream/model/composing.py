@@ -97,7 +97,7 @@ def holder(layout: Layout, switch: Switch) -> str:
 
 
 def changed_operators(graph: Graph, before: Composition, after: Composition) -> frozenset[str]:
-    """Operators that process records in another way: other alternates or key tables, and those that choose another branch."""
+    """Operators that process records in another way: by another alternate or key table, or choosing another branch."""
     found = {
         operator.name
         for operator in graph.operators
@@ -130,8 +130,8 @@ def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
     for source in graph.sources:
         if consistency is Consistency.DRAIN and source.load is None:
             raise DataflowError(
-                f"dataflow {graph.name!r}: consistency 'drain' holds sources back, and the source {source.name!r} has no load "
-                "of ours: Spark reads it on; use 'wave' or 'batch'",
+                f"dataflow {graph.name!r}: consistency 'drain' holds sources back, and the source {source.name!r} has no "
+                "load of ours: Spark reads it on; use 'wave' or 'batch'",
                 AT,
             )
     if consistency is Consistency.WAVE:
@@ -139,7 +139,7 @@ def refuse_inconsistent(layout: Layout, consistency: Consistency) -> None:
 
 
 def _refuse_mute(layout: Layout) -> None:
-    """Refuse a query that waits for what nobody can tell it: that no record of an older version comes over one of its edges.
+    """Refuse a query that waits for what nobody can tell it: that no record of an older version comes over an edge.
 
     A source that Spark reads itself has no batch without records, so that nothing behind it hears of a version meanwhile.
     """
@@ -149,9 +149,9 @@ def _refuse_mute(layout: Layout) -> None:
         mute = [edge for edge, name in upstream.items() if not tells.get(name)]
         if mute and len(upstream) > 1:
             raise DataflowError(
-                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable edges: it "
-                "comes from a source without a load of ours, which passes on no version while it has no records, and the others "
-                "would wait for it; use 'batch'",
+                f"dataflow {graph.name!r}: consistency 'wave' cannot merge {mute[0].source!r} with others over durable "
+                "edges: it comes from a source without a load of ours, which passes on no version while it has no records, "
+                "and the others would wait for it; use 'batch'",
                 AT,
             )
         loads = [name for name in segment.operators if name in graph.loads]
@@ -163,9 +163,9 @@ class Update:
     """A change of the composition while records are under way (update latency and consistency: thesis, p. 50).
 
     version: the new one. requested: seconds on the clock of the run. in_force: when the last query with a changed element
-    committed a batch under it; NaN while one has not. until: when the last batch was committed that ran in one of them under
-    an older version; NaN if there was none. mixed: records that passed one changed element under an older version and another
-    one under this or a later one.
+    committed a batch under it; NaN while one has not. until: when the last batch was committed that ran in one of them
+    under an older version; NaN if there was none. mixed: records that passed one changed element under an older version and
+    another one under this or a later one.
     """
 
     version: int

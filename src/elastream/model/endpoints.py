@@ -184,7 +184,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         if len(self.times) != len(self.values):
-            raise DataflowError(f"a trace needs a value for each time: it has {len(self.times)} times, {len(self.values)} values")
+            raise DataflowError(f"a trace of {len(self.times)} times has {len(self.values)} values: it needs one for each")
         if any(later <= before for before, later in pairwise(self.times)):
             raise DataflowError("the times of a trace must increase")
 
@@ -299,5 +299,5 @@ def domain_signal(
     if isinstance(trace, Trace):
         kind = signal.declared.kind
         if wrong := [value for value in trace.values if value is not None and not kind.admits(value)]:
-            raise DataflowError(f"the trace of the signal {name!r} has the value {wrong[0]!r}, and {aggregate!r} is a {kind}")
+            raise DataflowError(f"the trace of the signal {name!r} has the value {wrong[0]!r}, and {aggregate} is a {kind}")
     return signal

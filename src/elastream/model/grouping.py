@@ -52,9 +52,7 @@ def check_column(operator: str, columns: Columns, name: str, kinds: Sequence[str
     """Raise DataflowError unless `columns` have `name`, of one of `kinds` where its type is known; empty: of any."""
     at = ("operators", operator, *field)
     if name not in columns:
-        raise DataflowError(
-            f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})", at
-        )
+        raise DataflowError(f"{what} {name!r}, a column that its records do not have (they have: {', '.join(columns)})", at)
     if kinds and (kind := kind_of(columns[name])) is not None and kind.partition("(")[0].partition(" ")[0] not in kinds:
         raise DataflowError(f"{what} {name!r}, which is {kind} and must be {_or(kinds)}", at)
 

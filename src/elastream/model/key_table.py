@@ -16,7 +16,17 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Form, Graph, Operator
 from elastream.model.schema import columns_of
 
-__all__ = ["KEYS", "Key", "KeyTable", "KeyTableBook", "KeyTables", "Selection", "key_columns", "selection_of", "selections_of"]
+__all__ = [
+    "KEYS",
+    "Key",
+    "KeyTable",
+    "KeyTableBook",
+    "KeyTables",
+    "Selection",
+    "key_columns",
+    "selection_of",
+    "selections_of",
+]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the columns of a key, in their order; never null."""

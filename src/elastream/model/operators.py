@@ -188,7 +188,6 @@ class Edge:
     port: int = 0
 
 
-
 _SEVERAL = re.compile(
     r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|json_tuple|variant_explode)\s*\(", re.I
 )

@@ -41,7 +41,11 @@ def _check_forms(graph: Parts, operator: Operator) -> None:
         if len(forms) > 1:
             fail(graph, f"the alternates of keyed operator {name!r} are of different forms: {', '.join(forms)}", name)
     elif grouped := [form for form in forms if form in GROUPED]:
-        fail(graph, f"operator {name!r} has a function of the form {grouped[0]} but no key: key_by or group_by gives one", name)
+        fail(
+            graph,
+            f"operator {name!r} has a function of the form {grouped[0]} but no key: group by one",
+            name,
+        )
 
 
 def _check_ports(graph: Parts, operator: Operator) -> None:
@@ -56,7 +60,7 @@ def _check_ports(graph: Parts, operator: Operator) -> None:
         fail(graph, f"the zip {name!r} has alternates, and there is only one way to do it", name, "alternates")
     simulated = operator.kind is Kind.KEYED and forms == {Form.NONE}
     if not forms & {Form.JOIN, Form.ZIP} and not simulated and ports not in ([], [0]):
-        fail(graph, f"operator {name!r} has inputs of ports {ports}, and only joins and zips tell theirs apart", name, "from")
+        fail(graph, f"operator {name!r} has inputs of ports {ports}, which only joins and zips have", name, "from")
 
 
 def _check_time(graph: Parts, operator: Operator) -> None:
@@ -92,7 +96,7 @@ def _check_time(graph: Parts, operator: Operator) -> None:
     if timeout is None:
         return
     if window is not None and window.kind is WindowKind.TIME:
-        fail(graph, f"operator {name!r} has a timeout, but windows of time end by themselves: leave it out", name, "timeout")
+        fail(graph, f"operator {name!r} has a timeout, but windows of time end anyway: leave it out", name, "timeout")
     if not forms <= {Form.STATE, Form.WINDOW, Form.JOIN, Form.NONE} or operator.kind is not Kind.KEYED:
         fail(
             graph,
@@ -181,7 +185,12 @@ def _check_sequence(graph: Parts, operator: Operator) -> None:
     if operator.kind is Kind.SINK:
         fail(graph, f"sink {name!r} cannot be sequential: make the operator before it so", name, "sequential")
     if operator.waits:
-        fail(graph, f"operator {name!r} is sequential, so that its calls cannot overlap: leave out `waits`", name, "sequential")
+        fail(
+            graph,
+            f"operator {name!r} is sequential, its calls cannot overlap: leave out `waits`",
+            name,
+            "sequential",
+        )
     _check_ordered(graph, operator, name)
 
 

@@ -83,8 +83,9 @@ class Layout:
     @cached_property
     def single(self) -> frozenset[str]:
         """Names of the stages that run in one task: an operator of theirs keeps the order of records, or goes by it."""
-        kept = (each for each in self.graph.operators if each.sequential or any(a.form is Form.ZIP for a in each.alternates))
-        return frozenset(self.stage_of[operator.name].name for operator in kept)
+        zips = [each for each in self.graph.operators if any(alternate.form is Form.ZIP for alternate in each.alternates)]
+        kept = [each for each in self.graph.operators if each.sequential]
+        return frozenset(self.stage_of[operator.name].name for operator in (*kept, *zips))
 
     def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
         """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""

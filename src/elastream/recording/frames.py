@@ -108,8 +108,8 @@ class Frames:
 
     @cached_property
     def batches(self) -> "pd.DataFrame":
-        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of the
-        batch in its query, version of the composition that it ran under."""
+        """A row per micro-batch: query, start, seconds, records, latency of its oldest and of its newest record, number of
+        the batch in its query, version of the composition that it ran under."""
         import pandas as pd
 
         same = ("start", "seconds", "records", "oldest", "newest", "number", "version")

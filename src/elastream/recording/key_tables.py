@@ -92,7 +92,8 @@ class KeyTableLog:
 
     def versions(self) -> Sequence[KeyTableVersion]:
         """All versions of all operators, by operator and version."""
-        return [version for operator in sorted(found := self._all()) for version in found[operator]]
+        found = self._all()
+        return [version for operator in sorted(found) for version in found[operator]]
 
     def entry(self, operator: str, version: int) -> KeyTableVersion:
         """The line of a version. Raises DataflowError where there is none."""

@@ -323,8 +323,8 @@ class Recording:
     def signals_at(self, time: float) -> Signals:
         """The newest reading of each signal at the last observation by `time`."""
         found: Signals = {}
-        for _, _, found in islice(self._rounds(), int(np.searchsorted(self.times, time, side="right"))):
-            pass
+        for _, _, signals in islice(self._rounds(), int(np.searchsorted(self.times, time, side="right"))):
+            found = signals
         return dict(found)
 
     def standings_at(self, time: float) -> Mapping[str, Standing]:

@@ -298,9 +298,9 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last; `ratio` times what was told.
+    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last.
 
-    A fused stage's machinery is part of what a record costs, and of no operator's service time.
+    ratio: of the first to what was told. A fused stage's machinery is part of what a record costs, and of no operator's service time.
     """
     found: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:

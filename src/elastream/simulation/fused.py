@@ -134,7 +134,7 @@ class FusedNetwork:
         return min(segment.oldest, segment.demand.epoch) == self.epoch
 
     def resize(self, composition: Composition) -> None:
-        """Take the parallelism of `composition`, which differs from the wanted one in nothing else, with the next batches."""
+        """Take the parallelism of `composition`, which is else the wanted one, with the next batches."""
         self.wanted = composition
         for epoch, demands in self.demands.items():
             for name, demand in demands.items():

@@ -10,7 +10,7 @@ what is wanted, in `placing` and `hosts`, and wakes the mover, which sees to it.
     its owner recalls a host                              it is released; kept where nothing else could do its work
     a host registers, is warm, holds nothing, is gone     `Hosts.step` takes it to its next state
     a change of the composition waits until
-    records under way are drained                         the queries are looked at until they are (`CompiledQueries.settle`)
+    records under way are drained                         until they are, it looks (`CompiledQueries.settle`)
     a pass failed                                         its traceback is logged; FAULTS in a row sound an alarm
     the thread dies                                       an alarm sounds, which every observation has
 

@@ -48,7 +48,9 @@ def test_averages_are_those_of_plain_loops(loads, fitted, begin):
     mean = np.mean([mine[day : day + HORIZON] for day in days], axis=0)
     total = {day: mine[day // DAY * DAY : (day // DAY + 1) * DAY].sum() for day in days}
     highest = sorted(days, key=lambda day: -total[day])[: len(days) // 2]
-    hours = [np.mean([mine[day - back * HORIZON : day - (back - 1) * HORIZON] for day in days], axis=0) for back in (4, 3, 2)]
+    hours = [
+        np.mean([mine[day - back * HORIZON : day - (back - 1) * HORIZON] for day in days], axis=0) for back in (4, 3, 2)
+    ]
     ratio = mine[begin - 4 * HORIZON : begin - HORIZON].sum() / np.sum(hours)
     expected = {
         "caiso": mean,

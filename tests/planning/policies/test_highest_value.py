@@ -1,6 +1,7 @@
 """The highest value that the usable cores carry, and how it comes to rest."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,13 +74,15 @@ def observed(rate: float, at: float = 0.0, hosts: int = 1, of: Graph | None = No
     )
     names = context.graph.order
     frame = Frame(names, {Metric.ARRIVAL_RATE: [rate if name == "meters" else math.nan for name in names]})
-    return Observation(at, context, frame, leases=leases, composition=composition, **parts)
+    return Observation(at, context, frame, hosts=Frame(tuple(leases)), leases=leases, composition=composition, **parts)
 
 
 def standing(*allowed: str, element: str = "forecast", **values: float) -> dict[str, Standing]:
     """Guards of arima, tree and mean (or of the branches), of which `allowed` are active."""
     names = ("arima", "tree", "mean") if element == "forecast" else ("asleep", "curtail")
-    return {element: Standing(element, allowed, {**dict.fromkeys(names, 1.0), **values}, {}, dict.fromkeys(names, "when x"))}
+    return {
+        element: Standing(element, allowed, {**dict.fromkeys(names, 1.0), **values}, {}, dict.fromkeys(names, "when x"))
+    }
 
 
 ASLEEP = standing("asleep", element="split")
@@ -89,7 +92,9 @@ def switched(observation: Observation, policy: HighestValue | None = None, memor
     """What is switched to."""
     plan = (policy or HighestValue()).plan(observation, memory)
     assert all(action.why for action in plan.actions)
-    return [a.alternate if isinstance(a, SwitchAlternate) else a.target for a in plan.actions if not isinstance(a, LeaseHost)]
+    return [
+        a.alternate if isinstance(a, SwitchAlternate) else a.target for a in plan.actions if not isinstance(a, LeaseHost)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,8 @@ def test_what_may_not_run_is_left_for_what_is_carried_else_for_what_works_least(
 
 def test_a_branch_that_sleeps_costs_nothing_and_one_that_wakes_counts() -> None:
     awake = standing("curtail", element="split")
-    assert switched(observed(60, standings=awake)) == ["curtail", "tree"], "1.8 of 2 cores with arima: given up for 0.9"
+    assert switched(observed(60, standings=awake)) == ["curtail"], "1.8 of 2 cores with arima, which goes on"
+    assert switched(observed(80, standings=awake)) == ["curtail", "tree"], "2.4: arima is given up for 1.2"
     assert switched(observed(60, runs={"forecast": "tree"}, standings=ASLEEP)) == ["arima"]
     assert switched(observed(10)) == ["curtail"], "without guards all may run, by their declared values"
 
@@ -186,13 +192,15 @@ def test_a_small_lead_must_have_stood_and_a_switch_for_value_rests() -> None:
     run = OneRun(HighestValue(settle=10.0))
     slight = {**ASLEEP, **standing("arima", "tree", arima=0.98)}
     found = [bool(run.plan(observed(10, float(at), standings=slight)).actions) for at in range(0, 14, 2)]
-    assert found == [False] * 5 + [True, True], "the observation goes on to show arima, so it is asked again"
+    assert found == [False] * 5 + [True, False], "what was not done is asked for again after a rest"
     run = OneRun(HighestValue(settle=10.0))
     clear = {**ASLEEP, **standing("arima", "tree", arima=0.5)}
     other = {**ASLEEP, **standing("arima", "tree", tree=0.5)}
     assert len(run.plan(observed(10, 0.0, standings=clear)).actions) == 1
-    swung = [run.plan(observed(10, float(at), runs={"forecast": "tree"}, standings=other)).actions for at in range(2, 14, 2)]
-    assert [len(actions) for actions in swung] == [0, 0, 0, 0, 1, 1]
+    swung = [
+        run.plan(observed(10, float(at), runs={"forecast": "tree"}, standings=other)).actions for at in range(2, 14, 2)
+    ]
+    assert [len(actions) for actions in swung] == [0, 0, 0, 0, 1, 0]
     run.plan(observed(10, 20.0, standings=clear))
     fresh = observed(10, 22.0, runs={"forecast": "tree"}, standings=other, guards=2)
     assert len(run.plan(fresh).actions) == 1, "new guards are followed at once"
@@ -222,7 +230,9 @@ def test_it_does_not_flap_where_rates_and_values_are_noise(rounds: list[tuple[fl
 
 @given(
     st.lists(
-        st.tuples(st.floats(0, 500) | st.just(math.nan), st.sets(st.sampled_from(["arima", "tree", "mean"])), st.integers(0, 3)),
+        st.tuples(
+            st.floats(0, 500) | st.just(math.nan), st.sets(st.sampled_from(["arima", "tree", "mean"])), st.integers(0, 3)
+        ),
         max_size=20,
     )
 )
@@ -271,22 +281,25 @@ def test_it_is_named_with_its_sizing_on_a_command_line(text: str, policy: Highes
     [
         ({"sizing": {"threshold": {"spare": 1}}}, ""),
         ({"sizing": {"threshold": None}}, ""),
-        ({"sizing": {"treshold": {}}}, "sizing: there is no policy 'treshold', did you mean 'threshold'?"),
-        ({"sizing": {"threshold": {"spar": 1}}}, "sizing.threshold.spar: there is no such parameter, did you mean 'spare'?"),
+        ({"sizing": {"treshold": {}}}, "sizing.treshold: there is no policy 'treshold', did you mean 'threshold'?"),
+        (
+            {"sizing": {"threshold": {"spar": 1}}},
+            "sizing.threshold.spar: there is no such parameter, did you mean 'spare'?",
+        ),
         ({"sizing": {"threshold": 3}}, "sizing.threshold: 3 is not a mapping of parameters"),
-        ({"sizing": {"threshold": {}, "static": {}}}, "sizing: 2 names are given; exactly one is needed, with its parameters below it"),
+        (
+            {"sizing": {"threshold": {}, "static": {}}},
+            "sizing: 2 names are given; exactly one is needed, with its parameters below it",
+        ),
         ({"fill": 1.5}, "fill: fill is 1.5; it must be above 0 and at most 1"),
         ({"gain": -1}, "gain: gain is -1; it must be 0 to 1"),
         ({"settle": math.inf}, "settle: settle is inf; it must be 0 or more seconds"),
     ],
 )
 def test_what_is_wrong_with_its_parameters_is_one_sentence(parameters: dict[str, Any], said: str) -> None:
-    try:
+    with pytest.raises(ElastreamError) if said else nullcontext() as raised:
         made(POLICY, "highest_value", parameters, References(Path()))
-    except ElastreamError as error:
-        assert str(error) == said
-    else:
-        assert said == ""
+    assert not said or str(raised.value) == said
 
 
 def test_a_dataflow_without_anything_to_choose_is_refused_and_so_is_what_the_sizing_refuses() -> None:
@@ -319,9 +332,7 @@ def test_in_a_burst_a_cheaper_alternate_runs_and_the_best_one_comes_back(fused: 
     collector = Collector()
     guards = GuardLog()
     guards.append("guards: {split: {asleep: {value: 1.0}}}", "g.yaml", "test")
-    Loop(
-        plant, HighestValue(), guarding=Guarding(guards), observers=[collector], limit=180.0, to_the_limit=True
-    ).run()
+    Loop(plant, HighestValue(), guarding=Guarding(guards), observers=[collector], limit=180.0, to_the_limit=True).run()
     recording = collector.recording
     runs = recording.compositions_at
     assert [runs(at)[""].alternates["forecast"] for at in (10.0, 59.0, 80.0, 119.0, 179.0)] == [

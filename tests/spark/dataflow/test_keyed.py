@@ -1,4 +1,4 @@
-"""Functions with state as running queries: switched alternates, key tables, restarts and time-outs, against plain Python."""
+"""Functions with state as running queries: alternates, key tables, restarts and time-outs, against plain Python."""
 
 import json
 import random

@@ -289,7 +289,11 @@ def test_counts_are_exact_through_restarts_and_no_batch_mixes_compositions(spark
 def test_a_backlog_shows_in_the_progress_of_the_query(spark: SparkSession, tmp_path: Path) -> None:
     load = ramp("0/s", "4M/s", over="1s")  # the first batches may take a few hundred records
     stream = open_source(
-        spark, source(Records(WORDS, "word string", load)), control=tmp_path / "c", steering=steered(tmp_path, 1), batch_seconds=0.5
+        spark,
+        source(Records(WORDS, "word string", load)),
+        control=tmp_path / "c",
+        steering=steered(tmp_path, 1),
+        batch_seconds=0.5,
     )
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:

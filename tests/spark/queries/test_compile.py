@@ -338,11 +338,11 @@ def test_a_branch_behind_a_durable_edge_sleeps_without_a_batch_until_it_is_chose
         run.until(lambda: latest_batch(first.checkpoint, "commits") >= until)
 
     batches(4)
-    assert latest_batch(second.checkpoint) == -1
+    assert latest_batch(second.checkpoint) == 0  # the first batch of a query has no records and starts its workers
     assert not list(written.rglob("*.parquet"))
     awake = Composition(1, {"pass": "pass", "heavy": "heavy"}, {"peak": "heavy"}, {"source": 2})
     run.switch(awake)
-    run.until(lambda: latest_batch(second.checkpoint, "commits") >= 0)
+    run.until(lambda: latest_batch(second.checkpoint, "commits") > 0)
     run.switch(replace(awake, version=2, choices={"peak": "asleep"}))
     batches(4)
     second.query.processAllAvailable()

@@ -109,7 +109,13 @@ def test_windows_give_what_plain_python_gives_before_and_after_a_restart(spark, 
     def expected(total: int) -> dict[str, Sequence[Any]]:
         return {
             "sums": [
-                {"k": k, "window_start": start, "window_end": start + timedelta(seconds=5), "total": sum(ns), "most": ns[-1]}
+                {
+                    "k": k,
+                    "window_start": start,
+                    "window_end": start + timedelta(seconds=5),
+                    "total": sum(ns),
+                    "most": ns[-1],
+                }
                 for (k, start), ns in spans(total, 5, 5, 1).items()
             ],
             "lists": [{"k": k, "numbers": ns} for (k, _), ns in spans(total, 4, 2, 1).items()],
@@ -238,6 +244,13 @@ def test_the_example_of_set_points_gives_what_its_plain_loops_give(spark, tmp_pa
     readings, wanted = list(setpoints.measured(8, 20)), list(setpoints.wanted(8))
     off, swings = setpoints.expected(readings, wanted)
     run = Run.start(spark, setpoints.dataflow(readings, wanted, tmp_path, 2.0), tmp_path)
-    run.until(lambda: [len(each) for each in setpoints.found(tmp_path)] == [len(off), len(swings)])
+
+    def there() -> bool:
+        try:
+            return [len(each) for each in setpoints.found(tmp_path)] == [len(off), len(swings)]
+        except pa.ArrowInvalid:
+            return False  # a file is being written
+
+    run.until(there)
     run.stop()
     assert setpoints.found(tmp_path) == (off, swings)

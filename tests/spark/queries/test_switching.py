@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elastream.model.action import SetKeyTable, SetParallelism, Status, SwitchAlternate, SwitchEdge
-from elastream.model.composing import Consistency
+from elastream.model.composing import Consistency, holder, switched
 from elastream.model.errors import EnvironmentProblem
 from elastream.model.flow import Dataflow
 from elastream.model.observation import Composition
@@ -22,6 +24,7 @@ from elastream.spark.queries.switching import Switching
 from elastream.spark.telemetry.batches import Batch, Taken
 from elastream.spark.worker.composition import CompositionCodec, Wanted, read_wanted
 from elastream.workload import constant
+from properties import examples
 
 
 def two_queries() -> Layout:
@@ -102,7 +105,12 @@ def queries(tmp_path: Path) -> Queries:
 def test_all_switches_of_a_plan_are_one_version_and_one_write(queries, monkeypatch):
     written = []
     monkeypatch.setattr(switching, "write_wanted", lambda path, wanted: written.append(wanted))
-    plan = [SwitchAlternate("first", "b"), SwitchEdge("way", "up"), SwitchEdge("way", "right"), SwitchAlternate("last", "d")]
+    plan = [
+        SwitchAlternate("first", "b"),
+        SwitchEdge("way", "up"),
+        SwitchEdge("way", "right"),
+        SwitchAlternate("last", "d"),
+    ]
     outcomes = queries.switching.apply(plan)
     assert [outcome.action for outcome in outcomes] == plan
     assert [outcome.status for outcome in outcomes] == [
@@ -260,3 +268,55 @@ def test_what_a_source_said_of_an_earlier_drain_does_not_count(tmp_path):
         (queries.running[0].control / HELD).write_text(str(version))
         assert not queries.switching.settle()
         assert (queries.asked.version, queries.asked.held) == (version + 1, False)
+
+
+SWITCHES = (
+    SwitchAlternate("first", "a"),
+    SwitchAlternate("first", "b"),
+    SwitchAlternate("last", "c"),
+    SwitchAlternate("last", "d"),
+    SwitchEdge("way", "left"),
+    SwitchEdge("way", "right"),
+)
+
+
+@settings(max_examples=examples(40))
+@given(
+    steps=st.lists(
+        st.lists(st.sampled_from(SWITCHES), min_size=1, max_size=3) | st.sampled_from(["plan", "commit"]), max_size=25
+    ),
+    numbers=st.randoms(use_true_random=False),
+)
+def test_what_is_done_ran_in_its_query_and_what_is_wanted_is_done_after_one_more_batch_of_each(
+    tmp_path_factory, steps, numbers
+):
+    queries = Queries(tmp_path_factory.mktemp("queries"))
+    found, under_way = queries.switching, dict[int, int]()
+
+    def advance(number: int, what: str) -> None:
+        if what == "plan" and number not in under_way:
+            under_way[number] = queries.plan(number)
+        elif what == "commit" and number in under_way:
+            queries.commit(number, under_way.pop(number))
+
+    versions = [0]
+    for step in steps:
+        if isinstance(step, str):
+            advance(numbers.randint(0, 1), step)
+            continue
+        for outcome in found.apply(step):
+            assert outcome.status in (Status.ACCEPTED, Status.DONE)
+            if outcome.status is Status.DONE and step.count(outcome.action) == len(step):
+                ran = found.effective[holder(queries.layout, outcome.action)]
+                assert switched(ran, [outcome.action]) is ran
+        versions.append(found.composition.version)
+        assert versions[-1] - versions[-2] in (0, 1)
+        assert queries.asked.code == queries.codec.encode(found.composition)
+    for number in (0, 1):
+        advance(number, "commit")
+        advance(number, "plan")
+        advance(number, "commit")
+    assert all(each == found.composition for each in found.effective.values())
+    now = found.composition
+    wanted = [switch for switch in SWITCHES if switched(now, [switch]) is now]
+    assert {outcome.status for outcome in found.apply(wanted)} == {Status.DONE}

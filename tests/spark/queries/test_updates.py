@@ -8,6 +8,7 @@ import pytest
 
 from elastream.model.composing import Update, update_figures
 from elastream.model.flow import Dataflow
+from elastream.model.metrics import Metric
 from elastream.model.observation import Composition
 from elastream.model.stages import lay_out
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -83,6 +84,7 @@ def test_an_update_is_in_force_with_the_last_query_that_it_changes_and_lasts_as_
     (update,) = watched.updates
     assert (update.in_force, update.until, update.latency) == (5.0, 4.0, 2.5)
     assert watched.watch.updates(epoch=1.0)[0].in_force == 4.0
+    assert watched.watch.measured() == {Metric.UPDATE_LATENCY: 2.5, Metric.MIXED_RECORDS: 0.0}
 
 
 def test_records_that_met_the_old_version_before_and_the_new_one_behind_are_mixed_once(watched):
@@ -125,6 +127,11 @@ def test_what_a_query_reports_late_is_waited_for(watched):
 def test_a_parallelism_is_no_update_and_figures_sum_up_those_there_were():
     updates = [Update(1, 0.0, 2.0, 1.0, mixed=3.0), Update(2, 5.0, 9.0), Update(3, 6.0)]
     found = update_figures(updates)
-    assert (found["updates"], found["update latency"], found["longest update"], found["mixed records"]) == (3, 1.0, 1.0, 3.0)
+    assert (found["updates"], found["update latency"], found["longest update"], found["mixed records"]) == (
+        3,
+        1.0,
+        1.0,
+        3.0,
+    )
     assert update_figures(updates[2:]) == {"updates": 1, "mixed records": 0.0}
     assert update_figures([]) == {}

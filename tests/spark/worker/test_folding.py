@@ -36,7 +36,9 @@ def test_numbers_are_folded_without_nulls_and_nan_whichever_task_has_them(fold, 
     assert folded(fold, parts) == (PLAIN[fold](known) if known else None)
 
 
-@given(st.sampled_from([Fold.ANY, Fold.ALL]), st.lists(st.lists(st.one_of(st.none(), st.booleans()), max_size=7), max_size=4))
+@given(
+    st.sampled_from([Fold.ANY, Fold.ALL]), st.lists(st.lists(st.one_of(st.none(), st.booleans()), max_size=7), max_size=4)
+)
 @settings(max_examples=examples(100))
 def test_truth_values_are_folded_without_nulls(fold, tasks):
     parts = [part_of(SignalTap("s", fold, "x"), list(values), pa.bool_()) for values in tasks]

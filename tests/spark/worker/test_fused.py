@@ -459,7 +459,7 @@ def test_a_pull_that_stops_early_or_fails_is_one_call_a_task(tmp_path):
 def test_a_pull_that_emits_no_batches_is_named():
     flow, stream = numbers_flow()
     stream.map_stream(lambda batches: [7], returns="n long", name="pull").sink(None)
-    with pytest.raises(OperatorFailed, match="pull.*it emitted a int, not a pyarrow.RecordBatch"):
+    with pytest.raises(OperatorFailed, match=r"pull.*it emitted a int, not a pyarrow.RecordBatch"):
         Ran(flow.graph, range(3))
 
 

@@ -1,6 +1,7 @@
 """Windows without Spark: however records are cut into batches, what is complete equals what plain Python computes."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -64,7 +65,7 @@ def numbers_in(part: pa.Table, column: str = "n") -> list[int]:
 
 def cut(numbers: Sequence[int], at: Sequence[int]) -> list[Sequence[int]]:
     places = sorted({0, len(numbers), *(each for each in at if each < len(numbers))})
-    return [numbers[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [numbers[a:b] for a, b in pairwise(places)]
 
 
 CUTS = st.lists(st.integers(1, 60), max_size=8)
@@ -124,7 +125,9 @@ def test_a_zip_puts_the_nth_records_together_and_keeps_what_has_no_partner(left,
     group = grouping(None, Form.ZIP, (pa.schema([("n", pa.int64())]), pa.schema([("m", pa.int64())])))
     batches = [of_ports(*each) for each in zip(lefts, rights, strict=True) if any(each)]
     found, kept = run(group, batches)
-    rows = [row for window in found for row in group.call(Implementation("zip", Form.ZIP, print), (), window).values.tolist()]
+    rows = [
+        row for window in found for row in group.call(Implementation("zip", Form.ZIP, print), (), window).values.tolist()
+    ]
     assert rows == [[n, 100 + n] for n in range(min(left, right))]
     assert sum(part.num_rows for part in kept) == abs(left - right)
 
@@ -165,7 +168,9 @@ def test_values_of_every_kind_are_kept_as_they_are():
     nothing = dict.fromkeys(row)
     kept = (pa.Table.from_pylist([row, nothing], schema),)
     assert Grouping("g", Form.WINDOW, Window(count=1), (schema,)).unpacked(packed(kept)) == kept
-    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,)).arrived(frame_of(kept[0].slice(0, 1)).assign(**{ORDER: 0}))
+    seen = Grouping("g", Form.WINDOW, Window(count=1), (schema,)).arrived(
+        frame_of(kept[0].slice(0, 1)).assign(**{ORDER: 0})
+    )
     assert seen == (kept[0].slice(0, 1),)
 
 

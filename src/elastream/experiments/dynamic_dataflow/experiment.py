@@ -181,9 +181,7 @@ def _fold(known: Part, judged: Part, online: Online, seed: int) -> Fold:
     """Train on `known` and pick on `judged`; each is (vectors, errors, regimes). The online tree goes on learning."""
     vectors, errors, regimes = judged
     flat, many = errors.reshape(-1, len(METHODS)), errors.shape[:2]
-    by_regime = {
-        regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()
-    }
+    by_regime = {regime: int(known[1][known[2] == regime].mean(axis=0).argmin()) for regime in np.unique(known[2]).tolist()}
     selector = selector_of([str(c) for c in range(len(vectors))], known[0], known[1], seed)
     network = selector.chooser
     ran, asked = as_it_runs(selector, vectors, errors)

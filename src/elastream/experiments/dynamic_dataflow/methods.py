@@ -96,7 +96,8 @@ def casce(fitted: Fitted, past: Floats, customer: Integers, start: Integers) -> 
     like = _like(start)
     before = np.concatenate([_mean_of(_like_days(past, -back * HORIZON), like) for back in (4, 3, 2)], axis=1)
     ratio = past[:, -4 * HORIZON : -HORIZON].sum(axis=1) / before.sum(axis=1)
-    return caiso(fitted, past, customer, start) * np.clip(ratio, LEAST, MOST)[:, None]
+    found: Floats = caiso(fitted, past, customer, start) * np.clip(ratio, LEAST, MOST)[:, None]
+    return found
 
 
 def arima(fitted: Fitted, past: Floats, customer: Integers, start: Integers) -> Floats:
@@ -132,7 +133,8 @@ METHODS: Mapping[str, Method] = {
 
 def forecast(name: str, fitted: Fitted, past: Floats, customer: int, start: int) -> Floats:
     """The forecast of one method for one past, shape (HORIZON,)."""
-    return METHODS[name](fitted, past[None, :], np.array([customer]), np.array([start]))[0]
+    found: Floats = METHODS[name](fitted, past[None, :], np.array([customer]), np.array([start]))[0]
+    return found
 
 
 def fit(loads: Floats) -> Fitted:
@@ -177,7 +179,8 @@ def values_of(loads: Floats, hours: Integers) -> Floats:
 
 def percentage_errors(actual: Floats, forecasts: Floats) -> Floats:
     """MAPE of each forecast, percent (Eq. 3.1, of absolute errors as its name says), over the last axis."""
-    return 100 * np.mean(np.abs(actual - forecasts) / actual, axis=-1)
+    found: Floats = 100 * np.mean(np.abs(actual - forecasts) / actual, axis=-1)
+    return found
 
 
 def _flat(values: Floats) -> Floats:
@@ -188,7 +191,8 @@ def _like(start: Integers) -> Truths:
     """Whether the day d + 1 days ago is like today, shape (n, LOOK_BACK)."""
     weekday = (start // DAY)[:, None]
     ago = (weekday - np.arange(1, LOOK_BACK + 1)) % 7
-    return (ago >= 5) == (weekday >= 5)
+    found: Truths = (ago >= 5) == (weekday >= 5)
+    return found
 
 
 def _like_days(past: Floats, shift: int) -> Floats:
@@ -198,7 +202,8 @@ def _like_days(past: Floats, shift: int) -> Floats:
 
 
 def _mean_of(days: Floats, chosen: Truths) -> Floats:
-    return (days * chosen[:, :, None]).sum(axis=1) / chosen.sum(axis=1)[:, None]
+    found: Floats = (days * chosen[:, :, None]).sum(axis=1) / chosen.sum(axis=1)[:, None]
+    return found
 
 
 def _totals(past: Floats, start: Integers) -> Floats:

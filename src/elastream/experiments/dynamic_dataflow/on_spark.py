@@ -42,17 +42,22 @@ def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
         Check.at_least("forecasts checked, of those due", checked.forecasts / due, 1.0, SOURCE),
         Check.at_most("results that differ from plain Python", float(len(checked.differences)), 0.0, SOURCE),
         Check.at_least("switches of a customer's method", float(checked.switches), 1.0, "at least one is seen"),
-        Check.at_least("hours in which a peak woke the sleeping branch", float(checked.curtailed), 1.0, "at least one is seen"),
+        Check.at_least(
+            "hours in which a peak woke the sleeping branch", float(checked.curtailed), 1.0, "at least one is seen"
+        ),
     )
     figures = {
         "checked": {
-            name: getattr(checked, name) for name in ("forecasts", "methods", "switches", "errors", "hours", "curtailed", "reductions")
+            name: getattr(checked, name)
+            for name in ("forecasts", "methods", "switches", "errors", "hours", "curtailed", "reductions")
         },
         "differences": list(checked.differences[:10]),
         "data": {"kind": "synthetic", "customers": len(given.customers), "hours": given.hours},
         "seconds": seconds,
     }
-    table = Table("By hour (Spark, synthetic readings)", ("what was expected, forecast and chosen",), tuple((each,) for each in lines))
+    table = Table(
+        "By hour (Spark, synthetic readings)", ("what was expected, forecast and chosen",), tuple((each,) for each in lines)
+    )
     prose = Prose(
         f"{counted(checks)}. The dataflow of Fig. 3.6 on Spark, with synthetic readings: forecasts of each customer by the "
         "method that a key table names, compared in a window with what came, and a branch that sleeps until a peak is expected."

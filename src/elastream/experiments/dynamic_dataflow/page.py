@@ -92,7 +92,10 @@ def outcome(results: Sequence[Result], seconds: float) -> Findings:
     }
     return Findings(
         figures,
-        {"best method picked": [PAPER["lowest fold"], PAPER["highest fold"]], "deviation": PAPER["deviation from the best"]},
+        {
+            "best method picked": [PAPER["lowest fold"], PAPER["highest fold"]],
+            "deviation": PAPER["deviation from the best"],
+        },
         checks,
         _page(main, figures, checks, others),
         environment(plant="simulated", data="synthetic", runs=len(results), seconds=round(seconds, 1)),

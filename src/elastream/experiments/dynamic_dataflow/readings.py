@@ -74,12 +74,14 @@ class Readings:
     @property
     def loads(self) -> Floats:
         """Mean power of each interval, kW, shape (customers, intervals)."""
-        return self._by_interval.mean(axis=2)
+        found: Floats = self._by_interval.mean(axis=2)
+        return found
 
     @property
     def deviations(self) -> Floats:
         """Standard deviation of the minutes within each interval over their mean, shape (customers, intervals)."""
-        return self._by_interval.std(axis=2) / self.loads
+        found: Floats = self._by_interval.std(axis=2) / self.loads
+        return found
 
     @property
     def _by_interval(self) -> Floats:
@@ -125,7 +127,7 @@ def _regimes(rng: np.random.Generator, given: Generator, home: Regime, minutes: 
     while sum(map(len, found)) < minutes:
         hours = rng.exponential(given.home_hours if at_home else given.away_hours)
         now = home if at_home else others[rng.integers(len(others))]
-        found.append(np.full(max(1, round(hours * 60)), now, dtype=np.int64))
+        found.append(np.full(max(1, min(round(hours * 60), minutes)), now, dtype=np.int64))
         at_home = not at_home
     return np.concatenate(found)[:minutes]
 
@@ -134,4 +136,5 @@ def _wander(rng: np.random.Generator, clock: Integers, period: float, around: fl
     """A smooth curve of deviation 1: three sines of random phase, their periods within `around` of `period`."""
     periods = period * rng.uniform(1 - around, 1 + around, 3)
     phases = rng.uniform(0, 2 * np.pi, 3)
-    return np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)
+    found: Floats = np.sqrt(2 / 3) * np.sin(2 * np.pi * clock / periods[:, None] + phases[:, None]).sum(axis=0)
+    return found

@@ -158,7 +158,6 @@ def start_writing(
     )
 
 
-
 def _destination(graph: Graph, target: Operator | Edge, directory: RunDirectory) -> SinkSpec:
     if isinstance(target, Edge):
         if target.durable == "kafka":
@@ -203,7 +202,7 @@ class _Part:
 
 
 def _edge_part(flows: Sequence[Outflow], records: Path, noted: Callable[[int], Ran | None]) -> _Part:
-    """Records on a durable edge of files. Its readers find batches by their number, so that one that sleeps is there too."""
+    """Records on a durable edge of files. Readers find batches by their number, so that one that sleeps is there, too."""
     return _Part(
         tuple(flows),
         lambda frame, batch: write_batch(frame, records, batch, noted(batch)),

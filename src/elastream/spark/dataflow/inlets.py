@@ -15,7 +15,7 @@ __all__ = ["entering", "together"]
 
 
 def entering(frame: DataFrame, inlet: Inlet, keep: bool, lane: str | None) -> DataFrame:
-    """`frame` after the native part of `inlet`; with `keep`, the composition stays on the records. lane: as for `together`."""
+    """`frame` after the native part of `inlet`; with `keep` the composition stays on records. lane: as for `together`."""
     found = selected(frame if keep else frame.drop(COLUMN), inlet.natives, [COLUMN] if keep else [])
     return found if lane is None else found.coalesce(1)
 

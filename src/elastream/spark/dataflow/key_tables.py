@@ -36,6 +36,8 @@ def _bring(tables: KeyTableLog, folder: Path, operator: str, version: int, live:
     for composition in live:
         other = composition.tables.get(operator, 0)
         if other not in (0, version) and table_digit(other) == table_digit(version):
-            return f"batches may still run under key table {other} of {operator!r}, {LIVE_TABLES} versions or a multiple away"
+            return (
+                f"batches may still run under key table {other} of {operator!r}, {LIVE_TABLES} versions or a multiple away"
+            )
     put_in_use(folder, operator, version, tables.file(operator, version))
     return ""

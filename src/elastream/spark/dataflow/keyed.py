@@ -97,7 +97,9 @@ def with_moments(frame: DataFrame, timeout: Timeout, time: Column) -> DataFrame:
 
     The column that has the watermark is left behind: by one that still has it, Spark would drop records that come late.
     """
-    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(MOMENT, f"{round(timeout.late * 1000)} milliseconds")
+    watched = frame.withColumn(MOMENT, time.cast("timestamp")).withWatermark(
+        MOMENT, f"{round(timeout.late * 1000)} milliseconds"
+    )
     return watched.withColumn(MOMENT, F.unix_millis(MOMENT))
 
 

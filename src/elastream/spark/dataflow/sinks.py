@@ -154,7 +154,6 @@ def _appear(temporary: Path, folder: Path, ran: Ran | None) -> None:
     os.replace(temporary, folder)
 
 
-
 def latest(path: str | os.PathLike[str], key: str | Sequence[str] | None = None) -> pd.DataFrame:
     """The newest row of each key in the change log at `path`, keys in order of first appearance.
 

@@ -1,20 +1,20 @@
 """Which exits of a walk a composition reaches: what a choice does not select sleeps, and nothing is written there.
 
-Without this, a sleeping branch would cost a job a batch: an exit that no record reached is only known empty when the rows of
-the batch have been searched for it.
+Without this, a sleeping branch would cost a job a batch: an exit that no record reached is only known empty when the rows
+of the batch have been searched for it.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 
-from elastream.spark.worker.fused import Walk
+from elastream.spark.worker.fused import Step, Walk, WalkEntry
 
 __all__ = ["awake", "open_exits"]
 
 
 def open_exits(walk: Walk, code: int) -> frozenset[int]:
     """Numbers of the exits of `walk` that records can reach under the composition with `code`."""
-    nodes = (*walk.entries, *walk.steps)
+    nodes: list[WalkEntry | Step] = [*walk.entries, *walk.steps]
     reached = set(range(len(walk.entries)))
     for number, node in enumerate(nodes):  # steps are in topological order
         if number in reached:

@@ -37,8 +37,8 @@ __all__ = ["HELD", "HOLD", "ShapedReader", "ShapedSource", "check_source", "open
 
 FORMAT = "elastream_load"
 CORPUS, LOAD, RECORDS, HOLD, HELD = "corpus.arrow", "load.pickle", "records", "hold", "held"
-"""Files in a source's control folder. While `hold` exists, a load does not begin; `held` has the version that the source was
-requested to take no more records under, once it takes none."""
+"""Files in a source's control folder. While `hold` exists, a load does not begin; `held` has the version that the source
+was requested to take no more records under, once it takes none."""
 
 
 @dataclass(frozen=True)

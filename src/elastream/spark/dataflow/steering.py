@@ -1,7 +1,7 @@
 """Tells the readers of our sources and durable edges what their next batch runs under.
 
-Normally that is the newest composition wanted: a file that the control plane replaces for all queries at once. Where records
-keep the version that they entered under (`Consistency.WAVE`), a query behind durable edges goes by its records instead:
+Normally that is the newest composition wanted: a file that the control plane replaces for all queries at once. Where
+records keep the version that they entered under (`Consistency.WAVE`), a query behind durable edges goes by its records:
 
     a query reads     its next batch runs under
     sources only      the newest version wanted; a version that comes when no record is due gets a batch without records
@@ -26,6 +26,8 @@ from elastream.spark.worker.composition import Ran, Wanted, latest_batch, newest
 
 __all__ = ["Course", "Steering"]
 
+BEGINNING = Ran()
+
 
 @dataclass(frozen=True, slots=True)
 class Steering:
@@ -42,7 +44,7 @@ class Steering:
     wave: bool = False
     checkpoint: Path | None = None
     edges: Mapping[str, Path] = field(default_factory=dict)
-    before: Ran = Ran()
+    before: Ran = BEGINNING
 
     def option(self) -> str:
         """As one text."""
@@ -86,7 +88,7 @@ class Course:
         self.next = self.last = steering.before
 
     def look(self) -> None:
-        """See what is wanted now (`wanted`), the composition of the next batch (`next`), and of the newest planned (`last`)."""
+        """See what is wanted now, the composition of the next batch, and that of the newest one planned (`last`)."""
         self.wanted = read_wanted(self._steering.wanted)
         self.next = self.wanted.ran
         if not self._steering.wave:
@@ -98,6 +100,11 @@ class Course:
         taken = {str(offset["edge"]): int(offset["n"]) for offset in offsets if "edge" in offset}
         if self._logs:
             self.next = min(self._has_next(name, taken.get(name, 0)) for name in self._logs)
+
+    @property
+    def wave(self) -> bool:
+        """Whether records keep the version that they entered under."""
+        return self._steering.wave
 
     @property
     def partitions(self) -> int:

@@ -1,8 +1,8 @@
 """Compiles keyed operators in windows: group_by and join in windows of time, count and landmarks, and zip.
 
-Aggregates in windows of time are Spark's own, with its watermark. Functions on windows run in `applyInPandasWithState`, which
-keeps the records of a window until it is complete: of time windows each is a group of its own, which ends by a time-out of
-Spark's at the watermark. All emit a window once, so that their queries run in append mode.
+Aggregates in windows of time are Spark's own, with its watermark. Functions on windows run in `applyInPandasWithState`,
+which keeps the records of a window until it is complete: of time windows each is a group of its own, which ends by a
+time-out of Spark's at the watermark. All emit a window once, so that their queries run in append mode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ SPAN, TIME = "_span", "_time"
 ALL = "_all"
 """Column by which all records of a zip are one group."""
 DELAY = "spark.watermarkDelayMs"
-"""Metadata of the column that a watermark is of. Spark drops a record where it is not beyond the watermark: here the end of a
-window, so that a record is dropped once its window has been emitted, and no sooner."""
+"""Metadata of the column that a watermark is of. Spark drops a record where it is not beyond the watermark: here the
+end of a window, so that a record is dropped once its window has been emitted, and no sooner."""
 
 
 def windowed_frame(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -> DataFrame:
@@ -66,9 +66,10 @@ def _by_function(flows: Sequence[Outflow], operator: Operator, wiring: Wiring) -
     window, key = operator.window, operator.key
     frame, ports = _one_port(flows[0]) if len(flows) == 1 else _ports(flows, key)
     form = operator.alternates[0].form
-    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port)) for port in ports))
+    grouping = Grouping(operator.name, form, window, tuple(_naive(to_arrow_schema(port, timezone="UTC")) for port in ports))
     if form is Form.ZIP:
-        frame, groups = frame.withColumn(ALL, F.lit(0)), (ALL,)
+        groups: tuple[str, ...] = (ALL,)
+        frame = frame.withColumn(ALL, F.lit(0))
     elif window is not None and window.kind is WindowKind.TIME:
         frame, groups = _in_time(frame, window, len(ports)), (*key, START, END, UNTIL)
     else:
@@ -131,7 +132,9 @@ def _returned(operator: Operator, ports: Sequence[StructType]) -> StructType:
         return schema_from(operator.returns, f"what operator {operator.name!r} returns")
     named = [{field.name: field.dataType for field in port} for port in ports]
     pairs = operator.alternates[0].function
-    columns = pairs.columns(*named) if isinstance(pairs, Pairs) else {name: kind for each in named for name, kind in each.items()}
+    columns = (
+        pairs.columns(*named) if isinstance(pairs, Pairs) else {name: kind for each in named for name, kind in each.items()}
+    )
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 

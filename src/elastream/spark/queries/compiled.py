@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elastream.model.action import Action, Outcome, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge, SetKeyTable
+from elastream.model.action import Action, Outcome, SetKeyTable, SetParallelism, Status, Switch, SwitchAlternate, SwitchEdge
 from elastream.model.composing import Consistency, Update, update_figures
 from elastream.model.errors import ElastreamError
 from elastream.model.latency import Basis
@@ -18,8 +18,8 @@ from elastream.spark.queries.query import Instruments, Query
 from elastream.spark.queries.segments import RunningSegment, scalable_operators
 from elastream.spark.queries.switching import Switching, TablesInUse
 from elastream.spark.queries.updates import UpdateWatch
-from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.batches import Batch
+from elastream.spark.telemetry.signals import DomainSignals
 from elastream.spark.telemetry.stage_load import PartitionLoads
 
 __all__ = ["CompiledQueries"]
@@ -102,14 +102,14 @@ class CompiledQueries:
 
     def application(self, wall: float, cost: float) -> Frame:
         """The dataflow."""
-        return self.telemetry.application(wall, cost)
+        return self.telemetry.application(wall, cost, self._watch.measured())
 
     def latency_basis(self) -> Mapping[str, Basis]:
         """What latency is measured from, by source."""
         return self.telemetry.latency_basis
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
-        """Do all of these that are possible as one new composition, and answer each; an ElastreamError or OSError undoes all."""
+        """Do all of these that are possible as one new composition, and answer each; raises where none could be written."""
         return self._switching.apply(switches)
 
     def settle(self) -> bool:

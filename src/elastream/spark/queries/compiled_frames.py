@@ -18,8 +18,8 @@ from elastream.model.observation import Frame, Metric, MicroBatch
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
 from elastream.spark.dataflow.edges import edge_name
-from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.queries.latencies import Latencies
+from elastream.spark.queries.segments import RunningSegment
 from elastream.spark.telemetry.alternates import AlternateCosts
 from elastream.spark.telemetry.batches import (
     WINDOW,
@@ -187,9 +187,7 @@ class Telemetry:
     def alternates(self, now: float) -> Frame:
         """A row per alternate that has run: its own cost and selectivity."""
         window = [batch for batches in self._window(now).values() for batch in batches]
-        self._alternates.took(
-            (batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ())
-        )
+        self._alternates.took((batch.end, row) for batch in window for row in self._meter.get((batch.query, batch.id), ()))
         return self._alternates.frame(now)
 
     def _widths(self, now: float) -> dict[str, float]:
@@ -206,8 +204,8 @@ class Telemetry:
                 found |= dict.fromkeys(stage.operators, float(rows[-1]))
         return found
 
-    def application(self, now: float, cost: float) -> Frame:
-        """One row: the dataflow as its users see it."""
+    def application(self, now: float, cost: float, further: Mapping[Metric, float] = MappingProxyType({})) -> Frame:
+        """One row: the dataflow as its users see it. further: metrics known elsewhere."""
         window = self._window(now)
         spans = [
             span
@@ -222,6 +220,7 @@ class Telemetry:
         planned = [self._planned_at(each) for name, (each, _) in self._sources.items() if name not in self._patterns]
         going = now - float(np.fmin.reduce([NAN, *planned]))
         values: dict[Metric, float] = {
+            **further,
             Metric.COST: cost,
             Metric.LATENCY_P50: weighted_quantile(latencies, weights, 0.5),
             Metric.LATENCY_P99: float(np.fmax(weighted_quantile(latencies, weights, 0.99), going)),
@@ -391,4 +390,3 @@ class Telemetry:
         each, number = self._sources[source]
         last = self.last(each.segment.name)
         return float(last.source(number).end.get("started", 0.0)) or None if last else None
-

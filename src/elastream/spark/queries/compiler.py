@@ -56,8 +56,8 @@ SHORTEST_INTERVAL = 0.1
 """Seconds between the starts of two batches by default: an idle query polls its source that often."""
 
 EACH_INPUT = {"spark.sql.streaming.statefulOperator.allowMultiple": "false"}
-"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all, for
-queries with several operators with state, and ours have one."""
+"""Lets every input of a join have a watermark of its own, and Spark go by the slowest: by default it demands one for all,
+for queries with several operators with state, and ours have one."""
 
 
 def start_queries(
@@ -76,8 +76,8 @@ def start_queries(
     state_partitions: of keyed operators; fixed for the life of a checkpoint. batch_seconds: what a batch of our own sources
     should last at most. interval: seconds between the starts of two batches, at least: merely having a batch costs each
     state partition's task, however few its records. consistency: what records meet that are under way while the composition
-    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is left
-    running then.
+    changes. Raises DataflowError for what cannot be compiled, EnvironmentProblem for what cannot be written; nothing is
+    left running then.
     """
     plans = refuse_uncompilable(layout)
     refuse_inconsistent(layout, consistency)
@@ -96,7 +96,9 @@ def start_queries(
     # A query takes these from the session at its start, and keeps them.
     _set(spark, wanted)
     try:
-        write_wanted(directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition)))
+        write_wanted(
+            directory.wanted, Wanted(composition.version, codec.encode(composition), widths_of(layout, composition))
+        )
         for segment in layout.segments:
             compiler = _Compiler(common, segment)
             running.append(compiler.start(plans[segment.name], edges, interval))
@@ -289,8 +291,8 @@ class _Compiler:
         if part.plain:
             (outlet,) = part.outlets
             return [Outflow(outlet.target, frames[0].drop(COLUMN), None, outlet.natives)]
-        arriving = [to_arrow_schema(frame.drop(COLUMN).schema) for frame in frames]
-        walk = wire(part, self.segment.name, lead, self.codec, arriving, _schema_of)
+        arriving = [self._arrow(frame.drop(COLUMN).schema) for frame in frames]
+        walk = wire(part, self.segment.name, lead, self.codec, arriving, self._declared)
         shipped = pickled(walk, f"dataflow {self.graph.name!r}")
         into = frames[0] if len(frames) == 1 else together(frames, lanes)
         function = stage_function(shipped, carrier, self.meter.sink, self.meter.signals)
@@ -303,14 +305,17 @@ class _Compiler:
             for number, outlet in enumerate(part.written)
         ]
 
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        """`schema` as Spark gives it to Python: times are in the session's time zone."""
+        return to_arrow_schema(schema, timezone=self.spark.conf.get("spark.sql.session.timeZone"))
+
+    def _declared(self, ddl: str) -> pa.Schema:
+        return self._arrow(schema_from(ddl, "what an operator returns"))
+
     def _lane(self, inlet: Inlet) -> str | None:
-        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle it cannot be told to."""
+        """The stage that the records of an inlet enter, where it runs in one task; behind a shuffle that cannot be set."""
         if inlet.edge is None and inlet.origin in (operator.name for operator in self.keyed):
             return None
         entered = inlet.origin if inlet.edge is None else inlet.edge.target
         (stage,) = (stage for stage in self.segment.stages if entered in stage.operators)
         return stage.name if stage.name in self.common.single else None
-
-
-def _schema_of(ddl: str) -> pa.Schema:
-    return to_arrow_schema(schema_from(ddl, "what an operator returns"))

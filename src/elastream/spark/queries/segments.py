@@ -33,12 +33,12 @@ task costs about 16 ms."""
 class RunningSegment:
     """A segment and the query that runs it.
 
-    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read;
-    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition that
-    all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources: control
-    folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads: sources, by
-    name, and durable edges, in the order in which the query reads them. places: what sources without a load read, if local
-    files. interval: seconds from one batch to the next, at least.
+    checkpoint, control: its folders. wanted: file of what is wanted of all segments, which sources and edges of ours read.
+    own_source: whether it reads any, so that its offsets carry the composition, else `log` does. began: the composition
+    that all segments started under. keyed: its keyed operators, by name. meter: counts of all segments together. sources:
+    control folders of its sources of ours, by name. edges: folders of the durable edges of files that it reads. reads:
+    sources, by name, and durable edges, in the order in which the query reads them. places: what sources without a load
+    read, if local files. interval: seconds from one batch to the next, at least.
     """
 
     segment: Segment

@@ -11,13 +11,13 @@ All switches of a plan are one version, written at once for all queries; no quer
     wanted      no batch comes, because no record does                      wanted: an idle query has no batch to show it in
     effective   the switch cannot be written                                effective, the action is FAILED
 
-`batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.steering`). `drain`
-puts three states between wanted and in flight; the composition waits meanwhile, and so do the sources:
+`batch` and `wave` differ in what a query behind a durable edge takes for its next version (see `dataflow.steering`).
+`drain` puts two states between wanted and in flight; the composition waits meanwhile, and so do the sources:
 
     state       event                                                       next
     (none)      a plan switches something                                   holding: sources are requested to take no more
     holding     each source has said that it takes none                     draining
-    draining    every query has committed all that its durable edges hold   (none): the composition is written, sources go on
+    draining    every query has committed all that its durable edges hold   (none): it is written, and the sources go on
     any         a plan switches something more                              the same; it comes with the one that waits
 
 Parallelism is part of a composition and of its version, and changes the meaning of no record: it is written at once.
@@ -50,8 +50,8 @@ REMEMBERED = 1000
 """Newest compositions that are known by their version; batches are committed far sooner than that many switches later."""
 
 TablesInUse: TypeAlias = Callable[[str, int, Iterable[Composition]], str]
-"""Brings a version of an operator's key table into use, given the compositions that batches may still run under; says why that
-is not possible, or nothing."""
+"""Brings a version of an operator's key table into use, given the compositions that batches may still run under; says why
+that is not possible, or nothing."""
 
 
 def switch(layout: Layout, running: Sequence[RunningSegment], composition: Composition, *, held: bool = False) -> None:
@@ -147,7 +147,7 @@ class Switching:
             return self._draining is not None
 
     def _standing(self, switch: Switch) -> tuple[Status, str]:
-        """DONE where the last committed batch of the query that holds the element ran so, and so does all since; else ACCEPTED."""
+        """DONE where the newest committed batch of the query that holds the element ran so, and all since; else ACCEPTED."""
         effective = self.effective.get(holder(self._layout, switch))
         if effective is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]

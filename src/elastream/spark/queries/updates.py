@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from elastream.model.composing import Update, changed_operators
 from elastream.model.graph import Edge
+from elastream.model.metrics import Metric
 from elastream.model.observation import Composition
 from elastream.model.stages import Layout
 from elastream.spark.dataflow.edge_log import EdgeLog
@@ -41,7 +42,7 @@ class _Open:
 
 
 class UpdateWatch:
-    """Follows the updates of `running`. queues: logs of the durable edges. ran: what a batch ran under. Times are epoch seconds."""
+    """Follows the updates of `running`, in epoch seconds. queues: logs of durable edges. ran: what a batch ran under."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class UpdateWatch:
         self._layout, self._queues, self._ran = layout, queues, ran
         self._running = {each.segment.name: each for each in running}
         self._updates: dict[int, _Open] = {}
+        self._mixed_before = 0.0
         self._ways: dict[str, dict[int, Ways]] = {name: {} for name in self._running}
         self._waiting: dict[str, deque[Batch]] = {name: deque() for name in self._running}
         self._last = dict.fromkeys(self._running, -1)
@@ -64,7 +66,7 @@ class UpdateWatch:
             queries = frozenset(self._layout.stage_of[name].segment for name in changed)
             self._updates[after.version] = _Open(Update(after.version, at), queries, set(queries))
             for version in list(self._updates)[:-KEPT]:
-                del self._updates[version]
+                self._mixed_before += self._updates.pop(version).update.mixed
 
     def took(self, fresh: Iterable[Batch]) -> None:
         """Take note of committed batches, those of each query in order."""
@@ -83,6 +85,15 @@ class UpdateWatch:
             replace(u, requested=u.requested - epoch, in_force=u.in_force - epoch, until=u.until - epoch)
             for u in (each.update for each in self._updates.values())
         )
+
+    def measured(self) -> Mapping[Metric, float]:
+        """What the updates so far come to; nothing before the first."""
+        updates = [each.update for each in self._updates.values()]
+        if not updates:
+            return {}
+        latency = next((u.latency for u in reversed(updates) if not math.isnan(u.latency)), math.nan)
+        mixed = self._mixed_before + sum(update.mixed for update in updates)
+        return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: mixed}
 
     def _date(self, batch: Batch) -> None:
         """When updates came into force, and what still ran without them."""

@@ -37,7 +37,7 @@ class WatchedQueries:
     scalable: frozenset[str] = frozenset()
     composition = Composition()
     effective: Mapping[str, Composition] = MappingProxyType({})
-    signals: Signals = {}
+    signals: Signals = MappingProxyType({})
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Domain signals on the driver: the parts that tasks report become one value a batch, readable once it is committed.
 
-A part counts once for each batch and task: one that is reported again, by a task that ran again or a batch that is replayed,
-replaces the one before.
+A part counts once for each batch and task: one that is reported again, by a task that ran again or a batch that is
+replayed, replaces the one before.
 """
 
 from collections import defaultdict

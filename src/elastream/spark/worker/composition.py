@@ -177,7 +177,7 @@ class Wanted:
 
 
 def write_wanted(path: Path, wanted: Wanted) -> None:
-    """Replace, atomically and for all queries at once, the file that Elastream's sources and edges read before each batch."""
+    """Replace, atomically and for all queries, the file that Elastream's sources and edges read before each batch."""
     write_atomically(path, json.dumps(asdict(wanted)))
 
 
@@ -248,7 +248,7 @@ class CompositionLog:
 
 
 def latest_batch(checkpoint: Path, log: str = "offsets") -> int:
-    """Number of the newest batch planned by the query with this checkpoint; -1 before the first. log: `commits`: committed."""
+    """Number of the newest batch planned by the query with this checkpoint; -1 before the first. log: or `commits`."""
     try:
         return max((int(name) for name in os.listdir(checkpoint / log) if name.isdigit()), default=-1)
     except FileNotFoundError:

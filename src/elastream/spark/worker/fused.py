@@ -64,7 +64,7 @@ class WalkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An operator. schema: output. Digits: pick selects an alternate, width that of its pool if it waits, table a key table."""
+    """An operator. schema: output. Digits: pick chooses its alternate, width that of its pool, table its key table."""
 
     name: str
     alternates: tuple[Implementation, ...]
@@ -117,7 +117,7 @@ class Carrier:
     """Where the region reads the code of the composition.
 
     stamped: from a column of the records. offsets: from the offset log of this checkpoint (Elastream's sources). log: from
-    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of the key tables in use.
+    the composition log (foreign sources). All unset: the region has nothing to switch. tables: folder of key tables in use.
     """
 
     stamped: bool = False
@@ -129,7 +129,7 @@ class Carrier:
         """The code of `batch`, if the records do not carry it."""
         if self.offsets is not None:
             return code_in_offsets(self.offsets, batch) or 0
-        return CompositionLog(self.log).code(batch) if self.log is not None else 0
+        return CompositionLog(self.log).ran(batch).code if self.log is not None else 0
 
 
 class Tally:
@@ -144,11 +144,9 @@ class Tally:
 
 
 class Walker:
-    """One task's walk under one composition. tables: folder of the key tables in use. foldings: of its taps, in their order."""
+    """One task's walk under one composition. tables: folder of key tables in use. foldings: of its taps, in their order."""
 
-    def __init__(
-        self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()
-    ) -> None:
+    def __init__(self, walk: Walk, code: int, tables: Path | None = None, foldings: Sequence[Folding] = ()) -> None:
         self.walk = walk
         self.code = code
         self.foldings = foldings
@@ -159,7 +157,9 @@ class Walker:
         self.taps_from = self.exits_from + len(walk.exits)
         self.steps = [self._step(number, step, tables) for number, step in enumerate(walk.steps, self.steps_from)]
         pulling = {n: step for n, step in enumerate(self.steps, self.steps_from) if isinstance(step, Metered)}
-        self.kept = {n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM}
+        self.kept = {
+            n: (run, deque[pa.RecordBatch]()) for n, run in pulling.items() if run.runner.chosen.form is Form.STREAM
+        }
         self.turns = [0] * len(nodes)
         self.lead = Tally()
 

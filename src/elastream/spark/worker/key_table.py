@@ -6,11 +6,12 @@ and keep it, indexed, for as long as the process lives. What a digit leads to ch
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from elastream.spark.worker.composition import table_digit
 __all__ = ["Lookup", "lookup", "put_in_use"]
 
 Numbers = NDArray[np.int64]
+
+FEW = 4
+"""Arrow indexes all keys of a table for each batch, which takes as long as looking up a record for each four of them."""
 
 
 def put_in_use(folder: Path, operator: str, version: int, file: Path) -> None:
@@ -58,6 +62,9 @@ class Lookup:
         # Of one column, the value itself is the key: no tuple is made for each record.
         single = len(self.columns) == 1
         self._by_key: dict[Any, int] = {key[0] if single else key: number[name] for key, name in rows.items()}
+        # One more stands at the end, where -1 leads: for a key that is not there.
+        self._numbers = np.array([*self._by_key.values(), -1], dtype=np.int64)
+        self._keys: dict[pa.DataType, Any] = {}
 
     def of_key(self, key: Sequence[Any]) -> int:
         """For the key of a call: values of the columns, in their order."""
@@ -77,17 +84,25 @@ class Lookup:
 
     def of_batch(self, batch: pa.RecordBatch) -> Numbers:
         """For the records of a batch."""
-        if len(self.columns) == 1:
-            # Few different keys among many records are the rule: each is looked up once.
-            coded = pc.dictionary_encode(batch.column(self.columns[0]))
-            known = np.array([self._by_key.get(key, -1) for key in coded.dictionary.to_pylist()] + [-1], dtype=np.int64)
-            at = coded.indices
-            numbers: Numbers = known[pc.fill_null(at, len(known) - 1).to_numpy(zero_copy_only=False)]
-            return numbers
-        columns = [batch.column(name).to_pylist() for name in self.columns]
-        return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int64)
+        if len(self.columns) > 1:
+            columns = [batch.column(name).to_pylist() for name in self.columns]
+            return np.array([self._by_key.get(key, -1) for key in zip(*columns, strict=True)], dtype=np.int64)
+        column = batch.column(self.columns[0])
+        if pa.types.is_integer(column.type):
+            return self._of_integers(column)
+        if batch.num_rows * FEW < len(self._by_key):
+            return np.array([self._by_key.get(key, -1) for key in column.to_pylist()], dtype=np.int64)
+        if (keys := self._keys.get(column.type)) is None:
+            keys = self._keys[column.type] = pa.array(list(self._by_key)).cast(column.type)
+        at = pc.fill_null(pc.index_in(column, value_set=keys), -1)
+        numbers: Numbers = self._numbers[at.to_numpy(zero_copy_only=False)]
+        return numbers
 
-    @cached_property
-    def alternates(self) -> frozenset[int]:
-        """Numbers of the alternates that it names."""
-        return frozenset(self._by_key.values())
+    def _of_integers(self, column: pa.Array) -> Numbers:
+        if (index := self._keys.get(column.type)) is None:
+            index = self._keys[column.type] = pd.Index(np.array(list(self._by_key), dtype=np.int64))
+        values = pc.fill_null(column, 0) if column.null_count else column
+        numbers: Numbers = self._numbers[index.get_indexer(values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))]
+        if column.null_count:
+            numbers[column.is_null().to_numpy(zero_copy_only=False)] = -1
+        return numbers

@@ -1,4 +1,4 @@
-"""The rows in which records leave a walk: of several exits in one stream, and numbered where an operator needs their order."""
+"""The rows in which records leave a walk: of several exits in one stream, numbered where an operator needs their order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

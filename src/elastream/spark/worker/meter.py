@@ -18,8 +18,8 @@ from elastream.spark.worker.signals import SignalRow
 __all__ = ["Meter", "MeterRow", "TaskRow", "cpu_seconds", "merged"]
 
 TaskRow: TypeAlias = tuple[str, int, str, int, int, int, float, float, float, str]
-"""Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first, last,
-and the name of the alternate, empty for what leads a stage and is no function."""
+"""Counts of one task for one alternate of an operator: segment, batch, operator, code, rows in, rows out, busy, first,
+last, and the name of the alternate, empty for what leads a stage and is no function."""
 Row = TypeVar("Row")
 
 

@@ -1,7 +1,7 @@
 """Calls an operator that pulls: it is given an iterator over the records kept for it, and gives an iterator of its own.
 
-In a walk records are pushed from operator to operator; one that pulls gets them once all of the task's have come, so that it
-needs no thread. Records are let go as it reads them.
+In a walk records are pushed from operator to operator; one that pulls gets them once all of the task's have come, so that
+it needs no thread. Records are let go as it reads them.
 """
 
 from collections import deque

@@ -5,7 +5,7 @@ What becomes of the state of a key, whichever alternate is active:
 | call | function | state before | state after | time-out |
 | --- | --- | --- | --- | --- |
 | records of the key | returns (rows, state) | any | that alternate's field: state; others: as before | set anew |
-| records of the key | returns (rows, None) | any | that alternate's field: none; without any field, no state | set anew, or none |
+| records of the key | returns (rows, None) | any | that field: none; without any field, no state | set anew, or none |
 | records of the key | raises | any | as before: the batch fails, and replays under the same composition | as before |
 | time-out | has one: its rows are emitted | any | none, of no alternate | none |
 | time-out | has none: nothing is emitted | any | none, of no alternate | none |

@@ -6,7 +6,7 @@ it, and lists and maps are possible (PySpark 4.3 reads the schema of a state in 
 
 import operator
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     ShortType,
+    StringType,
     StructField,
     StructType,
     _make_type_verifier,
@@ -32,7 +33,7 @@ __all__ = ["States"]
 State: TypeAlias = tuple[Any, ...]
 Fit: TypeAlias = Callable[[Any], Any]
 
-_BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_BITS: Mapping[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 
 
 class States:
@@ -88,6 +89,8 @@ def fit_of(kind: DataType) -> Fit:
         return _fraction
     if (bits := _BITS.get(type(kind))) is not None:
         return lambda value: _whole(value, bits)
+    if isinstance(kind, StringType):
+        return _text
     if isinstance(kind, ArrayType):
         element = _or_none(fit_of(kind.elementType))
         return lambda value: [element(each) for each in _several(value)]
@@ -114,9 +117,17 @@ def _or_none(fit: Fit) -> Fit:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
+    if value is pd.NaT:
+        return None
     if isinstance(value, pd.Timestamp):
         return value.to_pydatetime(warn=False)
     return value.to_pytimedelta() if isinstance(value, pd.Timedelta) else value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return str(value)
 
 
 def _whole(value: Any, bits: int) -> int:

@@ -15,7 +15,9 @@ from elastream.model.stages import lay_out
 
 def seen(tables: dict[str, int]) -> Observation:
     flow = Dataflow("forecasting")
-    varied = flow.source(None).map({"mean": dict, "trend": dict}, returns="customer long", name="predict", select_by="customer")
+    varied = flow.source(None).map(
+        {"mean": dict, "trend": dict}, returns="customer long", name="predict", select_by="customer"
+    )
     varied.sink(None)
     context = Context(lay_out(flow.graph))
     return Observation(0.0, context, Frame(), composition=Composition(1, tables=tables))
