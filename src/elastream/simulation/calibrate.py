@@ -300,7 +300,7 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
     """(core-seconds a record, records out per in) of the alternates that ran, as recorded last.
 
-    ratio: of the first to what was told. A fused stage's machinery is part of what a record costs, and of no operator's service time.
+    ratio: of the first to what was told: a fused stage's machinery is part of what a record costs, of no service time.
     """
     found: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:

@@ -75,8 +75,8 @@ class FusedNetwork:
         within = any(layout.stage_of[edge.source].segment == each.name for each in layout.segments for edge in each.inputs)
         if settings.consistency is Consistency.WAVE and (layout.circular or within):
             raise InputError(
-                f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records ends: "
-                "use consistency batch or drain"
+                f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "
+                "ends: use consistency batch or drain"
             )
         piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
         self.step = min(settings.monitor, settings.batch_seconds) / 4

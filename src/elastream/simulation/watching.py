@@ -232,7 +232,7 @@ class Watch:
             operators=self._operators(),
             application=Frame(
                 (self.context.graph.name,),
-                {metric: [value] for metric, value in {**self.application, Metric.COST: self.pool.cost(now)}.items()},
+                {metric: [value] for metric, value in {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}.items()},
                 dict.fromkeys(self.application, age),
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
