@@ -1,8 +1,8 @@
 """Demand response: forecasts each customer's electricity use an hour ahead by the method that suits it now, and wakes the
 choice of customers to curtail when a peak is coming; then checks all results.
 
-The dataflow of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), Figures 1.8 and
-3.6. Readings are synthetic. docs/explanation/demand-response.md says what is as in the thesis.
+The dataflow of the thesis "Adaptive and resilient stream processing on cloud infrastructure" (Kumbhare, 2016), Figures 1.8
+and 3.6. Readings are synthetic. docs/explanation/demand-response.md says what is as in the thesis.
 
 elastream run examples/demand_response.py
 """
@@ -97,7 +97,7 @@ def forecast_error(key, forecasts, came):
 
 
 def expected_demand(capacity, key, rows):
-    """The forecasts of all customers for an hour: expected demand of its quarter hour of most, kW, and over the capacity."""
+    """The forecasts of all customers for an hour: demand in its quarter hour of most, kW, and over the capacity."""
     mine = {row.customer: json.loads(row.kw) for row in rows.sort_values("customer").itertuples()}
     expected = np.sum(list(mine.values()), axis=0)
     shown = {customer: float(np.mean(kw)) for customer, kw in mine.items()}
@@ -141,7 +141,7 @@ def table(rows, schema):
 class Known:
     """Historical storage: what is known before the run, shipped with the job.
 
-    loads: kW of each customer by interval, up to the start, shape (customers, HISTORY). fitted: what ARIMA and the tree know.
+    loads: kW of each customer by interval, up to the start, shape (customers, HISTORY). fitted: ARIMA and the tree.
     """
 
     loads: np.ndarray
@@ -159,7 +159,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that a run needs. power: kW by minute, loads: by interval, of all weeks; start: interval at which it begins."""
+    """Everything that a run needs. power: kW by minute; loads: by interval; start: interval at which it begins."""
 
     loads: np.ndarray
     power: np.ndarray
@@ -219,7 +219,7 @@ HOUR = INTERVAL * HORIZON * 60
 
 
 def dataflow(given: Plan, results: Path, choosing=None) -> Dataflow:
-    """Fig. 3.6, with the join of Fig. 3.4. choosing: gets each forecast's error, and chooses the method of each customer."""
+    """Fig. 3.6, with the join of Fig. 3.4. choosing: gets each forecast's error, and chooses each customer's method."""
     flow = Dataflow("demand_response")
     rate = len(given.customers) * HORIZON / SECONDS
     telegrams = records(given.telegrams(), "meter string, interval long, watts string")
@@ -410,9 +410,9 @@ def page(given: Plan, results: Path, checked: Checked) -> list[str]:
     errors = [row["error"] for _, row in rows_of(results / "errors")]
     return [
         *lines,
-        f"{checked.switches} switches of a customer's forecast; mean error (MAPE) {np.mean(errors):.1f} %, synthetic data.",
-        f"A peak woke the choice of customers in {checked.curtailed} of {checked.hours} hours: {checked.reductions} chosen.",
-        f"{checked.forecasts} forecasts by {checked.methods} methods, {checked.errors} errors, {checked.hours} hours of demand "
+        f"{checked.switches} switches of a customer's method; mean error (MAPE) {np.mean(errors):.1f} %, synthetic data.",
+        f"Customers were chosen in {checked.curtailed} of {checked.hours} hours: {checked.reductions} choices.",
+        f"All {checked.forecasts} forecasts by {checked.methods} methods, {checked.errors} errors, {checked.hours} demands",
         "and all choices are those of plain Python over the same telegrams and the recorded compositions.",
     ]
 

@@ -92,8 +92,10 @@ def expressions_of(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
     """`columns` as they are kept; raises DataflowError where they are not SQL texts by the name of a column."""
     texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
     if not (texts and columns):
+        nested = isinstance(columns, Mapping) and any(isinstance(each, Mapping) for each in columns.values())
+        more = ": native expressions have no alternates, which are functions" if nested else ""
         raise DataflowError(
-            f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}"
+            f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}{more}"
         )
     return dict(columns)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 from elastream.model.errors import DataflowError
@@ -181,6 +182,12 @@ class Trace:
     times: tuple[float, ...]
     values: tuple[SignalValue | None, ...]
 
+    def __post_init__(self) -> None:
+        if len(self.times) != len(self.values):
+            raise DataflowError(f"a trace of {len(self.times)} times has {len(self.values)} values: it needs one for each")
+        if any(later <= before for before, later in pairwise(self.times)):
+            raise DataflowError("the times of a trace must increase")
+
     def __call__(self, time: float) -> SignalValue | None:
         """The value at `time`."""
         reached = bisect.bisect_right(self.times, time)
@@ -288,4 +295,9 @@ def domain_signal(
             f"the signal {name!r} cannot be {aggregate!r}: it is count(), or {', '.join(list(Fold)[1:-1])} or all of a "
             "column, such as 'mean(error)'"
         )
-    return DomainSignal(name, Fold(fold), column, stale, trace)
+    signal = DomainSignal(name, Fold(fold), column, stale, trace)
+    if isinstance(trace, Trace):
+        kind = signal.declared.kind
+        if wrong := [value for value in trace.values if value is not None and not kind.admits(value)]:
+            raise DataflowError(f"the trace of the signal {name!r} has the value {wrong[0]!r}, and {aggregate} is a {kind}")
+    return signal

@@ -150,6 +150,8 @@ class Stream:
         boolean column is true. every: a window begins every so many seconds or records; None: they do not overlap. late:
         seconds by which records may come late. `elastream.model.windows.Window` says when a window is complete.
         """
+        if count is not None and isinstance(every, str):
+            raise DataflowError(f"windows of {count} records begin every so many records, not every {every!r}")
         step = duration(every) if isinstance(every, str) else every
         length = None if seconds is None else duration(seconds)
         return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))
@@ -190,9 +192,7 @@ class Stream:
         last operator is keyed.
         """
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-            raise DataflowError(
-                f"dataflow {self._flow.name!r}: a loop of {times!r} rounds cannot be unrolled: 1 or more can"
-            )
+            raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")
         stream = self
         for number in range(1, times + 1):
             stream = step(stream, number)

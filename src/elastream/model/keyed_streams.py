@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 from elastream.model.building import Builder, Functions, Needs, Tap, alternates_of, expressions_of, fields_of
+from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Delivery, Form, Kind, Operator
 from elastream.model.units import duration
 from elastream.model.windows import Pairs, Timeout, Window
@@ -71,6 +72,11 @@ class KeyedStream(_Groups[S]):
         """
         chosen, alternates = alternates_of(self._flow, function, Form.STATE, name)
         schemas = {} if isinstance(state, str) else dict(state)
+        if unknown := [each for each in schemas if each not in {alternate.name for alternate in alternates}]:
+            raise DataflowError(
+                f"operator {chosen!r} has no alternate {unknown[0]!r} to have a state (it has: "
+                f"{', '.join(alternate.name for alternate in alternates)})"
+            )
         alternates = tuple(replace(each, state=schemas.get(each.name, each.state)) for each in alternates)
         fields: dict[str, Any] = {"own_state": own_state or bool(schemas) or any(each.state for each in alternates)}
         fields["state"] = state if isinstance(state, str) else None

@@ -166,7 +166,8 @@ def _is_native(operator: Operator) -> bool:
         return False
     if len(operator.alternates) > 1:
         raise DataflowError(
-            f"operator {operator.name!r} has alternates that are column expressions; only functions can have alternates",
+            f"operator {operator.name!r} has alternates that are column expressions, which Spark cannot change in a "
+            "running query: write them as functions, with map_arrow",
             ("operators", operator.name, "alternates"),
         )
     return True

@@ -4,12 +4,22 @@ Plain values that both plants read. A window holds records of one key (thesis, 2
 and `group_by` are defined on windows only (p. 42).
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+
+from elastream.model.errors import DataflowError
 
 __all__ = ["Pairs", "Timeout", "Window", "WindowKind"]
+
+MOST_AT_ONCE = 1_000
+"""Most windows that one record may be in: each is a row or a copy of its own."""
+RIGHT = "_right"
+"""Behind the name of a joined column that both sides have."""
+
+T = TypeVar("T")
 
 
 class WindowKind(StrEnum):
@@ -54,6 +64,42 @@ class Window:
     by: str = ""
     late: float = 0.0
 
+    def __post_init__(self) -> None:
+        given = [name for name in ("seconds", "count", "landmark") if getattr(self, name) is not None]
+        if len(given) != 1:
+            _fail(f"a window is of seconds, count or landmark, exactly one (it has {' and '.join(given) or 'none'})")
+        self._check_length()
+        if self.kind is WindowKind.TIME and not self.by:
+            _fail("a window of time goes by the timestamps in a column: name it, as in by='time'")
+        if self.late and self.kind is not WindowKind.TIME:
+            _fail("`late` is for windows of time: those of count and landmark take records as they come")
+        if not 0.0 <= self.late < math.inf:
+            _fail(f"records of a window come late by {self.late:g} s: it must be 0 or more, and end")
+
+    def _check_length(self) -> None:
+        if self.landmark == "":
+            _fail("a window of landmarks needs the boolean column that marks them, as in landmark='last'")
+        if self.landmark is not None:
+            if self.every is not None:
+                _fail("`every` is for windows of time and count: those of landmarks follow each other")
+            return
+        length, unit = (self.count, "records") if self.seconds is None else (self.seconds, "seconds")
+        for name, amount in (("window", length), ("step between windows", self.every)):
+            if amount is None:
+                continue
+            if isinstance(amount, bool) or not 0 < amount < math.inf:
+                _fail(f"a {name} of {amount} {unit} holds nothing: it must be above 0, and end")
+            if unit == "records" and amount != int(amount):
+                _fail(f"a {name} of {amount} records cannot be: it must be a whole number")
+        assert length is not None
+        if self.every is not None and self.every > length:
+            _fail(f"windows of {length:g} {unit} every {self.every:g} would miss records between them")
+        if self.every is not None and length > MOST_AT_ONCE * self.every:
+            _fail(
+                f"windows of {length:g} {unit} every {self.every:g} would hold each record more than {MOST_AT_ONCE:,} "
+                "times: begin one less often"
+            )
+
     @property
     def kind(self) -> WindowKind:
         """What ends it."""
@@ -87,15 +133,43 @@ class Timeout:
     late: float = 0.0
     function: Callable[..., Any] | None = None
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.seconds < math.inf:
+            _fail(f"a timeout of {self.seconds:g} s ends nothing: it must be above 0, and end")
+        if not 0.0 <= self.late < math.inf:
+            _fail(f"records come late by {self.late:g} s: it must be 0 or more, and end")
+        if self.late and not self.by:
+            _fail("`late` is for timeouts by the timestamps in a column: name it, as in by='time'")
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The function of a join that has no other: all pairs of a left and a right record; none where one side has none."""
+    """The function of a join that has no other: all pairs of a left and a right record; none where one side has none.
+
+    on: columns of the key, which come first, then the left's others and the right's; a column of the right that the left
+    has, too, gets `_right` behind its name.
+    """
 
     on: tuple[str, ...]
 
     def __call__(self, key: tuple[Any, ...], left: Any, right: Any) -> Any:
-        """The pairs of one key and window, from pandas DataFrames: the key's columns, the left's, the right's."""
+        """The pairs of one key and window, from pandas DataFrames."""
         names = list(self.on)
-        pairs = left.merge(right, on=names)
+        pairs = left.merge(right.drop(columns=names), how="cross", suffixes=("", RIGHT))
         return pairs[names + [name for name in pairs.columns if name not in self.on]]
+
+    def columns(self, left: Mapping[str, T], right: Mapping[str, T]) -> dict[str, T]:
+        """What is known of each column of a pair, in order, from that of the left and of the right records'."""
+        joined = {name: left[name] for name in (*self.on, *left)}
+        for name in right:
+            if name in self.on:
+                continue
+            given = name + RIGHT if name in left else name
+            if given in joined:
+                _fail(f"both sides of the join have a column {given!r}: rename one before it, with select or map")
+            joined[given] = right[name]
+        return joined
+
+
+def _fail(sentence: str) -> NoReturn:
+    raise DataflowError(sentence)

@@ -1,8 +1,8 @@
 """Puts what a selector chooses in force: errors of what ran come in, key tables for the run go out.
 
-It stands beside the dataflow (thesis, Fig. 3.6): the data plane gives errors and deviations of each key, the control plane reads
-the tables that come of them. One object is both the sink of the errors and an observer of the run, which tells it the run's
-folder.
+It stands beside the dataflow (thesis, Fig. 3.6): the data plane gives errors and deviations of each key, the control plane
+reads the tables that come of them. One object is both the sink of the errors and an observer of the run, which tells it
+the run's folder.
 """
 
 import json
@@ -30,9 +30,9 @@ class Choosing:
         errors.sink(choosing)
         run(flow, ..., observers=(choosing,))
 
-    key: the column that the operator selects by, text. period: a column that grows with every error of a key; those of a replay are
-    known by it. method: the alternate that the error is of. error: percent. vector: what the selector is asked with, an array or
-    a JSON list. It is used by the driver alone: what it holds of a key is two values.
+    key: the column that the operator selects by, text. period: a column that grows with every error of a key; those of a
+    replay are known by it. method: the alternate that the error is of. error: percent. vector: what the selector is asked
+    with, an array or a JSON list. It is used by the driver alone: what it holds of a key is two values.
     """
 
     def __init__(self, selector: Selector, *, key: str, period: str, method: str, error: str, vector: str) -> None:

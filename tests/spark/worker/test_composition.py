@@ -28,7 +28,7 @@ def a_chain(alternates: list[int], waits: list[bool], targets: int = 1, selects:
     operators = [Operator("source", Kind.SOURCE)]
     for number, (count, waiting) in enumerate(zip(alternates, waits, strict=True)):
         functions = tuple(Alternate(f"a{n}", len, Form.MAP) for n in range(count))
-        operators.append(Operator(f"op{number}", alternates=functions, waits=waiting, selects=selects))
+        operators.append(Operator(f"op{number}", alternates=functions, waits=waiting, selects=selects if count > 1 else ()))
     edges = [Edge(a.name, b.name) for a, b in itertools.pairwise(operators)]
     edges += [Edge(operators[-1].name, f"sink{n}", choice="way" if targets > 1 else None) for n in range(targets)]
     sinks = [Operator(f"sink{n}", Kind.SINK) for n in range(targets)]

@@ -1,8 +1,8 @@
-"""The application of the thesis's section 3.6 on Spark, end to end: `examples/demand_response.py`, which checks every forecast
-and every choice of customers against plain Python over the same telegrams and the recorded compositions.
+"""The application of the thesis's section 3.6 on Spark, end to end: `examples/demand_response.py`, which checks every
+forecast and every choice of customers against plain Python over the same telegrams and the recorded compositions.
 
-Accuracy of the selection is a matter of the methods and the data, which the simulated experiment is about; here it is whether
-what was chosen is what ran, on every record.
+Accuracy of the selection is a matter of the methods and the data, which the simulated experiment is about; here it is
+whether what was chosen is what ran, on every record.
 """
 
 import sys
@@ -60,7 +60,8 @@ def run_dynamic_dataflow_spark(options: ExperimentOptions) -> Findings:
     )
     prose = Prose(
         f"{counted(checks)}. The dataflow of Fig. 3.6 on Spark, with synthetic readings: forecasts of each customer by the "
-        "method that a key table names, compared in a window with what came, and a branch that sleeps until a peak is expected."
+        "method that a key table names, compared in a window with what came, and a branch that sleeps until a "
+        "peak is expected."
     )
     page = Page("Dynamic dataflows: demand response on Spark", (prose, check_table(checks, "Spark"), table))
     return Findings(figures, {}, checks, page, environment(plant="spark", data="synthetic", seconds=seconds))
