@@ -110,8 +110,8 @@ def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)
     return [LivenessCase(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
-def scenario(case: LivenessCase) -> Scenario:
-    """The scenario of a case; the same for the same seed, whatever the policy."""
+def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
+    """The scenario of a case; the same for the same seed, whatever the policy. patience: by how much longer loads last."""
     draw = random.Random(case.seed)
     types = _types(draw, case.fused)
     cheapest = min(types, key=lambda kind: kind.price / kind.billing.unit / (kind.cores * kind.speed))
@@ -143,8 +143,8 @@ def scenario(case: LivenessCase) -> Scenario:
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    up = max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
-    down = max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own)
+    up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
+    down = patience * max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own)
     begin = max(6 * own, 20.0)
     target = draw.choice((None, 1.0, 2.0, 6.0))
     floor = 8.0 if case.fused else max(2.0, 4 * sum(_service(o) / slowest for o in graph.operators), 2 * settings.monitor)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Context, Floats, Metric, Observation
+from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["Draft", "fixed_head"]
+__all__ = ["Draft"]
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
@@ -35,23 +35,6 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
         tuple(task for action in actions for task in action.without),
         "; ".join(dict.fromkeys(action.why for action in actions)),
     )
-
-
-def fixed_head(context: Context) -> str:
-    """Why adding instances where records wait does nothing, where these have a fixed number; empty where it does.
-
-    Apart every operator has a queue; fused only what a query reads from, and all its stages are behind that.
-    """
-    if not context.scalable:
-        return "no operator of the dataflow can have more instances, and it adds nothing else"
-    widens = {name: unit.scalable for unit in context.units for name in unit.operators}
-    for segment in () if context.layout.apart else context.layout.segments:
-        if not widens[segment.name]:  # where all that waits for the query is counted, of every source
-            return (
-                f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
-                "state, which have a fixed number"
-            )
-    return ""
 
 
 class Draft:
