@@ -474,7 +474,8 @@ def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
 
 def test_a_price_pays_a_billing_time_unit_or_says_for_how_long(folder: Path) -> None:
     for written, price in (("0.02", 0.02), ("0.06/h", 0.01), ("0.06 / min", 0.6)):
-        document = load_text(GOOD.replace("price: 0.02", f"price: {written}"))
+        Path("flow.yaml").write_text(GOOD.replace("price: 0.02", f"price: {written}"))
+        document = load_document("flow.yaml")
         assert document.host_types["small"].price == pytest.approx(price)
 
 
