@@ -287,7 +287,7 @@ def measure_starts(report: Report, arguments: argparse.Namespace) -> None:
 
 def line(report: Report) -> str:
     if "now" not in report.figures:
-        return "; ".join(f"{each.name}: {each.value:.2f}" for each in report.checks)
+        return "; ".join(f"{each.name}: {each.value:.3g}" for each in report.checks)
     now, before = report.figures["now"], report.figures["before"]
     return (
         f"from lease to the first task {now['first task']['median']:.1f} s and {now['CPU']['median']:.1f} CPU s, before"
