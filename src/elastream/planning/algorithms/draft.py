@@ -134,11 +134,18 @@ class Draft:
         )
 
     def feasibility(self, unit: Unit) -> Floats:
-        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,)."""
+        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,).
+
+        One that floats runs wherever a slot is free: as many fit on each host as on all open ones together.
+        """
         cores, memory = self.needs[unit.name]
         everywhere = np.full(len(self.hosts), np.inf)
+        free_cores, free_memory = self.free_cores, self.free_memory
+        if self.floating[unit.name] and not self.closed.all():
+            free_cores = np.full(len(self.hosts), free_cores[~self.closed].sum())
+            free_memory = np.full(len(self.hosts), free_memory[~self.closed].sum())
         room = np.minimum(
-            self.free_cores / cores if cores > 0 else everywhere, self.free_memory / memory if memory > 0 else everywhere
+            free_cores / cores if cores > 0 else everywhere, free_memory / memory if memory > 0 else everywhere
         )
         room = np.where(np.abs(room - 1) < TOLERANCE, 1.0, room)
         return np.where(self.closed, 0.0, room)
