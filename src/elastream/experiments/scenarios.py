@@ -51,6 +51,8 @@ WIDE = 64
 """Instances that such a source has: more than the hosts of a case have slots."""
 MOST_INSTANCES = 15
 """Instances of one operator that a case needs at most: a policy may add one a round."""
+HALVINGS = 6
+"""Times that half of the hosts of the high load go, until few are left."""
 QUIET = 10
 """Rounds at the end of a constant load in which nothing may happen."""
 
@@ -124,7 +126,8 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     unit = max(max(kind.billing.unit, kind.billing.minimum) for kind in types)
     periods = (2.0, 5.0) if case.fused else (5.0, 15.0, 60.0)
     period = draw.choice([each for each in periods if unit <= 100 * each] or periods[-1:])
-    own = max(period, getattr(POLICIES[case.policy](period), "infrastructure_period", 0.0))
+    policy = POLICIES[case.policy](period)
+    own = max(period, getattr(policy, "infrastructure_period", 0.0))
     settings = Settings(
         monitor=period if case.fused else period / draw.choice((1, 2, 4)), travel=Travel.COHORTS, joins=joins, history=40
     )
@@ -144,7 +147,9 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
     up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
-    down = patience * max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own)
+    # At most half of the hosts go at a time, each time after the need has been low for so long.
+    settle = getattr(getattr(policy, "hosts", policy), "settle", None) or 0.0
+    down = patience * max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own, HALVINGS * settle)
     begin = max(6 * own, 20.0)
     target = draw.choice((None, 1.0, 2.0, 6.0))
     floor = 8.0 if case.fused else max(2.0, 4 * sum(_service(o) / slowest for o in graph.operators), 2 * settings.monitor)
