@@ -172,7 +172,7 @@ class _Watch:
             self.silent += _silent(self.case, self.given, self.rounds)
         if self.ends and decision.time >= self.ends[0][1] - self.given.period:
             name, _ = self.ends.pop(0)
-            self.broken += [] if self.case.policy in FIXED else _provided(self.given, name, self.rounds)
+            self.broken += [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
             self.broken += _fixed(self.case, self.given, name, self.rounds, self.patience)
             self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
             if not self.ends or self.broken or self.silent:
@@ -351,19 +351,24 @@ def _silent(case: LivenessCase, given: Scenario, rounds: Sequence[Round]) -> boo
     return not (now.lacks or any(round.grew or round.moving for round in lately))
 
 
-def _provided(given: Scenario, name: str, rounds: Sequence[Round]) -> Iterator[str]:
-    """By the end of a constant load enough is provided: what waits falls, or is not late, and latency is in its level."""
-    tail = rounds[-10:]
+def _provided(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round], patience: float) -> Iterator[str]:
+    """By the end of a constant load enough is provided: what waits falls, or is not late, and latency is in its level.
+
+    A policy that comes to no rest provides enough time and again: in one of the last rounds.
+    """
+    tail = rounds[-round(QUIET * patience) :]
     rate = (tail[-1].offered - tail[0].offered) / (tail[-1].time - tail[0].time)
     allowed = max(WAITING, rate * (given.target or max(10.0, 2 * given.settings.monitor)))
-    if tail[-1].waiting > allowed and tail[-1].waiting > tail[0].waiting * 0.99:
+    judged = tail if case.policy in CYCLING else tail[-1:]
+    if all(each.waiting > max(allowed, tail[0].waiting * 0.99) for each in judged):
         yield (
-            f"at the end of the {name} load {tail[-1].waiting:,.0f} records wait, and no fewer than ten rounds before: "
-            f"{tail[-1].usable} hosts"
+            f"at the end of the {name} load {tail[-1].waiting:,.0f} records wait, and no fewer than {len(tail)} rounds "
+            f"before: {tail[-1].usable} hosts"
         )
-    latency = tail[-1].latency
-    if given.target is not None and latency > given.target and tail[-1].waiting <= rate * given.target / 4:
-        yield f"at the end of the {name} load latency is {latency:.1f} s, the target {given.target:.1f} s"
+    if given.target is None:
+        return
+    if all(each.latency > given.target and each.waiting <= rate * given.target / 4 for each in judged):
+        yield f"at the end of the {name} load latency is {tail[-1].latency:.1f} s, the target {given.target:.1f} s"
 
 
 def _given_back(given: Scenario, rounds: Sequence[Round]) -> Iterator[str]:
