@@ -1,7 +1,7 @@
 """How long a host of this machine takes from its lease to its first task, and what it costs those at work.
 
     python benchmarks/start.py [--quick] [--json FILE]        about 16 minutes, --quick about 5
-    python benchmarks/start.py --part batches [--first-weight W ...]        about 9 minutes: what follows last, alone
+    python benchmarks/start.py --part batches [--windows N] [--first-weight W ...]        what follows last, a minute each
 
 Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
 every round each way starts one host, in random order. A start is over when its executor has done a task that crosses
@@ -258,7 +258,7 @@ def measure(arguments: argparse.Namespace) -> Report:
     if arguments.part != "batches":
         measure_starts(report, arguments)
     weights = arguments.first_weight or [hosts.FIRST_WEIGHT]
-    windows = longest_batches(1 if arguments.quick else 5, weights)
+    windows = longest_batches(arguments.windows or (1 if arguments.quick else 5), weights)
     for weight in weights:
         alike = [each for each in windows if each.weight == weight]
         sides = Sides(tuple(each.during for each in alike), tuple(each.without for each in alike))
@@ -298,6 +298,7 @@ def line(report: Report) -> str:
 
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=("batches",), help="only the batches while three hosts start")
+    parser.add_argument("--windows", type=int, metavar="N", help="windows in which three hosts start; by weight")
     parser.add_argument("--first-weight", type=float, action="append", metavar="W", help="CPU weight of the first; repeatable")
 
 
