@@ -62,6 +62,6 @@ def fixed_queue(context: Context) -> str:
         if not widens & set(segment.operators):
             return (
                 f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
-                "state, which have a fixed number"
+                "state, or for those that its source gives it, which have a fixed number"
             )
     return ""
