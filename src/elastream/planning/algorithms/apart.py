@@ -5,7 +5,7 @@ records that each operator emits per record.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.load import WITHIN
 
-__all__ = ["CoreNeed", "enlarge", "needs_of", "rearranged", "reduce"]
+__all__ = ["CoreNeed", "enlarge", "needs_of", "reduce"]
 
 
 ENOUGH = 100.0
@@ -98,41 +98,11 @@ def needs_of(
     return found, tuple(unknown)
 
 
-def rearranged(
-    observation: Observation,
-    units: Sequence[Unit],
-    now: Mapping[str, int],
-    wanted: Mapping[str, int],
-    surplus: Mapping[str, int],
-    why: Callable[[str], str],
-    host_type: str | None,
-    spare: int,
-    pace: float,
-    *,
-    settled: bool,
-) -> list[Action]:
-    """Instances up to `wanted` of `now`, on hosts with room and on new ones; releases of hosts where nothing grew.
-
-    surplus: instances beyond what is needed; empty while that is not known. settled: whether hosts may go. why: the reason
-    to give an operator more.
-    """
-    there = len(observation.usable) + len(observation.coming)
-    grows = any(each > now[name] > 0 for name, each in wanted.items())
-    returns = settled and bool(surplus) and may_empty(observation, units, surplus, pace)
-    if not (grows or returns or spare > 0 or there < observation.context.min_hosts):
-        return []  # as in most rounds: a draft takes longer than all else
-    draft = Draft(observation)
-    enlarge(draft, wanted, surplus, why, host_type, spare)
-    grown = len(draft.hosts) > there or any(now[name] > 0 and draft.received for name in wanted)
-    releases = reduce(draft, surplus, pace, spare) if returns and not grown else []
-    return [*draft.plan, *releases]
-
-
 def enlarge(
     draft: Draft,
     wanted: Mapping[str, int],
     surplus: Mapping[str, int],
-    why: Callable[[str], str],
+    why: Mapping[str, str],
     host_type: str | None,
     spare: int,
 ) -> None:
@@ -153,12 +123,12 @@ def enlarge(
         if row is None and draft.may_lease:
             kind = draft.cheapest_type(unit, host_type)
             if kind is not None:
-                draft.lease(kind, why(name))
+                draft.lease(kind, why[name])
                 row = len(draft.hosts) - 1
         if row is None:
             open_for.remove(name)
             continue
-        draft.add(unit, draft.hosts[row], why(name))
+        draft.add(unit, draft.hosts[row], why[name])
         if draft.instances[name] >= wanted[name]:
             open_for.remove(name)
     least = max(0, observation.context.min_hosts - len(draft.hosts))
@@ -208,27 +178,6 @@ def reduce(draft: Draft, surplus: Mapping[str, int], pace: float, spare: int) ->
             draft.rollback(mark)
             left = before
     return releases
-
-
-def may_empty(observation: Observation, units: Sequence[Unit], surplus: Mapping[str, int], pace: float) -> bool:
-    """Whether what is on a host that is due back could fit on the others by cores in sum, `surplus` instances less.
-
-    In most rounds it could not, and a draft need not be made.
-    """
-    tasks, leases = observation.tasks, tuple(observation.leases.values())
-    cores = {unit.name: unit.cores for unit in units}
-    takes = np.array([cores.get(name, 0.0) for name in observation.operators.ids])
-    up = np.array([lease.state is HostState.RUNNING for lease in leases], dtype=np.bool_)
-    placed = tasks.host >= 0
-    placed[placed] = up[tasks.host[placed]]
-    free = math.fsum(lease.type.cores for lease in leases if lease.state is HostState.RUNNING)
-    free += math.fsum(count * cores[name] for name, count in surplus.items()) - float(takes[tasks.operator[placed]].sum())
-    return any(
-        lease.state is HostState.RUNNING
-        and lease.type.cores <= free + 1e-6
-        and due_back(lease, observation.time, pace)
-        for lease in leases
-    )
 
 
 def _may_fit(draft: Draft, by_name: Mapping[str, Unit], left: Mapping[str, int]) -> NDArray[np.bool_]:

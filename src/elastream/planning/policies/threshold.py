@@ -23,8 +23,8 @@ from elastream.model.plant import Plan
 from elastream.model.promises import Rows
 from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
-from elastream.planning.algorithms.apart import CoreNeed, needs_of, rearranged
-from elastream.planning.algorithms.draft import observed_instances
+from elastream.planning.algorithms.apart import CoreNeed, enlarge, needs_of, reduce
+from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.fused import drain_surplus, lease_missing, threads
 from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
@@ -326,8 +326,8 @@ class _Round:
 
     def _apart(self) -> Scaled:
         observation, policy = self.observation, self.policy
-        units = tuple(unit for unit in observation.context.units if unit.scalable)
-        now = {unit.name: observed_instances(observation, unit) for unit in units}
+        draft = Draft(observation)
+        units = draft.scalable
         ahead = self.kind.start if not observation.coming else 0.0
         arriving = float(self.seen.arriving[-1])
         needs, unknown = needs_of(observation, units, self.rate, arriving, self.kind.start, ahead)
@@ -335,8 +335,10 @@ class _Round:
             unknown = unsized(observation)
         upper = self.upper / self.rate if self.rate > 0 else 1.0
         wanted = {name: max(need.instances(self.most), self._full(need, upper)) for name, need in needs.items()}
-        if self.load.late and not needs and not observation.coming:
-            wanted = {name: instances + 1 for name, instances in now.items()}
+        if self.load.late and not needs:
+            for unit in units:
+                if not observation.coming:
+                    wanted[unit.name] = draft.instances[unit.name] + 1
         if policy.max_parallelism is not None:
             wanted = {name: min(each, policy.max_parallelism) for name, each in wanted.items()}
         seen = self.seen
@@ -348,29 +350,32 @@ class _Round:
                 for unit, cores in zip(units, seen.highest, strict=True):
                     least = max(float(cores), needs[unit.name].cores * growing)
                     kept = CoreNeed(least, 0.0, needs[unit.name].per_instance).instances(self.most)
-                    surplus[unit.name] = max(0, now[unit.name] - max(kept, wanted[unit.name]))
-        settled = not observation.coming and since_change(observation) >= policy.cool_down
-        actions = rearranged(
-            observation, units, now, wanted, surplus, lambda name: self._reason(name, needs, now),
-            policy.host_type, policy.spare, self.pace, settled=settled,
-        )  # fmt: skip
-        actions += [
+                    surplus[unit.name] = max(0, draft.instances[unit.name] - max(kept, wanted[unit.name]))
+        why = {name: self._reason(name, needs.get(name), draft.instances[name]) for name in wanted}
+        leased = len(draft.hosts)
+        enlarge(draft, wanted, surplus, why, policy.host_type, policy.spare)
+        grown = len(draft.hosts) > leased or any(draft.instances[name] > 0 and draft.received for name in wanted)
+        releases: list[Action] = []
+        if surplus and not grown and not observation.coming and since_change(observation) >= policy.cool_down:
+            releases = reduce(draft, surplus, self.pace, policy.spare)
+        empty = [
             ReleaseHost(host, why="it holds no more tasks")
             for host, lease in observation.leases.items()
             if lease.state is HostState.DRAINING and not tasks_on(observation, host)
         ]
+        actions = [*draft.plan, *empty, *releases]
         total = math.fsum(need.cores for need in needs.values()) if needs else math.nan
         return Scaled(actions, (), seen, self._predicted(actions, total), unknown)
 
     def _full(self, need: CoreNeed, upper: float) -> int:
         return CoreNeed(need.cores * upper, need.drain, need.per_instance).instances(1.0)
 
-    def _reason(self, name: str, needs: Mapping[str, CoreNeed], now: Mapping[str, int]) -> str:
-        if (need := needs.get(name)) is None:
+    def _reason(self, name: str, need: CoreNeed | None, now: int) -> str:
+        if need is None:
             return "late, and the need is unknown: one instance more"
         late = f", and {need.drain:.3g} to process late backlog in time" if need.drain > 0 else ""
-        has = now[name] * need.per_instance
-        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now[name], 'instance')}"
+        has = now * need.per_instance
+        return f"{self._said} needs {need.cores:.3g} cores of {name}{late}; {has:.3g} are on {counted(now, 'instance')}"
 
     # Both.
 
