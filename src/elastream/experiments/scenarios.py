@@ -52,7 +52,7 @@ WIDE = 64
 MOST_INSTANCES = 15
 """Instances of one operator that a case needs at most: a policy may add one a round."""
 HALVINGS = 6
-"""Times that half of the hosts of the high load go, until few are left."""
+"""Times that half of the hosts of the high load go, until few are left, or that they double until these are there."""
 QUIET = 10
 """Rounds at the end of a constant load in which nothing may happen."""
 
@@ -146,9 +146,10 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
-    # At most half of the hosts go at a time, each time after the need has been low for so long.
+    # Of hosts that do not suffice although their work seems to fit, as many more come at a time, and at most half of them go.
     settle = getattr(getattr(policy, "hosts", policy), "settle", None) or 0.0
+    doubling = HALVINGS * (cheapest.start + settle) if settle else 0.0
+    up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own, doubling)
     down = patience * max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own, HALVINGS * settle)
     begin = max(6 * own, 20.0)
     target = draw.choice((None, 1.0, 2.0, 6.0))
