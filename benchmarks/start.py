@@ -299,7 +299,9 @@ def line(report: Report) -> str:
 def more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", choices=("batches",), help="only the batches while three hosts start")
     parser.add_argument("--windows", type=int, metavar="N", help="windows in which three hosts start; by weight")
-    parser.add_argument("--first-weight", type=float, action="append", metavar="W", help="CPU weight of the first; repeatable")
+    parser.add_argument(
+        "--first-weight", type=float, action="append", metavar="W", help="CPU weight of the first; repeatable"
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def test_bandwidth_is_read_as_people_write_it(text, amount):
 
 
 @pytest.mark.parametrize(
-    ("text", "amount", "seconds"), [("0.04/h", 0.04, 3600.0), ("2 / min", 2.0, 60.0), (0.04, 0.04, None), ("0.04", 0.04, None)]
+    ("text", "amount", "seconds"),
+    [("0.04/h", 0.04, 3600.0), ("2 / min", 2.0, 60.0), (0.04, 0.04, None), ("0.04", 0.04, None)],
 )
 def test_prices_are_read_as_clouds_list_them(text, amount, seconds):
     assert units.price(text) == (amount, seconds)

@@ -221,7 +221,7 @@ class OperatorKeys(FunctionKeys):
 
 
 class HostTypeKeys(Keys):
-    """A type of host that can be leased; `btu` is its billing time unit, paid in whole at `price`, unless that says of what."""
+    """A type of host that can be leased; `btu` is its billing time unit, paid in whole. price: of one, unless it says."""
 
     cores: float
     memory: Memory = 4000.0

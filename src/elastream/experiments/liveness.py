@@ -172,7 +172,9 @@ class _Watch:
             self.silent += _silent(self.case, self.given, self.rounds)
         if self.ends and decision.time >= self.ends[0][1] - self.given.period:
             name, _ = self.ends.pop(0)
-            self.broken += [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
+            self.broken += (
+                [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
+            )
             self.broken += _fixed(self.case, self.given, name, self.rounds, self.patience)
             self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
             if not self.ends or self.broken or self.silent:

@@ -7,7 +7,7 @@ that a failure can be replayed.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError
@@ -146,7 +146,7 @@ def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    # Of hosts that do not suffice although their work seems to fit, as many more come at a time, and at most half of them go.
+    # Of hosts that do not suffice although their work seems to fit, as many more come at a time; at most half go.
     settle = getattr(getattr(policy, "hosts", policy), "settle", None) or 0.0
     doubling = HALVINGS * (cheapest.start + settle) if settle else 0.0
     up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own, doubling)
@@ -218,7 +218,7 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
     for left in [name for name in names if name not in {edge.source for edge in edges}]:
         operators.append(Operator(f"out_{left}", Kind.SINK, cores=0.0))
         edges.append(Edge(left, f"out_{left}"))
-    graph = Graph(f"random{number}", tuple(operators), tuple(edges))
+    graph = _separating(Graph(f"random{number}", tuple(operators), tuple(edges)))
     rates = _visits(graph)
     alike = {
         o.name
@@ -227,6 +227,16 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
         and math.isclose(*(rates[e.source] * _selectivity(graph, e.source) for e in graph.inputs[o.name]))
     }  # fmt: skip
     return graph, frozenset() if fused else frozenset(name for name in sorted(alike) if draw.random() < 0.5)
+
+
+def _separating(graph: Graph) -> Graph:
+    """`graph` with those edges durable that lead to another query, which does not lead back: no other can be run."""
+    layout = lay_out(graph)
+
+    def within(edge: Edge) -> bool:
+        return layout.circular or layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment
+
+    return replace(graph, edges=tuple(replace(edge, durable=None) if within(edge) else edge for edge in graph.edges))
 
 
 def _selectivity(graph: Graph, name: str) -> float:

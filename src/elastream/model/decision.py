@@ -115,7 +115,7 @@ class Decision:
 
     @property
     def standing(self) -> tuple[Unknown, ...]:
-        """Metrics that the policy has lacked for so many rounds that people are shown it, once the run has begun to work."""
+        """Metrics that the policy has lacked for so many rounds that people are shown it, once the run has begun."""
         return tuple(each for each in self.unknown if each.standing and self.time >= STARTING)
 
     @property

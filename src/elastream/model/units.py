@@ -75,7 +75,7 @@ def bytes_per_second(value: float | str) -> float:
 
 
 def price(value: float | str) -> tuple[float, float | None]:
-    """(amount, seconds that it pays for) of `value`: text such as `"0.04/h"`; a number alone pays a billing time unit (None).
+    """(amount, seconds that it pays for) of `value`: text such as `"0.04/h"`; a number pays a billing time unit (None).
 
     Raises ElastreamError for anything else, and for a negative price.
     """

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from enactment_cases import BTU10, lease, observe, operator
 
-from elastream.model.cloud import HostType
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, RenewHost, SetParallelism
+from elastream.model.cloud import HostType
 from elastream.model.observation import Metric
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows

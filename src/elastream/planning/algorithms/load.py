@@ -255,7 +255,7 @@ class LoadFigures:
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
-            if waiting[0] > 2 * during * arrive > 0:
+            if waiting[0] > 2 * during * arrive:
                 came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
                 done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
             if arrive > done:

@@ -199,9 +199,10 @@ class Btu:
         for unit, known in zip(units, promised, strict=True):
             working = [name for name in unit.operators if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
             if not known and (working or not any(promised)):
+                has, give = (f"operator {working[0]!r}", "it") if working else ("the dataflow", "operators")
                 return (
-                    f"it keeps service levels, and {f'operator {working[0]!r}' if working else 'the dataflow'} has none: give "
-                    f"{'it' if working else 'operators'} a max_duration, or the dataflow a target_latency"
+                    f"it keeps service levels, and {has} has none: give {give} a max_duration, or the dataflow a "
+                    "target_latency"
                 )
         return ""
 
