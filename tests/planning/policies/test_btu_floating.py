@@ -75,7 +75,7 @@ def test_a_host_is_full_of_what_floats_when_its_slots_are_however_little_is_decl
 
 
 @pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=["btu", "queue_threshold"])
-@pytest.mark.parametrize(("instances", "leases_one"), [(7, False), (8, True)])
+@pytest.mark.parametrize(("instances", "leases_one"), [(11, False), (12, True)])
 def test_what_floats_fills_large_and_small_hosts_together(policy, instances, leases_one):
     small = HostType("small", cores=1, memory=7000, slots=1, price=1, billing=BTU10.billing)
     hosts = [lease("h1"), *(lease(f"h{n}", type=small) for n in range(2, 6))]

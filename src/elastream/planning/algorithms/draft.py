@@ -42,9 +42,9 @@ class Draft:
 
     Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
     place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
-    of a host's cores at least, all of the largest at most; their needs count in equal parts on all open hosts. A task of
-    a unit that is not scalable (a state partition) counts with the measured use of its operator, if known: the number of
-    partitions does not reflect the load.
+    of the hosts' cores, where fused whatever it declares; their needs count in equal parts on all open hosts. A task of
+    a unit that is not scalable (a state partition) takes turns with them on the same slots and needs no cores beside: the
+    number of partitions does not reflect the load.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -317,17 +317,15 @@ class Draft:
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
             if self.floating[unit.name]:
-                self.needs[unit.name] = (min(max(unit.cores, slot), float(self.cores.max())), unit.memory)
+                own = min(max(unit.cores, slot), float(self.cores.max())) if self.observation.context.layout.apart else slot
+                self.needs[unit.name] = (own, unit.memory)
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * self.needs[unit.name][0] / len(self.hosts)
             self.free_memory -= elsewhere * self.needs[unit.name][1] / len(self.hosts)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
-        """(cores, megabytes) per task: as declared, or the measured use for units that are not scalable."""
-        busy = self.value(unit, Metric.BUSY_CORES)
-        if unit.scalable or tasks == 0 or np.isnan(busy):
-            return unit.cores, unit.memory
-        return busy / tasks, unit.memory / tasks
+        """(cores, megabytes) per task: as declared; tasks with state take turns with those that float."""
+        return (unit.cores, unit.memory) if unit.scalable or not tasks else (0.0, unit.memory / tasks)
 
     def do(self, action: Action) -> None:
         """Append an action; one that changes instances is the last step of `add`, `remove` and `move`."""

@@ -7,7 +7,7 @@ from typing import ClassVar, get_args
 from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
-from elastream.model.errors import DataflowError, InputError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.stages import Layout, Unit
@@ -106,7 +106,10 @@ def standing(
     if not isinstance(policy, Static) or not isinstance(policy.hosts, int):
         return None
     type = _type_of(policy, host_types)
-    hosts = max(min(policy.hosts, max_hosts), first(layout, type).hosts)
+    try:
+        hosts = max(min(policy.hosts, max_hosts), first(layout, type).hosts)
+    except CloudError:  # the plant says which operator fits no host
+        return None
     if policy.parallelism:
         return [type.name] * hosts, {}
     try:
