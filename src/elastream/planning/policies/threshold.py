@@ -194,7 +194,7 @@ class _Round:
         need, why = self._need(base)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
-            need = min(need, self._capacity((*observation.usable, *observation.coming)))
+            need = min(need, shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
         more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
         hosts: list[Action] = [
@@ -221,7 +221,7 @@ class _Round:
         settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
-            there = self._capacity(observation.usable)
+            there = shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
                 if not there * behind <= need:
                     need = there * behind
@@ -249,9 +249,6 @@ class _Round:
     @cached_property
     def _equal(self) -> bool:
         return in_equal_parts(self.observation, self._width)
-
-    def _capacity(self, hosts: Sequence[str]) -> float:
-        return shared_capacity(self.observation, hosts, equal=self._equal)
 
     @cached_property
     def _width(self) -> int:
