@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from elastream.clouds.pool import Pool
     from elastream.experiments.prices import read_prices
     from elastream.experiments.simulate import simulate
+    from elastream.model.building import timeout
     from elastream.model.cloud import Billing, HostType
-    from elastream.model.endpoints import collect, files, kafka, parquet, records, text_files
+    from elastream.model.endpoints import Trace, collect, files, kafka, parquet, records, text_files
     from elastream.model.errors import ElastreamError
     from elastream.model.flow import Dataflow
     from elastream.model.graph import Alternate, Graph
@@ -42,7 +43,8 @@ _HOMES = {
     "elastream.experiments.prices": ("read_prices",),
     "elastream.experiments.simulate": ("simulate",),
     "elastream.model.cloud": ("Billing", "HostType"),
-    "elastream.model.endpoints": ("collect", "files", "kafka", "parquet", "records", "text_files"),
+    "elastream.model.building": ("timeout",),
+    "elastream.model.endpoints": ("Trace", "collect", "files", "kafka", "parquet", "records", "text_files"),
     "elastream.model.errors": ("ElastreamError",),
     "elastream.model.flow": ("Dataflow",),
     "elastream.model.graph": ("Alternate", "Graph"),

@@ -289,7 +289,8 @@ MISTAKES = {
     ),
     "a cycle": (
         "from: lines", "from: [lines, count]",
-        "flow.yaml:3: operators: dataflow 'word_count': it has a cycle: count -> words -> count",
+        ("flow.yaml:14: operators.count.from: dataflow 'word_count': it has a cycle, count -> words -> count, and loops "
+        "and supersteps must be bounded: write their k rounds one behind the other, as unrolled(step, k) does"),
     ),
     "an output that goes nowhere": (
         "from: count", "from: lines",
@@ -302,8 +303,8 @@ MISTAKES = {
     ),
     "no function": (
         '    flat_map: "words.py:split"\n', "",
-        ("flow.yaml:7: operators.words: this operator needs one of source, sink, map, flat_map, filter, map_arrow, "
-        "map_pandas, select, alternates, aggregate, apply"),
+        ("flow.yaml:7: operators.words: this operator needs one of source, sink, signal, map, flat_map, filter, "
+        "map_arrow, map_pandas, map_stream, select, alternates, aggregate, apply, zip"),
     ),
     "a function that is not there": (
         "words.py:split", "words.py:spilt",

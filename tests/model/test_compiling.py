@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from elastream.model.building import timeout
 from elastream.model.compiling import refuse_uncompilable
 from elastream.model.endpoints import collect, kafka, parquet, records
 from elastream.model.errors import DataflowError
 from elastream.model.flow import Dataflow, Stream
-from elastream.model.graph import Alternate, Operator
+from elastream.model.graph import Alternate, Form, Kind, Operator
 from elastream.model.schema import columns_of
 from elastream.model.stages import lay_out
 from elastream.workload import constant
@@ -41,7 +42,7 @@ def merging(flow: Dataflow) -> None:
 
 
 def simulated(flow: Dataflow) -> None:
-    flow.add(Operator("model", alternates=(Alternate("model", cost=0.1),)), numbered(flow)._taps).sink(collect("x"))
+    flow.add(Operator("model", alternates=(Alternate("model", cost=0.1),)), numbered(flow).taps).sink(collect("x"))
 
 
 def to_one_folder(flow: Dataflow) -> None:
@@ -53,6 +54,27 @@ def to_one_folder(flow: Dataflow) -> None:
 def half_durable(flow: Dataflow) -> None:
     stream = numbered(flow)
     stream.durable().filter(bool, name="f").merge(stream).sink(collect("x"))
+
+
+def timed(flow: Dataflow, name: str = "source") -> Stream:
+    rows = records([{"n": 1, "word": "a", "at": 0, "last": True}], "n long, word string, at timestamp, last boolean")
+    return flow.source(rows, name=name)
+
+
+def joined(flow: Dataflow, on: str = "word", *, word: str = "word string", **window: Any) -> Stream:
+    other = flow.source(records([{"n": 1}], f"{word}, at timestamp, n_right long"), name="right")
+    return timed(flow, "left").window(**(window or {"count": 2})).join(other, on=on)
+
+
+def chosen_by(flow: Dataflow, column: str) -> Stream:
+    both = {"a": plain, "b": plain}
+    return numbered(flow).map(both, returns="n long", name="f", select_by=column)
+
+
+def signalling(flow: Dataflow, aggregate: str) -> None:
+    stream = numbered(flow)
+    stream.signal("seen", aggregate)
+    stream.sink(collect("x"))
 
 
 def in_a_circle(flow: Dataflow) -> None:
@@ -175,6 +197,125 @@ REFUSED: dict[str, tuple[Callable[[Dataflow], object], str, tuple[str, ...]]] = 
         "the edge both -> again is durable, and its two queries each read what the other writes",
         ("operators", "again", "from"),
     ),
+    "a window by a column that is not there": (
+        lambda flow: timed(flow).window(seconds=5, by="time").group_by("word").count().sink(collect("x")),
+        "the window of operator 'count' goes by 'time', a column that its records do not have",
+        ("operators", "count", "window", "by"),
+    ),
+    "a window by a column of no times": (
+        lambda flow: timed(flow).window(seconds=5, by="n").group_by("word").count().sink(collect("x")),
+        "the window of operator 'count' goes by 'n', which is bigint and must be timestamp or timestamp_ntz",
+        ("operators", "count", "window", "by"),
+    ),
+    "a landmark that is no truth": (
+        lambda flow: (
+            timed(flow).window(landmark="n").group_by("word").apply(plain, returns="n int", name="g").sink(collect("x"))
+        ),
+        "the window of operator 'g' ends at 'n', which is bigint and must be boolean",
+        ("operators", "g", "window", "landmark"),
+    ),
+    "a timeout by a column that is not there": (
+        lambda flow: (
+            numbered(flow)
+            .key_by("n")
+            .apply(plain, returns="n int", state="n int", name="k", timeout=timeout(5, by="at"))
+            .sink(collect("x"))
+        ),
+        "the timeout of operator 'k' goes by 'at', a column that its records do not have",
+        ("operators", "k", "timeout", "by"),
+    ),
+    "a group by what is not there": (
+        lambda flow: timed(flow).window(seconds=5, by="at").group_by("m").count().sink(collect("x")),
+        "operator 'count' is keyed by 'm', a column that its records do not have",
+        ("operators", "count", "group_by"),
+    ),
+    "a bound of a window as an aggregate": (
+        lambda flow: (
+            timed(flow).window(seconds=5, by="at").group_by("word").aggregate({"window_end": "max(at)"}).sink(collect("x"))
+        ),
+        "operator 'aggregate' emits 'window_end' for its windows: call another column so",
+        ("operators", "aggregate", "aggregate"),
+    ),
+    "a join on what one side lacks": (
+        lambda flow: joined(flow, on="n").sink(collect("x")),
+        (
+            r"operator 'join' \(right\) is keyed by 'n', a column that its records do not have \(they have: word, at, "
+            r"n_right\)"
+        ),
+        ("operators", "join", "on"),
+    ),
+    "a join on columns of two types": (
+        lambda flow: joined(flow, word="word int").sink(collect("x")),
+        "operator 'join' joins on 'word', which is string on the left and int on the right: give both one type before it",
+        ("operators", "join", "on"),
+    ),
+    "a join whose columns cannot be told apart": (
+        lambda flow: (
+            timed(flow, "left")
+            .window(count=2)
+            .join(flow.source(records([], "word string, n long, at_right int, at int"), name="right"), on="word")
+            .sink(collect("x"))
+        ),
+        "both sides of the join have a column 'at_right': rename one before it",
+        ("operators", "join", "join"),
+    ),
+    "a zip of equal columns": (
+        lambda flow: timed(flow).sequential().zip(numbered(flow, "other").sequential()).sink(collect("x")),
+        "two inputs of 'zip' have a column 'n': rename one before it, with select or map",
+        ("operators", "zip", "zip"),
+    ),
+    "a choice by what is not there": (
+        lambda flow: chosen_by(flow, "m").sink(collect("x")),
+        r"operator 'f' selects by 'm', a column that its records do not have \(they have: n, word\)",
+        ("operators", "f", "select_by"),
+    ),
+    "a state of its own that is none": (
+        lambda flow: (
+            numbered(flow)
+            .key_by("n")
+            .apply({"a": plain, "b": plain}, returns="n int", state={"a": "n int"}, name="k")
+            .sink(collect("x"))
+        ),
+        "the state of 'b' of operator 'k' is not a schema",
+        ("operators", "k", "state"),
+    ),
+    "alternates of native aggregates": (
+        lambda flow: flow.add(
+            Operator(
+                "k",
+                Kind.KEYED,
+                tuple(Alternate(name, {"n": "count(*)"}, Form.AGGREGATE) for name in "ab"),
+                key=("n",),
+            ),
+            numbered(flow).taps,
+        ).sink(collect("x")),
+        "operator 'k' has alternates that are native aggregates, .*: write them as functions with state, with apply",
+        ("operators", "k", "alternates"),
+    ),
+    "alternates of column expressions": (
+        lambda flow: (
+            numbered(flow)
+            .map([Alternate("a", {"n": "n"}, Form.COLUMNS), Alternate("b", plain)], returns="n long", name="f")
+            .sink(collect("x"))
+        ),
+        "operator 'f' has alternates that are column expressions, .*: write them as functions, with map_arrow",
+        ("operators", "f", "alternates"),
+    ),
+    "a signal of what is not there": (
+        lambda flow: signalling(flow, "mean(m)"),
+        "the signal 'seen' is of 'm', a column that its records do not have",
+        ("operators", "signal(seen)", "signal"),
+    ),
+    "a signal of no number": (
+        lambda flow: signalling(flow, "mean(word)"),
+        "the signal 'seen' is of 'word', which is string and must be tinyint, .* or decimal",
+        ("operators", "signal(seen)", "signal"),
+    ),
+    "a truth of no truth": (
+        lambda flow: signalling(flow, "any(n)"),
+        "the signal 'seen' is of 'n', which is bigint and must be boolean",
+        ("operators", "signal(seen)", "signal"),
+    ),
     "two sinks in one folder": (
         to_one_folder,
         "the sinks 'a' and 'b' write to one folder, out",
@@ -202,6 +343,27 @@ def test_columns_are_followed_through_functions_keys_and_durable_edges() -> None
     late = counts.select({"n": "N + 1", "w": "shown"}, name="shown")
     late.durable("kafka").filter(bool, name="f").select({"n": "n"}, name="end").sink(collect("x"))
     assert list(refuse_uncompilable(lay_out(flow.graph))) == ["source", "aggregate", "f"]
+
+
+def test_columns_are_followed_through_windows_joins_and_zips() -> None:
+    flow = Dataflow("windows")
+    sums = timed(flow, "a").window(seconds="5s", every="1s", by="at").group_by("word").aggregate({"n": "sum(n)"})
+    sums.select({"length": "window_end - window_start", "n": "n", "word": "word"}, name="lengths").sink(collect("sums"))
+    pairs = joined(flow)
+    pairs.select({"m": "n + n_right", "late": "at_right - at"}, name="pairs").sink(collect("pairs"))
+    ordered = flow.source(records([], "x int"), name="x").sequential()
+    zipped = ordered.zip(flow.source(records([], "y int"), name="y").sequential())
+    zipped.select({"z": "x + y"}, name="both").sink(collect("both"))
+    refuse_uncompilable(lay_out(flow.graph))
+
+
+def test_a_join_reads_its_two_sides_from_two_durable_edges() -> None:
+    flow = Dataflow("far")
+    other = flow.source(records([], "word string, forecast double"), name="right").durable()
+    joined = timed(flow, "left").durable().window(count=2).join(other, on="word")
+    joined.select({"error": "forecast - n"}).sink(collect("x"))
+    plans = refuse_uncompilable(lay_out(flow.graph))
+    assert [outlet.port for outlet in plans["join"].before.outlets] == [0, 1]
 
 
 def test_a_query_is_planned_after_those_whose_edges_it_reads() -> None:

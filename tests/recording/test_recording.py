@@ -208,6 +208,8 @@ def test_a_header_describes_the_dataflow_and_what_can_be_leased():
         "delivery": "duplicate",
         "durable": None,
         "choice": "where",
+        "value": 1.0,
+        "port": 0,
     }
 
 

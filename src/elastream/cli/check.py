@@ -150,6 +150,16 @@ def unknown_to(policy: "Policy | None", graph: "Graph", target_latency: float | 
     return found
 
 
+def _role(graph: "Graph", name: str) -> str:
+    """What an operator is, for the table: its kind, or which sink it is where it writes no results."""
+    from elastream.model.endpoints import DomainSignal
+
+    operator = graph.by_name[name]
+    if isinstance(operator.writes, DomainSignal):
+        return "signal"
+    return "nothing" if graph.empty(name) else operator.kind.value
+
+
 def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     from rich.console import Console
     from rich.table import Table
@@ -164,9 +174,9 @@ def _show(file: Path, graph: "Graph", said: "Sequence[str]") -> None:
     for name in graph.order:
         operator = graph.by_name[name]
         alternates = ", ".join(alternate.name for alternate in operator.alternates if len(operator.alternates) > 1)
-        sources = ", ".join(edge.source for edge in graph.inputs[name])
+        sources = ", ".join(f"{edge.source} ({edge.choice})" if edge.choice else edge.source for edge in graph.inputs[name])
         stage = layout.stage_of[name].name
-        table.add_row(name, operator.kind.value, sources, stage, alternates, duration_text(operator.max_duration))
+        table.add_row(name, _role(graph, name), sources, stage, alternates, duration_text(operator.max_duration))
     console.print(table)
     for sentence in said:
         typer.echo(sentence)

@@ -18,38 +18,47 @@ Paths and `file.py:name` are relative to the document; a policy, cloud, source o
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elastream.documents.located import Loc, Located, read_yaml
-from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made
-from elastream.documents.schema import (
+from elastream.documents.dataflow_keys import (
     FORMS,
+    GROUPINGS,
     KEYED_FORMS,
     AlternateKeys,
+    DiagnosticKeys,
     DocumentKeys,
     OperatorKeys,
     SinkKeys,
-    chosen,
-    declared_types,
+    TimeoutKeys,
 )
+from elastream.documents.located import Loc, Located, read_yaml
+from elastream.documents.registry import CLOUD, POLICY, SINK, SOURCE, Registry, made
+from elastream.documents.schema import chosen, declared_types
 from elastream.documents.user_code import ProgramError, References, near
+from elastream.model.building import Tap
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import (
     Collected,
+    DomainSignal,
     Files,
     KafkaTopic,
+    Nothing,
     ParquetSink,
     Records,
     Simulated,
     SinkSpec,
     SourceSpec,
     TextFiles,
+    Trace,
+    domain_signal,
 )
 from elastream.model.errors import DataflowError, ElastreamError
-from elastream.model.flow import Dataflow, Tap
+from elastream.model.flow import Dataflow
 from elastream.model.graph import Alternate, Delivery, Form, Graph, Kind, Operator
+from elastream.model.units import duration
+from elastream.model.windows import Pairs, Timeout
 from elastream.workload import pattern_from
 
 __all__ = ["Document", "Setting", "load_document"]
@@ -138,26 +147,53 @@ def _flow(file: Located, keys: DocumentKeys, references: References) -> Dataflow
     flow = Dataflow(keys.dataflow)
     for name, operator in keys.operators.items():
         _check_inputs(file, keys, name)
-        taps = [Tap(e.operator, Delivery(e.delivery), e.durable, e.choice) for e in operator.from_]
-        built = _operator(file, name, operator, references)
-        flow.add(built, taps, Delivery.KEYED if built.kind is Kind.KEYED else None)
+        taps, built = _taps(operator), _operator(file, name, operator, references)
+        delivery = Delivery.KEYED if built.kind is Kind.KEYED else None
+        for number in range(1, operator.unrolled or 1):  # the rounds before the last, which has the name
+            flow.add(_round(built, f"{name}_{number}"), taps, delivery)
+            taps = [Tap(f"{name}_{number}", taps[0].delivery, taps[0].durable)]
+        flow.add(built, taps, delivery)
     try:
         _ = flow.graph
     except DataflowError as error:
-        # The graph's sentence quotes the operator at fault, if it is one's; a cycle or a missing sink is everybody's.
-        culprit = next((name for name in keys.operators if repr(name) in str(error).partition(": ")[2]), None)
-        raise file.error(("operators", culprit) if culprit else ("operators",), str(error)) from None
+        place = file.written(error.at)
+        if len(place) < 2:
+            # Some faults are of the whole; others are of the operator that the sentence quotes.
+            culprit = next((name for name in keys.operators if repr(name) in str(error).partition(": ")[2]), None)
+            place = ("operators", culprit) if culprit else ("operators",)
+        raise file.error(place, str(error)) from None
     return flow
+
+
+def _taps(keys: OperatorKeys) -> list[Tap]:
+    """Where records come from: `from` feeds the first port, `join` the second, and each of `zip` one more."""
+    edges = [(edge, 0) for edge in keys.from_]
+    edges += [(edge, 1) for edge in keys.join or ()]
+    edges += [(edge, port) for port, edge in enumerate(keys.zip or (), 1)]
+    return [
+        Tap(e.operator, Delivery(e.delivery), e.durable, e.choice, 1.0 if e.value is None else e.value, port)
+        for e, port in edges
+    ]
+
+
+def _round(operator: Operator, name: str) -> Operator:
+    """`operator` as one round of an unrolled loop."""
+    alternates = operator.alternates
+    if [each.name for each in alternates] == [operator.name]:
+        alternates = (replace(alternates[0], name=name),)
+    return replace(operator, name=name, alternates=alternates)
 
 
 def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
     seen: set[str] = set()
-    for position, edge in enumerate(keys.operators[name].from_):
-        place = file.written(("operators", name, "from", position))
+    operator = keys.operators[name]
+    ways = {"from": operator.from_, "join": operator.join, "zip": operator.zip}
+    for key, position, edge in ((key, *each) for key, edges in ways.items() for each in enumerate(edges or ())):
+        place = file.written(("operators", name, key, position))
         if edge.operator not in keys.operators:
             raise file.error(place, f"there is no operator {edge.operator!r}{near(edge.operator, keys.operators)}")
-        if keys.operators[edge.operator].sink is not None:
-            raise file.error(place, f"{edge.operator!r} is a sink: nothing comes out of it")
+        if keys.operators[edge.operator].kind in ("sink", "signal"):
+            raise file.error(place, f"{edge.operator!r} is a {keys.operators[edge.operator].kind}: nothing comes out of it")
         if edge.operator in seen:
             raise file.error(place, f"{edge.operator!r} is listed twice")
         seen.add(edge.operator)
@@ -165,21 +201,25 @@ def _check_inputs(file: Located, keys: DocumentKeys, name: str) -> None:
 
 def _operator(file: Located, name: str, keys: OperatorKeys, references: References) -> Operator:
     place: Loc = ("operators", name)
-    kind, returns = Kind.TRANSFORM, keys.returns
+    kind, returns = Kind.TRANSFORM, keys.returns or next((a.returns for a in (keys.alternates or {}).values()), "")
     reads = writes = None
     if keys.source is not None:
         kind, reads = Kind.SOURCE, _source(file, place, keys, references)
         returns = reads.schema if reads is not None else ""
     elif keys.sink is not None:
         kind, writes = Kind.SINK, _sink(file, place, keys.sink, references)
-    elif keys.key_by is not None:
+    elif keys.signal is not None:
+        kind, writes = Kind.SINK, _signal(file, place, name, keys.signal, references)
+    elif keys.grouping is not None or keys.zip is not None:
         kind = Kind.KEYED
+    with file.at((*place, "window")):
+        window = None if keys.window is None else keys.window.built()
     return Operator(
         name=name,
         kind=kind,
         alternates=_alternates(file, place, name, keys, references),
         returns=returns,
-        key=tuple(keys.key_by or ()),
+        key=tuple(keys.key_by or keys.group_by or keys.on or ()),
         max_duration=keys.max_duration,
         cores=keys.cores if keys.cores is not None else float(kind is not Kind.SINK),
         memory=keys.memory,
@@ -189,26 +229,39 @@ def _operator(file: Located, name: str, keys: OperatorKeys, references: Referenc
         reads=reads,
         writes=writes,
         state=keys.state,
+        own_state=keys.own_state or any(each.state for each in (keys.alternates or {}).values()),
+        selects=tuple(keys.select_by or ()),
+        window=window,
+        timeout=_timeout(file, place, keys.timeout, references),
+        sequential=keys.sequential,
     )
 
 
 def _alternates(file: Located, place: Loc, name: str, keys: OperatorKeys, references: References) -> tuple[Alternate, ...]:
+    grouped = GROUPINGS.get(keys.grouping or "", Form.NONE)
     if keys.alternates is not None:
         found = []
         for label, each in keys.alternates.items():
-            function, form = _function(file, (*place, "alternates", label), each, references)
-            found.append(Alternate(label, function, form, each.value, each.cost, each.selectivity))
+            function, form = _function(file, (*place, "alternates", label), each, references, grouped)
+            found.append(
+                Alternate(label, function, form, each.value, each.cost, each.selectivity, each.state, each.returns)
+            )
         return tuple(found)
-    if keys.source is not None or keys.sink is not None:
+    if keys.kind in ("source", "sink", "signal"):
         return ()
-    function, form = _function(file, place, keys, references)
+    function, form = _function(file, place, keys, references, grouped)
+    if keys.kind == "zip":
+        form = Form.ZIP
+    if keys.kind == "join":
+        function, form = Pairs(tuple(keys.on or ())), Form.JOIN
     return (Alternate(name, function, form, cost=keys.cost, selectivity=keys.selectivity),)
 
 
 def _function(
-    file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References
+    file: Located, place: Loc, keys: OperatorKeys | AlternateKeys, references: References, grouped: Form
 ) -> tuple[Callable[..., Any] | Mapping[str, str] | None, Form]:
-    forms = {**FORMS, **KEYED_FORMS} if isinstance(keys, OperatorKeys) else FORMS
+    """What is called, and how; grouped: the form of a function that is named by `apply`."""
+    forms = {**FORMS, **KEYED_FORMS, "apply": grouped}
     key = chosen(keys, forms)
     if key is None:
         return None, Form.NONE
@@ -243,12 +296,33 @@ def _source(file: Located, place: Loc, keys: OperatorKeys, references: Reference
     return None if load is None else Simulated(load)
 
 
+def _signal(file: Located, place: Loc, name: str, keys: DiagnosticKeys, references: References) -> DomainSignal:
+    with file.at((*place, "signal")):
+        trace = None
+        if isinstance(keys.trace, str):
+            trace = references.find(keys.trace)
+        elif keys.trace is not None:
+            taken = sorted(((duration(time), value) for time, value in keys.trace.items()), key=lambda each: each[0])
+            trace = Trace(tuple(time for time, _ in taken), tuple(value for _, value in taken))
+        return domain_signal(keys.name or name, keys.aggregate, stale=keys.stale, trace=trace)
+
+
+def _timeout(file: Located, place: Loc, keys: TimeoutKeys | None, references: References) -> Timeout | None:
+    if keys is None:
+        return None
+    with file.at((*place, "timeout")):
+        function = None if keys.emits is None else references.find(keys.emits)
+        return Timeout(keys.seconds, keys.by, keys.late, function)
+
+
 def _sink(file: Located, place: Loc, keys: SinkKeys, references: References) -> SinkSpec | None:
     if (own := _setting(file, (*place, "sink"), keys.own, SINK, references)) is not None:
         writer: SinkSpec = own.build()
         return writer
     if keys.parquet is not None:
         return ParquetSink(_relative(keys.parquet, file.path.parent))
+    if keys.nothing is not None:
+        return Nothing()
     if keys.collect is not None:
         return Collected(keys.collect)
     if keys.kafka is not None:

@@ -7,18 +7,16 @@ expressions; names of columns, and types that operators declare, are followed th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from elastream.model.endpoints import Files, KafkaTopic, ParquetSink, Records, Simulated
+from elastream.model.endpoints import DomainSignal, Files, Fold, KafkaTopic, ParquetSink, Records, Simulated
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Edge, Form, Graph, Kind, Operator
+from elastream.model.grouping import check_column, grouped
 from elastream.model.regions import FusedRegion, Inlet, SegmentPlan, plan_segment
-from elastream.model.schema import columns_of, in_words
+from elastream.model.schema import Columns, columns_of, in_words
 from elastream.model.sql import check_expressions
 from elastream.model.stages import Layout
 
 __all__ = ["Columns", "edge_topic", "merge_refused", "refuse_uncompilable", "simulated_only"]
-
-Columns = Mapping[str, str | None]
-"""Types by column, in Spark's words; None for the type of a SQL expression."""
 
 
 def simulated_only(graph: Graph) -> DataflowError | None:
@@ -29,7 +27,7 @@ def simulated_only(graph: Graph) -> DataflowError | None:
             return DataflowError(f"source {operator.name!r} reads nothing; it can only be simulated", (*at, "source"))
         if operator.kind is Kind.SINK and operator.writes is None:
             return DataflowError(f"sink {operator.name!r} writes nothing; it can only be simulated", (*at, "sink"))
-        if any(alternate.function is None for alternate in operator.alternates):
+        if any(alternate.function is None and alternate.form is not Form.ZIP for alternate in operator.alternates):
             return DataflowError(
                 f"operator {operator.name!r} has no function to run on Spark; it can only be simulated", at
             )
@@ -121,8 +119,8 @@ def _follow(graph: Graph, plan: SegmentPlan, edges: dict[Edge, Columns]) -> None
     arriving = [_read(graph, inlet, edges) for inlet in plan.before.inlets]
     leaving = _walked(graph, plan.before, arriving)
     if plan.keyed is not None and plan.behind is not None:
-        ((_, columns),) = leaving
-        leaving = _walked(graph, plan.behind, [_keyed(plan.keyed, columns)])
+        into = [columns for flow, columns in leaving if flow.target is plan.keyed]
+        leaving = _walked(graph, plan.behind, [grouped(plan.keyed, into)])
     merged: dict[str, _Leaving] = {}
     for flow, columns in leaving:
         if isinstance(flow.target, Edge):
@@ -167,14 +165,27 @@ def _walked(graph: Graph, region: FusedRegion, arriving: Sequence[Columns]) -> l
         emitted.update(dict.fromkeys(inlet.feeds, selected))
     for operator in region.steps:
         into = [edge for edge in emitted if edge.target == operator.name]
-        emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, _merged(graph, into, emitted))))
-    return [
-        (
-            _Flow(outlet.target, outlet.natives[-1].name if outlet.natives else outlet.inputs[0].source),
-            _selected(outlet.natives, _merged(graph, outlet.inputs, emitted)),
-        )
-        for outlet in region.outlets
-    ]
+        before = _merged(graph, into, emitted)
+        for column in operator.selects:
+            check_column(operator.name, before, column, (), f"operator {operator.name!r} selects by", "select_by")
+        emitted.update(dict.fromkeys(graph.outputs[operator.name], _emits(operator, before)))
+    leaving = []
+    for outlet in region.outlets:
+        columns = _selected(outlet.natives, _merged(graph, outlet.inputs, emitted))
+        if isinstance(outlet.target, Operator) and isinstance(outlet.target.writes, DomainSignal):
+            _check_signal(outlet.target.name, outlet.target.writes, columns)
+        by = outlet.natives[-1].name if outlet.natives else outlet.inputs[0].source
+        leaving.append((_Flow(outlet.target, by), columns))
+    return leaving
+
+
+NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+def _check_signal(name: str, signal: DomainSignal, columns: Columns) -> None:
+    kinds = ("boolean",) if signal.fold in (Fold.ANY, Fold.ALL) else NUMBERS
+    if signal.fold is not Fold.COUNT:
+        check_column(name, columns, signal.column, kinds, f"the signal {signal.name!r} is of", "signal")
 
 
 def _selected(natives: Sequence[Operator], columns: Columns) -> Columns:
@@ -204,29 +215,3 @@ def _emits(operator: Operator, arriving: Columns) -> Columns:
             f"operator {operator.name!r} needs `returns`, the schema of its output, such as 'word string'", at
         )
     return arriving
-
-
-def _keyed(operator: Operator, arriving: Columns) -> Columns:
-    """Columns of what a keyed operator emits. Raises DataflowError for a key, or aggregates, that cannot be."""
-    at = ("operators", operator.name)
-    for column in operator.key:
-        if column not in arriving:
-            raise DataflowError(
-                f"operator {operator.name!r} is keyed by {column!r}, a column that its records do not have "
-                f"(they have: {', '.join(arriving)})",
-                (*at, "key_by"),
-            )
-    forms = {alternate.form for alternate in operator.alternates}
-    if forms == {Form.STATE}:
-        columns_of(operator.state, f"the state of operator {operator.name!r}", (*at, "state"))
-        return columns_of(operator.returns, f"what operator {operator.name!r} returns", (*at, "returns"))
-    if forms != {Form.AGGREGATE} or len(operator.alternates) > 1:
-        raise DataflowError(
-            f"keyed operator {operator.name!r} cannot run as {' and '.join(sorted(forms))}: it must be one set of native "
-            "aggregates, or functions with state",
-            at,
-        )
-    aggregates = operator.alternates[0].function
-    assert isinstance(aggregates, Mapping)
-    check_expressions(operator.name, aggregates, arriving, key=operator.key)
-    return {**{name: arriving[name] for name in operator.key}, **dict.fromkeys(aggregates)}

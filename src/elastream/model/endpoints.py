@@ -1,24 +1,39 @@
-"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers."""
+"""Describes what sources read and sinks write, as plain values that the Spark plant compiles to readers and writers; and
+where external signals come from."""
 
-from collections.abc import Mapping
+import bisect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
+
+from elastream.model.errors import DataflowError
+from elastream.model.signals import Signal, SignalKind, Signals, SignalValue
 
 __all__ = [
     "ArrivalPattern",
     "Collected",
+    "DomainSignal",
     "Files",
+    "Fold",
     "KafkaTopic",
+    "Nothing",
     "ParquetSink",
     "Records",
     "Replayable",
+    "SignalSource",
     "Simulated",
     "SinkSpec",
     "SourceSpec",
     "StreamReader",
     "StreamWriter",
     "TextFiles",
+    "Trace",
     "collect",
+    "domain_signal",
     "files",
     "kafka",
     "parquet",
@@ -118,6 +133,67 @@ class Collected:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The sink of an empty branch of a choice: records are not sent there. Both plants run it at no cost."""
+
+
+class Fold(StrEnum):
+    """How the records of a micro-batch become one value of a signal; the order of records does not matter."""
+
+    COUNT = "count"
+    SUM = "sum"
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    ANY = "any"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSignal:
+    """The sink of a diagnostic branch: a value that guards read, one for each micro-batch that has records for it.
+
+    name: of the signal. fold, column: what it is of the records of a batch, `mean` of `error`; `count` takes no column.
+    Nulls and NaN are left out; without any other value the batch gives none. `any` and `all` are of a boolean column.
+    stale: seconds after which a value counts as unknown. trace: its values where it is simulated, from seconds since the
+    start of the run (None where unknown), for instance a `Trace`; None: it has none there.
+
+    The value of a batch can be read once that batch is committed, and counts as taken then; that of a replay replaces it.
+    """
+
+    name: str
+    fold: Fold
+    column: str = ""
+    stale: float = math.inf
+    trace: Callable[[float], SignalValue | None] | None = None
+
+    @property
+    def declared(self) -> Signal:
+        """As guards are checked against it."""
+        kind = SignalKind.TRUTH if self.fold in (Fold.ANY, Fold.ALL) else SignalKind.NUMBER
+        return Signal(self.name, kind, self.stale)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A signal as it was recorded: at a time, the newest of `values` taken by then; None before the first."""
+
+    times: tuple[float, ...]
+    values: tuple[SignalValue | None, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.times) != len(self.values):
+            raise DataflowError(f"a trace of {len(self.times)} times has {len(self.values)} values: it needs one for each")
+        if any(later <= before for before, later in pairwise(self.times)):
+            raise DataflowError("the times of a trace must increase")
+
+    def __call__(self, time: float) -> SignalValue | None:
+        """The value at `time`."""
+        reached = bisect.bisect_right(self.times, time)
+        return self.values[reached - 1] if reached else None
+
+
 @runtime_checkable
 class StreamReader(Protocol):
     """A source of the user's own: anything that Spark can read as a stream. On Spark only; simulated, it needs a load.
@@ -145,10 +221,30 @@ class StreamWriter(Protocol):
         ...
 
 
+class SignalSource(Protocol):
+    """Where external signals come from, polled outside the control loop: `newest` answers at once from what is there."""
+
+    def follow(self, signals: Iterable[Signal]) -> None:
+        """Poll the feeds of these signals and no others; those polled before keep their newest reading.
+
+        Called at the start and for each new version of the guards. Raises ElastreamError for what cannot be polled.
+        """
+        ...
+
+    def newest(self) -> Signals:
+        """The newest reading of each, on the clock of the run. One that was never read is left out; one whose poll fails
+        keeps its last reading, which ages."""
+        ...
+
+    def close(self) -> None:
+        """Poll nothing any more; may be called twice."""
+        ...
+
+
 Replayable = TextFiles | Files | Records
 """Sources whose records can arrive at a declared load."""
 SourceSpec = Replayable | Simulated | KafkaTopic | StreamReader
-SinkSpec = ParquetSink | Collected | KafkaTopic | StreamWriter
+SinkSpec = ParquetSink | Collected | KafkaTopic | Nothing | DomainSignal | StreamWriter
 
 
 def text_files(path: object) -> TextFiles:
@@ -179,3 +275,29 @@ def parquet(path: object) -> ParquetSink:
 def collect(name: str) -> Collected:
     """Rows kept in memory under a name."""
     return Collected(name)
+
+
+_AGGREGATE = re.compile(r"\s*(\w+)\s*\(\s*(.*?)\s*\)\s*")
+
+
+def domain_signal(
+    name: str,
+    aggregate: str,
+    *,
+    stale: float = math.inf,
+    trace: Callable[[float], SignalValue | None] | None = None,
+) -> DomainSignal:
+    """The signal `name`: `"count()"`, or `"mean(error)"` and the like. Raises DataflowError for another aggregate."""
+    found = _AGGREGATE.fullmatch(aggregate)
+    fold, column = found.groups() if found else ("", "")
+    if fold not in set(Fold) or (fold == Fold.COUNT) == bool(column):
+        raise DataflowError(
+            f"the signal {name!r} cannot be {aggregate!r}: it is count(), or {', '.join(list(Fold)[1:-1])} or all of a "
+            "column, such as 'mean(error)'"
+        )
+    signal = DomainSignal(name, Fold(fold), column, stale, trace)
+    if isinstance(trace, Trace):
+        kind = signal.declared.kind
+        if wrong := [value for value in trace.values if value is not None and not kind.admits(value)]:
+            raise DataflowError(f"the trace of the signal {name!r} has the value {wrong[0]!r}, and {aggregate} is a {kind}")
+    return signal

@@ -8,40 +8,28 @@
 Nothing is executed: `flow.graph` validates the dataflow and returns the immutable `Graph`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Unpack
 
-from elastream.model.endpoints import ArrivalPattern, Replayable, Simulated, SinkSpec, SourceSpec
+from elastream.model.building import Functions, Needs, Tap, alternates_of, expressions_of, fields_of
+from elastream.model.endpoints import (
+    ArrivalPattern,
+    Nothing,
+    Replayable,
+    Simulated,
+    SinkSpec,
+    SourceSpec,
+    domain_signal,
+)
 from elastream.model.errors import DataflowError
 from elastream.model.graph import Alternate, Delivery, Edge, Form, Graph, Kind, Operator
-from elastream.model.units import duration, memory
+from elastream.model.keyed_streams import KeyedStream, WindowedStream
+from elastream.model.signals import SignalValue
+from elastream.model.units import duration
+from elastream.model.windows import Window
 
-__all__ = ["Dataflow", "KeyedStream", "Needs", "Stream"]
-
-Function = Callable[..., Any]
-Functions = Function | Sequence[Alternate] | Mapping[str, Function]
-
-
-class Needs(TypedDict, total=False):
-    """Service level and resource needs of an operator: keyword arguments of the methods that add one."""
-
-    max_duration: float | str
-    cores: float
-    memory: float | str
-    image: float | str
-    waits: bool
-    record_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Tap:
-    """An operator's output that later operators attach to, with the properties of the edges to be added."""
-
-    operator: str
-    delivery: Delivery = Delivery.DUPLICATE
-    durable: str | None = None
-    choice: str | None = None
+__all__ = ["Dataflow", "Stream"]
 
 
 class Dataflow:
@@ -76,16 +64,22 @@ class Dataflow:
                 raise DataflowError(f"source {name!r}: a load needs records to replay, such as text_files(...)")
             reads = Simulated(load) if reads is None else replace(reads, load=load)
         returns = reads.schema if reads is not None else ""
-        self._operators.append(Operator(name, Kind.SOURCE, returns=returns, reads=reads, **_needs(needs)))
+        self._operators.append(Operator(name, Kind.SOURCE, returns=returns, reads=reads, **fields_of(needs)))
         return Stream(self, (Tap(name),))
 
     def add(self, operator: Operator, taps: Sequence[Tap], delivery: Delivery | None = None) -> "Stream":
         """Add `operator` downstream of `taps`. For front ends; programs use the methods of `Stream`."""
         self._operators.append(operator)
         self._edges += [
-            Edge(tap.operator, operator.name, delivery or tap.delivery, tap.durable, tap.choice) for tap in taps
+            Edge(tap.operator, operator.name, delivery or tap.delivery, tap.durable, tap.choice, tap.value, tap.port)
+            for tap in taps
         ]
         return Stream(self, (Tap(operator.name),))
+
+    def keep_order(self, names: Iterable[str]) -> None:
+        """Mark the operators called `names` as sequential."""
+        marked = set(names)
+        self._operators = [replace(each, sequential=True) if each.name in marked else each for each in self._operators]
 
     def free_name(self, wanted: str) -> str:
         """`wanted`, with a number appended if an operator has that name already."""
@@ -100,7 +94,7 @@ class Stream:
 
     def __init__(self, flow: Dataflow, taps: tuple[Tap, ...]) -> None:
         self._flow = flow
-        self._taps = taps
+        self.taps = taps
 
     def map(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
         """Add an operator with one record in, one record out."""
@@ -122,20 +116,91 @@ class Stream:
         """Add an operator `pandas.DataFrame -> pandas.DataFrame`."""
         return self._then(Form.PANDAS, function, returns, name, needs)
 
+    def map_stream(self, function: Functions, *, returns: str, name: str | None = None, **needs: Unpack[Needs]) -> "Stream":
+        """Add an operator that pulls: `Iterator[pyarrow.RecordBatch] -> Iterator[pyarrow.RecordBatch]`.
+
+        It is called once per task and micro-batch, with the records that come there; nothing of it lasts beyond.
+        """
+        return self._then(Form.STREAM, function, returns, name, needs)
+
     def select(self, columns: Mapping[str, str], *, name: str = "select", returns: str = "") -> "Stream":
         """Add native Spark column expressions, SQL text by name of the new column: `select({"word": "lower(value)"})`."""
         chosen = self._flow.free_name(name)
-        selected = _expressions(chosen, columns)
+        selected = expressions_of(chosen, columns)
         operator = Operator(chosen, Kind.TRANSFORM, (Alternate(chosen, selected, Form.COLUMNS),), returns)
-        return self._flow.add(operator, self._taps)
+        return self._flow.add(operator, self.taps)
 
-    def key_by(self, *columns: str) -> "KeyedStream":
+    def key_by(self, *columns: str) -> "KeyedStream[Stream]":
         """Group records by key, for an operator with state."""
-        return KeyedStream(self._flow, self._taps, columns)
+        return KeyedStream(self._flow, self.taps, columns)
+
+    def window(
+        self,
+        *,
+        seconds: float | str | None = None,
+        count: int | None = None,
+        landmark: str | None = None,
+        every: float | str | None = None,
+        by: str = "",
+        late: float | str = 0.0,
+    ) -> "WindowedStream[Stream]":
+        """Group records in windows of each key; `group_by` or `join` follows, which names the key.
+
+        One of: seconds, by the timestamps in the column `by`; count, so many records; landmark, up to a record where that
+        boolean column is true. every: a window begins every so many seconds or records; None: they do not overlap. late:
+        seconds by which records may come late. `elastream.model.windows.Window` says when a window is complete.
+        """
+        if count is not None and isinstance(every, str):
+            raise DataflowError(f"windows of {count} records begin every so many records, not every {every!r}")
+        step = duration(every) if isinstance(every, str) else every
+        length = None if seconds is None else duration(seconds)
+        return WindowedStream(self._flow, self.taps, Window(length, count, landmark, step, by, duration(late)))
+
+    def group_by(self, *columns: str) -> NoReturn:
+        """Refused: it is defined on windows."""
+        raise DataflowError(
+            f"dataflow {self._flow.name!r}: group_by needs a window, such as window(count=10).group_by(...): "
+            "without one, key_by(...) groups records for functions with state and running aggregates"
+        )
+
+    def join(self, other: "Stream", on: str | Sequence[str], *_: object, **__: object) -> NoReturn:
+        """Refused: it is defined on windows."""
+        raise DataflowError(
+            f"dataflow {self._flow.name!r}: join needs a window, such as window(seconds='30s', by='time').join(...): "
+            "without one, every record would have to be kept for ever"
+        )
+
+    def zip(self, *others: "Stream", name: str = "zip", **needs: Unpack[Needs]) -> "Stream":
+        """Synchronised merge: the n-th record of this stream and of each other, as one record with the columns of all.
+
+        All streams must be `sequential`: else no record is the n-th.
+        """
+        chosen = self._flow.free_name(name)
+        taps = tuple(replace(tap, port=n) for n, each in enumerate((self, *others)) for tap in each.taps)
+        operator = Operator(chosen, Kind.KEYED, (Alternate(chosen, None, Form.ZIP),), **fields_of(needs))
+        return self._flow.add(operator, taps, Delivery.KEYED)
+
+    def sequential(self) -> "Stream":
+        """Keep the order of records: the operators that this stream comes from, and their stage, run in one task."""
+        self._flow.keep_order(tap.operator for tap in self.taps)
+        return self
+
+    def unrolled(self, step: "Callable[[Stream, int], Stream]", times: int) -> "Stream":
+        """A bounded loop: `step(stream, round)` attaches the operators of one round, rounds count from 1 to `times`.
+
+        Cycles are refused: every round is operators of its own. A superstep of a bulk synchronous program is a round whose
+        last operator is keyed.
+        """
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise DataflowError(f"dataflow {self._flow.name!r}: a loop is unrolled in 1 round or more, not in {times!r}")
+        stream = self
+        for number in range(1, times + 1):
+            stream = step(stream, number)
+        return stream
 
     def merge(self, *others: "Stream") -> "Stream":
         """Fan-in: merge streams, which must have the same columns."""
-        return Stream(self._flow, self._taps + tuple(tap for other in others for tap in other._taps))
+        return Stream(self._flow, self.taps + tuple(tap for other in others for tap in other.taps))
 
     def deal(self) -> "Stream":
         """Fan-out by round-robin: the attached operators share the records instead of each getting all."""
@@ -145,84 +210,43 @@ class Stream:
         """Cut here: a durable channel (`"parquet"` or `"kafka"`); the operators after it run as a separate query."""
         return self._tapped(durable=kind)
 
-    def choice(self, name: str) -> "Stream":
-        """Selectable edges: the composition selects one of the operators attached to this stream."""
-        return self._tapped(choice=name)
+    def choice(self, name: str, *, value: float = 1.0) -> "Stream":
+        """Dynamic edges: the composition selects one of the operators attached to this stream, its branches.
+
+        value: of the branches attached to what this returns, relative to the best, in [0, 1].
+        """
+        return self._tapped(choice=name, value=value)
+
+    def nothing(self, *, name: str | None = None) -> None:
+        """An empty branch of a choice: while it is selected, the sub-dataflows of the other branches sleep."""
+        choices = {tap.choice for tap in self.taps if tap.choice is not None}
+        wanted = name or f"nothing({', '.join(sorted(choices))})"
+        self._flow.add(Operator(self._flow.free_name(wanted), Kind.SINK, writes=Nothing(), cores=0.0), self.taps)
+
+    def signal(
+        self,
+        name: str,
+        aggregate: str,
+        *,
+        stale: float | str | None = None,
+        trace: Callable[[float], SignalValue | None] | None = None,
+    ) -> None:
+        """A diagnostic branch: the signal `name`, for guards, is `aggregate` of the records of a micro-batch.
+
+        aggregate: `count()`, or `sum`, `mean`, `min`, `max`, `any` or `all` of a column: `"mean(error)"`. stale: seconds
+        after which a value counts as unknown. trace: its value by seconds since the start, where it is simulated.
+        """
+        with_stale = {} if stale is None else {"stale": duration(stale)}
+        writes = domain_signal(name, aggregate, trace=trace, **with_stale)
+        self._flow.add(Operator(self._flow.free_name(f"signal({name})"), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
     def sink(self, writes: SinkSpec | None, *, name: str = "sink") -> None:
         """Add a sink. `writes=None`: for simulation only."""
-        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self._taps)
+        self._flow.add(Operator(self._flow.free_name(name), Kind.SINK, writes=writes, cores=0.0), self.taps)
 
     def _tapped(self, **changes: Any) -> "Stream":
-        return Stream(self._flow, tuple(replace(tap, **changes) for tap in self._taps))
+        return Stream(self._flow, tuple(replace(tap, **changes) for tap in self.taps))
 
     def _then(self, form: Form, function: Functions, returns: str, name: str | None, needs: Needs) -> "Stream":
-        chosen, alternates = _alternates(self._flow, function, form, name)
-        return self._flow.add(Operator(chosen, Kind.TRANSFORM, alternates, returns, **_needs(needs)), self._taps)
-
-
-class KeyedStream:
-    """Records grouped by key, to which operators with state are attached."""
-
-    def __init__(self, flow: Dataflow, taps: tuple[Tap, ...], key: tuple[str, ...]) -> None:
-        self._flow = flow
-        self._taps = taps
-        self._key = key
-
-    def count(self, *, name: str = "count", **needs: Unpack[Needs]) -> Stream:
-        """Add a native Spark count of records per key, in a column `count`."""
-        return self.aggregate({"count": "count(*)"}, name=name, **needs)
-
-    def aggregate(self, columns: Mapping[str, str], *, name: str = "aggregate", **needs: Unpack[Needs]) -> Stream:
-        """Add native Spark aggregates, SQL text by name of the new column: `aggregate({"total": "sum(n)"})`."""
-        return self._keyed(name, Form.AGGREGATE, _expressions(self._flow.free_name(name), columns), "", needs)
-
-    def apply(
-        self, function: Function, *, returns: str, state: str, name: str | None = None, **needs: Unpack[Needs]
-    ) -> Stream:
-        """Add a function with state: `(key, rows, state) -> (rows, state)`.
-
-        key: a tuple. rows: a pandas DataFrame of this micro-batch's records of the key. state: a tuple in the schema
-        `state`, None at first. It returns a DataFrame in the schema `returns` and the new state.
-        """
-        wanted = name or str(getattr(function, "__name__", "apply"))
-        return self._keyed(wanted, Form.STATE, function, returns, needs, state)
-
-    def _keyed(self, name: str, form: Form, function: Any, returns: str, needs: Needs, state: str | None = None) -> Stream:
-        chosen = self._flow.free_name(name)
-        alternates = (Alternate(chosen, function, form),)
-        operator = Operator(chosen, Kind.KEYED, alternates, returns, self._key, state=state, **_needs(needs))
-        return self._flow.add(operator, self._taps, Delivery.KEYED)
-
-
-def _alternates(flow: Dataflow, function: Functions, form: Form, name: str | None) -> tuple[str, tuple[Alternate, ...]]:
-    """Name of the operator and its alternates, from one function, functions by name, or `Alternate` objects."""
-    if isinstance(function, Mapping):
-        chosen = name or flow.free_name(next(iter(function), form.value))
-        return chosen, tuple(Alternate(label, each, form) for label, each in function.items())
-    if isinstance(function, Sequence):
-        chosen = name or flow.free_name(function[0].name if function else form.value)
-        return chosen, tuple(replace(each, form=form) if each.form is Form.NONE else each for each in function)
-    label = getattr(function, "__name__", form.value)
-    chosen = name or flow.free_name(form.value if label == "<lambda>" else label)
-    return chosen, (Alternate(chosen, function, form),)
-
-
-def _expressions(operator: str, columns: Mapping[str, str]) -> dict[str, str]:
-    """`columns` as they are kept; raises DataflowError where they are not SQL texts by the name of a column."""
-    texts = isinstance(columns, Mapping) and all(isinstance(text, str) for pair in columns.items() for text in pair)
-    if not (texts and columns):
-        raise DataflowError(
-            f"operator {operator!r}: {columns!r} is not SQL text by column name, such as {{'word': 'lower(value)'}}"
-        )
-    return dict(columns)
-
-
-def _needs(needs: Needs) -> dict[str, Any]:
-    found: dict[str, Any] = dict(needs)
-    if (longest := needs.get("max_duration")) is not None:
-        found["max_duration"] = duration(longest)
-    for amount in ("memory", "image"):
-        if amount in found:
-            found[amount] = memory(found[amount])
-    return found
+        chosen, alternates = alternates_of(self._flow, function, form, name)
+        return self._flow.add(Operator(chosen, Kind.TRANSFORM, alternates, returns, **fields_of(needs)), self.taps)

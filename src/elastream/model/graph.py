@@ -1,152 +1,21 @@
-"""The dataflow graph: operators, their alternates, and edges, validated once and immutable.
+"""The dataflow graph: operators and edges, validated once and immutable.
 
-Plants and policies share this structure. User functions are opaque values that only the Spark plant calls.
-`elastream.model.flow` is the API to define a graph; `elastream.model.stages` determines which operators run together.
+Plants and policies share this structure. `elastream.model.operators` has its parts, `elastream.model.flow` the API to
+define one; `elastream.model.stages` determines which operators run together.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
-from elastream.model.endpoints import ArrivalPattern, SinkSpec, SourceSpec
+from elastream.model.checks import refuse_malformed
+from elastream.model.endpoints import ArrivalPattern, DomainSignal, Nothing
 from elastream.model.errors import DataflowError
+from elastream.model.operators import Alternate, Delivery, Edge, Form, Kind, Operator, emits_as_many
+from elastream.model.pattern_checks import refuse_patterns
+from elastream.model.signals import Signal
 
 __all__ = ["Alternate", "Delivery", "Edge", "Form", "Graph", "Kind", "Operator", "emits_as_many"]
-
-
-class Kind(StrEnum):
-    """Role of an operator in the graph."""
-
-    SOURCE = "source"
-    """No input; emits records read from outside."""
-    TRANSFORM = "transform"
-    """Stateless: its output depends on the current record alone."""
-    KEYED = "keyed"
-    """Stateful per key: preceded by a shuffle by key."""
-    SINK = "sink"
-    """No output; writes records to outside."""
-
-
-class Form(StrEnum):
-    """Calling convention of an alternate's function."""
-
-    ARROW = "arrow"
-    """`RecordBatch -> RecordBatch`."""
-    PANDAS = "pandas"
-    """`DataFrame -> DataFrame`."""
-    MAP = "map"
-    """One record in, one out. A record is its value if the stream has one column, else a dict by column."""
-    FLAT_MAP = "flat_map"
-    """One record in, any number out."""
-    FILTER = "filter"
-    """One record in, a truth value out: whether to keep it."""
-    COLUMNS = "columns"
-    """Native Spark column expressions (SQL text by column name), evaluated in the JVM."""
-    AGGREGATE = "aggregate"
-    """Native Spark aggregation per key (SQL text by column name)."""
-    STATE = "state"
-    """A function with state per key: `(key, rows, state) -> rows`, pandas in and out."""
-    NONE = "none"
-    """No function: sources, sinks, and operators that exist in simulation only."""
-
-
-class Delivery(StrEnum):
-    """Which records of an operator are sent over an out-edge."""
-
-    DUPLICATE = "duplicate"
-    """Every record is sent over every such edge."""
-    ROUND_ROBIN = "round_robin"
-    """Records are sent over the operator's round-robin edges in turn."""
-    KEYED = "keyed"
-    """Every record is sent, to the instance chosen by its key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Alternate:
-    """One implementation of an operator (thesis, section 2.2: value, cost and selectivity of an alternate).
-
-    value: relative to the best alternate, in [0, 1]. cost: core-seconds per record on a core of speed 1; None: measured
-    only. selectivity: records out per record in; None: measured only.
-    """
-
-    name: str
-    function: Callable[..., Any] | Mapping[str, str] | None = None
-    form: Form = Form.NONE
-    value: float = 1.0
-    cost: float | None = None
-    selectivity: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A step of the dataflow, with its service level and the resources that one instance needs.
-
-    name: unique within the dataflow.
-    alternates: at least one for transforms and keyed operators; a run starts with the first.
-    returns: schema of its output, as Spark DDL (`"word string, n long"`); empty: that of its input.
-    key: columns that a keyed operator groups by.
-    max_duration: service level, the most seconds from a record's queueing at the operator to its completion, or None
-        without one (VISP's o_slo).
-    cores, memory: what one instance needs, in cores of speed 1 and megabytes (VISP's o_cpu, o_memory).
-    image: megabytes to fetch before the first instance on a host can start.
-    waits: whether it mostly waits (calls a service) and runs on a thread pool as wide as its parallelism.
-    record_bytes: size of an emitted record in transit; None if not declared.
-    reads, writes: what a source reads and a sink writes (`elastream.model.endpoints`), None where that is only simulated.
-    state: schema of the state of a keyed function, as Spark DDL.
-    own_state: whether each alternate of a keyed operator has a state of its own, of that schema, instead of one for all.
-    selects: columns of the key by which a key table may choose the alternate; empty: one alternate for all records.
-    """
-
-    name: str
-    kind: Kind = Kind.TRANSFORM
-    alternates: tuple[Alternate, ...] = ()
-    returns: str = ""
-    key: tuple[str, ...] = ()
-    max_duration: float | None = None
-    cores: float = 1.0
-    memory: float = 0.0
-    image: float = 0.0
-    waits: bool = False
-    record_bytes: float | None = None
-    reads: SourceSpec | None = None
-    writes: SinkSpec | None = None
-    state: str | None = None
-    own_state: bool = False
-    selects: tuple[str, ...] = ()
-
-    @property
-    def load(self) -> ArrivalPattern | None:
-        """The arrival pattern of a source that replays records; None for every other operator."""
-        found: ArrivalPattern | None = getattr(self.reads, "load", None)
-        return found
-
-    def alternate(self, name: str) -> Alternate:
-        """The alternate named `name`. Raises DataflowError if there is none."""
-        for alternate in self.alternates:
-            if alternate.name == name:
-                return alternate
-        known = ", ".join(a.name for a in self.alternates) or "none"
-        raise DataflowError(f"operator {self.name!r} has no alternate {name!r} (it has: {known})")
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A stream from one operator to another.
-
-    durable: the kind of channel between two queries (`"parquet"` or `"kafka"`); None: both ends may run in one query.
-    choice: name of a set of out-edges of which the composition selects exactly one; None: the edge is always active.
-    value: of a branch of a choice, relative to the best one, in [0, 1], as an alternate's.
-    """
-
-    source: str
-    target: str
-    delivery: Delivery = Delivery.DUPLICATE
-    durable: str | None = None
-    choice: str | None = None
-    value: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -161,10 +30,8 @@ class Graph:
     edges: tuple[Edge, ...]
 
     def __post_init__(self) -> None:
-        self._check_names()
-        self._check_edges()
-        self._check_order()
-        self._check_operators()
+        refuse_malformed(self)
+        refuse_patterns(self)
 
     @cached_property
     def by_name(self) -> Mapping[str, Operator]:
@@ -212,6 +79,11 @@ class Graph:
         return tuple(o for o in self.operators if o.kind is Kind.SINK)
 
     @cached_property
+    def signals(self) -> Mapping[str, Signal]:
+        """The domain signals that its diagnostic branches give, by name."""
+        return {o.writes.name: o.writes.declared for o in self.sinks if isinstance(o.writes, DomainSignal)}
+
+    @cached_property
     def choices(self) -> Mapping[str, tuple[str, ...]]:
         """Selectable sets of out-edges: name of the choice -> targets, the first being the default."""
         found: dict[str, list[str]] = {}
@@ -219,6 +91,10 @@ class Graph:
             if edge.choice is not None:
                 found.setdefault(edge.choice, []).append(edge.target)
         return {name: tuple(targets) for name, targets in found.items()}
+
+    def empty(self, name: str) -> bool:
+        """Whether `name` is an empty branch: no record goes there."""
+        return isinstance(self.by_name[name].writes, Nothing)
 
     def operator(self, name: str) -> Operator:
         """The operator named `name`. Raises DataflowError if there is none."""
@@ -232,92 +108,3 @@ class Graph:
         for edge in self.edges:
             found[end(edge)].append(edge)
         return {name: tuple(edges) for name, edges in found.items()}
-
-    def _fail(self, sentence: str) -> None:
-        raise DataflowError(f"dataflow {self.name!r}: {sentence}")
-
-    def _check_names(self) -> None:
-        seen: set[str] = set()
-        for operator in self.operators:
-            if not operator.name:
-                self._fail("an operator has no name")
-            if operator.name in seen:
-                self._fail(f"two operators are called {operator.name!r}")
-            seen.add(operator.name)
-
-    def _check_edges(self) -> None:
-        names = {operator.name for operator in self.operators}
-        seen: set[tuple[str, str]] = set()
-        for edge in self.edges:
-            for end in (edge.source, edge.target):
-                if end not in names:
-                    self._fail(f"the edge {edge.source} -> {edge.target} names the unknown operator {end!r}")
-            if (edge.source, edge.target) in seen:
-                self._fail(f"the edge {edge.source} -> {edge.target} is declared twice")
-            if edge.durable not in (None, "parquet", "kafka"):
-                self._fail(f"the edge {edge.source} -> {edge.target} is durable as {edge.durable!r}, not parquet or kafka")
-            seen.add((edge.source, edge.target))
-
-    def _check_order(self) -> None:
-        if len(self.order) != len(self.operators):
-            left = set(self.by_name) - set(self.order)
-            self._fail(f"it has a cycle: {' -> '.join(self._cycle(left))}")
-
-    def _cycle(self, among: set[str]) -> list[str]:
-        # Every operator not reached by the topological sort is on or downstream of a cycle: walking upstream finds one.
-        path = [min(among)]
-        while True:
-            previous = next(edge.source for edge in self.inputs[path[-1]] if edge.source in among)
-            if previous in path:
-                return [previous, *reversed(path[path.index(previous) :])]
-            path.append(previous)
-
-    def _check_operators(self) -> None:
-        if not self.operators:
-            return
-        if not self.sources:
-            self._fail("it has no source")
-        if not self.sinks:
-            self._fail("it has no sink")
-        for operator in self.operators:
-            self._check_operator(operator)
-
-    def _check_operator(self, operator: Operator) -> None:
-        name, inputs, outputs = operator.name, self.inputs[operator.name], self.outputs[operator.name]
-        if operator.kind is Kind.SOURCE and inputs:
-            self._fail(f"source {name!r} has an input, {inputs[0].source!r}")
-        if operator.kind is not Kind.SOURCE and not inputs:
-            self._fail(f"operator {name!r} has no input")
-        if operator.kind is Kind.SINK and outputs:
-            self._fail(f"sink {name!r} has an output, {outputs[0].target!r}")
-        if operator.kind is not Kind.SINK and not outputs:
-            self._fail(f"the output of operator {name!r} goes nowhere: give it a sink")
-        if operator.kind in (Kind.TRANSFORM, Kind.KEYED) and not operator.alternates:
-            self._fail(f"operator {name!r} has no function")
-        if operator.kind is Kind.KEYED and not operator.key:
-            self._fail(f"keyed operator {name!r} has no key")
-        if len({alternate.name for alternate in operator.alternates}) != len(operator.alternates):
-            self._fail(f"operator {name!r} has two alternates of one name")
-        for alternate in operator.alternates:
-            if alternate.form is not Form.NONE and not alternate.function:
-                self._fail(
-                    f"operator {name!r} has no function" + (f" for {alternate.name!r}" if alternate.name != name else "")
-                )
-        if operator.cores < 0 or operator.memory < 0:
-            self._fail(f"operator {name!r} needs a negative amount of cores or memory")
-        if operator.record_bytes is not None and operator.record_bytes < 0:
-            self._fail(f"operator {name!r} emits records of a negative size")
-        if operator.max_duration is not None and operator.max_duration <= 0:
-            self._fail(f"operator {name!r} has a maximum duration of {operator.max_duration} s; it must be above 0")
-
-
-_SEVERAL = re.compile(
-    r"\b(explode|explode_outer|posexplode|posexplode_outer|inline|inline_outer|stack|json_tuple|variant_explode)\s*\(", re.I
-)
-"""Spark's functions that give several records for one."""
-
-
-def emits_as_many(operator: Operator) -> bool:
-    """Whether an operator of column expressions emits one record for each: none of them gives several."""
-    columns = [alternate.function for alternate in operator.alternates if isinstance(alternate.function, Mapping)]
-    return bool(columns) and not any(_SEVERAL.search(text) for each in columns for text in each.values())

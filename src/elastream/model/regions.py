@@ -33,12 +33,14 @@ class Inlet:
 class Outlet:
     """Where records leave a region. inputs: edges out of the walk. natives: column expressions applied after it.
 
-    target: a sink, a keyed operator, or the durable edge that the records are written to.
+    target: a sink, a keyed operator, or the durable edge that the records are written to. A join or zip has one outlet for
+    each of its ports, in their order.
     """
 
     inputs: tuple[Edge, ...]
     natives: tuple[Operator, ...]
     target: Operator | Edge
+    port: int = 0
 
     @property
     def name(self) -> str:
@@ -101,16 +103,17 @@ def region(graph: Graph, operators: Sequence[str], inputs: Sequence[Edge]) -> Fu
     steps = tuple(o for name, o in transforms.items() if name not in native)
     emitting = [edge for inlet in inlets for edge in inlet.feeds]
     emitting += [edge for step in steps for edge in graph.outputs[step.name]]
-    outlets: dict[Edge | str, Outlet] = {}
+    outlets: dict[Edge | tuple[str, int], Outlet] = {}
     for edge in emitting:
         natives_behind = trailing.get(edge.target, ()) if edge.durable is None and edge.target not in followed else ()
         way = graph.outputs[natives_behind[-1].name][0] if natives_behind else edge
         if not natives_behind and not _leaves(graph, edge):
             continue
-        key = edge if edge.durable else edge.target
+        key = edge if edge.durable else (edge.target, edge.port)
         before = outlets[key].inputs if key in outlets else ()
-        outlets[key] = Outlet((*before, edge), natives_behind, way if way.durable else graph.operator(way.target))
-    return FusedRegion(tuple(inlets), steps, tuple(outlets.values()))
+        target = way if way.durable else graph.operator(way.target)
+        outlets[key] = Outlet((*before, edge), natives_behind, target, way.port)
+    return FusedRegion(tuple(inlets), steps, tuple(sorted(outlets.values(), key=lambda each: each.port)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def plan_segment(graph: Graph, segment: Segment) -> SegmentPlan:
             ("operators", others[0], "from"),
         )
     first = region(graph, before, segment.inputs)
-    if len(first.outlets) != 1:
+    ports = {edge.port for edge in graph.inputs[operator.name]}
+    if len(first.outlets) != len(ports) or any(outlet.target is not operator for outlet in first.outlets):
         besides = [outlet.name for outlet in first.outlets if outlet.target is not operator]
         besides += [outlet.natives[0].name for outlet in first.outlets if outlet.target is operator and outlet.natives]
         raise DataflowError(
@@ -162,7 +166,8 @@ def _is_native(operator: Operator) -> bool:
         return False
     if len(operator.alternates) > 1:
         raise DataflowError(
-            f"operator {operator.name!r} has alternates that are column expressions; only functions can have alternates",
+            f"operator {operator.name!r} has alternates that are column expressions, which Spark cannot change in a "
+            "running query: write them as functions, with map_arrow",
             ("operators", operator.name, "alternates"),
         )
     return True
@@ -170,7 +175,7 @@ def _is_native(operator: Operator) -> bool:
 
 def _arriving(edge: Edge) -> Edge:
     """A durable edge on its reading side: delivery and choice were applied when the records were written."""
-    return Edge(edge.source, edge.target)
+    return Edge(edge.source, edge.target, port=edge.port)
 
 
 def _only_way(graph: Graph, edge: Edge, native: set[str]) -> bool:

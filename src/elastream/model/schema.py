@@ -5,10 +5,14 @@ Only names and types are read. Types are normalised, so that two ways of writing
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from elastream.model.errors import DataflowError
 
-__all__ = ["columns_of", "in_words"]
+__all__ = ["Columns", "columns_of", "in_words", "kind_of"]
+
+Columns: TypeAlias = Mapping[str, str | None]
+"""Types by column, in Spark's words; None for the type of a SQL expression."""
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:])|(\S))", re.DOTALL)
 
@@ -32,6 +36,11 @@ def columns_of(ddl: object, what: str, at: tuple[str, ...] = ()) -> dict[str, st
     except _Wrong as wrong:
         why = f": {wrong}" if str(wrong) else ""
         raise DataflowError(f"{what} is not a schema: {ddl!r}{why} (write it like 'word string, n long')", at) from None
+
+
+def kind_of(given: str | None) -> str | None:
+    """A type without whether it may be null; None where it is not known."""
+    return None if given is None else given.removesuffix(" not null")
 
 
 def in_words(columns: Mapping[str, str | None]) -> str:

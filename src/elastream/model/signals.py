@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-__all__ = ["Signal", "SignalKind", "SignalReading", "SignalValue", "Signals"]
+__all__ = ["Feed", "Signal", "SignalKind", "SignalReading", "SignalValue", "Signals"]
 
 SignalValue: TypeAlias = float | bool | str
 
@@ -34,12 +34,28 @@ class SignalKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """Where an external signal is polled. kind: `"file"`, `"http"` or `"kafka"`; place: path, address or topic.
+
+    every: seconds between polls. field: names down to the value in a JSON object, joined with `.`; empty: what is read is
+    the value. servers: Kafka's.
+    """
+
+    kind: str
+    place: str
+    every: float = 1.0
+    field: str = ""
+    servers: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
-    """A declared signal. stale: seconds after which a value counts as unknown."""
+    """A declared signal. stale: seconds after which a value counts as unknown. feed: of an external one."""
 
     name: str
     kind: SignalKind = SignalKind.NUMBER
     stale: float = math.inf
+    feed: Feed | None = None
 
 
 @dataclass(frozen=True, slots=True)

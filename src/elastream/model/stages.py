@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from elastream.model.graph import Edge, Graph, Kind
+from elastream.model.graph import Edge, Form, Graph, Kind
 
 __all__ = ["Layout", "Segment", "Stage", "Unit", "lay_out"]
 
@@ -80,12 +80,19 @@ class Layout:
         """Stage of each operator, by name."""
         return {name: stage for stage in self.stages for name in stage.operators}
 
+    @cached_property
+    def single(self) -> frozenset[str]:
+        """Names of the stages that run in one task: an operator of theirs keeps the order of records, or goes by it."""
+        zips = [each for each in self.graph.operators if any(alternate.form is Form.ZIP for alternate in each.alternates)]
+        kept = [each for each in self.graph.operators if each.sequential]
+        return frozenset(self.stage_of[operator.name].name for operator in (*kept, *zips))
+
     def units(self, scalable: Collection[str]) -> tuple[Unit, ...]:
         """Every stage as a unit, in topological order. scalable: operators whose parallelism the plant can change."""
         units = []
         for stage in self.stages:
             members = [self.graph.by_name[name] for name in stage.operators]
-            named = [name for name in stage.operators if name in scalable]
+            named = [name for name in stage.operators if name in scalable and stage.name not in self.single]
             units.append(
                 Unit(
                     named[0] if named else stage.name,

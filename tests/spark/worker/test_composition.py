@@ -18,16 +18,17 @@ from elastream.spark.worker.composition import (
     code_in_offsets,
     latest_batch,
     read_wanted,
+    table_digit,
     write_wanted,
 )
 
 
-def a_chain(alternates: list[int], waits: list[bool], targets: int = 1) -> Graph:
+def a_chain(alternates: list[int], waits: list[bool], targets: int = 1, selects: tuple[str, ...] = ()) -> Graph:
     """source -> op0 -> op1 ... -> one of `targets` sinks, the operators with that many alternates each."""
     operators = [Operator("source", Kind.SOURCE)]
     for number, (count, waiting) in enumerate(zip(alternates, waits, strict=True)):
         functions = tuple(Alternate(f"a{n}", len, Form.MAP) for n in range(count))
-        operators.append(Operator(f"op{number}", alternates=functions, waits=waiting))
+        operators.append(Operator(f"op{number}", alternates=functions, waits=waiting, selects=selects if count > 1 else ()))
     edges = [Edge(a.name, b.name) for a, b in itertools.pairwise(operators)]
     edges += [Edge(operators[-1].name, f"sink{n}", choice="way" if targets > 1 else None) for n in range(targets)]
     sinks = [Operator(f"sink{n}", Kind.SINK) for n in range(targets)]
@@ -37,9 +38,11 @@ def a_chain(alternates: list[int], waits: list[bool], targets: int = 1) -> Graph
 shapes = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=6)
 
 
-@given(shape=shapes, targets=st.integers(1, 4), data=st.data())
-def test_every_composition_survives_the_way_through_its_code(shape, targets, data):
-    graph = a_chain([count for count, _ in shape], [waiting for _, waiting in shape], targets)
+@given(shape=shapes, targets=st.integers(1, 4), by_key=st.booleans(), data=st.data())
+def test_every_composition_survives_the_way_through_its_code(shape, targets, by_key, data):
+    shape = shape[: 4 if by_key else 6]  # six pools and six tables are more than a code can carry
+    selects = ("customer",) if by_key else ()
+    graph = a_chain([count for count, _ in shape], [waiting for _, waiting in shape], targets, selects)
     codec = CompositionCodec(graph)
     transforms = [o for o in graph.operators if o.alternates]
     composition = Composition(
@@ -47,6 +50,7 @@ def test_every_composition_survives_the_way_through_its_code(shape, targets, dat
         {o.name: data.draw(st.sampled_from([a.name for a in o.alternates])) for o in transforms},
         {name: data.draw(st.sampled_from(among)) for name, among in graph.choices.items()},
         {o.name: data.draw(st.integers(1, 64)) for o in transforms if o.waits} | {"source": 3},
+        {o.name: table for o in transforms if o.selects and (table := data.draw(st.integers(0, 255)))},
     )
     code = codec.encode(composition)
     assert 0 <= code < codec.size
@@ -72,6 +76,13 @@ def test_what_cannot_be_switched_takes_no_room():
 def test_more_combinations_than_a_code_can_carry_are_refused():
     with pytest.raises(DataflowError, match=r"dataflow 'chain'.* combine in .* ways"):
         CompositionCodec(a_chain([2] * 11, [True] * 11))
+
+
+@given(version=st.integers(1, 10**9), further=st.integers(1, 254))
+def test_versions_of_a_key_table_that_are_near_each_other_have_digits_of_their_own(version, further):
+    assert table_digit(0) == 0
+    assert 1 <= table_digit(version) <= 255
+    assert table_digit(version) != table_digit(version + further)
 
 
 @pytest.mark.parametrize(

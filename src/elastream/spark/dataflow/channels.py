@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from elastream.model.compiling import edge_topic
-from elastream.model.endpoints import Collected, KafkaTopic, ParquetSink, SinkSpec, StreamWriter
+from elastream.model.endpoints import Collected, DomainSignal, KafkaTopic, Nothing, ParquetSink, SinkSpec, StreamWriter
 from elastream.model.errors import DataflowError, EnvironmentProblem, first_line
 from elastream.model.graph import Edge, Graph, Operator
 from elastream.recording.directory import RunDirectory
@@ -188,6 +188,8 @@ def _batch_writer(target: Operator | Edge, sink: SinkSpec, key: tuple[str, ...])
         case KafkaTopic():
             options = sink_options(sink)
             return lambda frame, _: _messages(frame, target, key).write.format("kafka").options(**options).save()
+        case Nothing() | DomainSignal():
+            return lambda frame, batch: None
         case StreamWriter():
             return sink.write
 

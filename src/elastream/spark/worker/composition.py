@@ -28,6 +28,7 @@ __all__ = [
     "freeze_imports",
     "latest_batch",
     "read_wanted",
+    "table_digit",
     "write_atomically",
     "write_wanted",
 ]
@@ -39,6 +40,9 @@ WIDEST_POOL = 64
 """Most threads of a waiting operator in one task: the radix of its digit in the code."""
 
 WANTED = "wanted.json"
+
+LIVE_TABLES = 255
+"""Versions of a key table that a code tells apart. Replays reach back over a hundred batches, which Spark keeps logs of."""
 
 LARGEST_CODE = 2**63 - 1
 
@@ -61,8 +65,9 @@ class Digit:
 class CompositionCodec:
     """Encodes the switchable settings of `graph` as one integer in [0, `size`), `size` <= 2^63 - 1, and decodes it.
 
-    There is one digit per operator with several alternates, per choice with several targets, and for the pool width (1 to
-    64) of each waiting operator. Raises DataflowError if the combinations exceed 2^63 - 1.
+    There is one digit per operator with several alternates, per choice with several targets, for the pool width (1 to 64)
+    of each waiting operator, and for the version of each key table (`table_digit`). Raises DataflowError if they combine in
+    more than 2^63 - 1 ways.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -70,6 +75,7 @@ class CompositionCodec:
         self.alternates: dict[str, Digit] = {}
         self.choices: dict[str, Digit] = {}
         self.widths: dict[str, Digit] = {}
+        self.tables: dict[str, Digit] = {}
         self.size = 1
         for operator in graph.operators:
             if len(operator.alternates) > 1:
@@ -79,14 +85,17 @@ class CompositionCodec:
         for choice, targets in graph.choices.items():
             if len(targets) > 1:
                 self.choices[choice] = self._digit(len(targets))
+        for operator in graph.operators:
+            if operator.selects:
+                self.tables[operator.name] = self._digit(LIVE_TABLES + 1)
         if self.size > LARGEST_CODE:
             raise DataflowError(
-                f"dataflow {graph.name!r}: its alternates, choices and waiting operators combine in {self.size:.1e} ways, "
-                f"more than the {LARGEST_CODE:.1e} that one batch can carry; cut it with a durable edge or drop some"
+                f"dataflow {graph.name!r}: its alternates, choices, key tables and waiting operators combine in "
+                f"{self.size:.1e} ways, more than the {LARGEST_CODE:.1e} that one batch can carry; drop some"
             )
 
     def encode(self, composition: Composition) -> int:
-        """The code of `composition`; missing settings are the first alternate, the first target, and a pool of 1.
+        """The code of `composition`; missing settings are the first alternate, the first target, a pool of 1, and no table.
 
         Raises DataflowError for an unknown alternate or target, and for a pool width outside 1 to 64.
         """
@@ -106,10 +115,15 @@ class CompositionCodec:
             if not 1 <= width <= WIDEST_POOL:
                 raise DataflowError(f"operator {name!r} has a pool of {width} threads; it must have 1 to {WIDEST_POOL}")
             code += (width - 1) * digit.weight
-        return code
+        return code + sum(
+            table_digit(composition.tables.get(name, 0)) * digit.weight for name, digit in self.tables.items()
+        )
 
     def decode(self, code: int, version: int = 0, parallelism: Mapping[str, int] | None = None) -> Composition:
-        """The composition of `code`; parallelism: widths of stages, which the code does not contain."""
+        """The composition of `code`; parallelism: widths of stages, which the code does not contain.
+
+        Of key tables it has the digit, which is their version as long as there were at most 255.
+        """
         alternates = {o.name: o.alternates[0].name for o in self.graph.operators if o.alternates}
         for name, digit in self.alternates.items():
             alternates[name] = self.graph.operator(name).alternates[digit.of(code)].name
@@ -117,12 +131,18 @@ class CompositionCodec:
         for name, digit in self.choices.items():
             choices[name] = self.graph.choices[name][digit.of(code)]
         widths = {name: digit.of(code) + 1 for name, digit in self.widths.items()}
-        return Composition(version, alternates, choices, {**(parallelism or {}), **widths})
+        tables = {name: found for name, digit in self.tables.items() if (found := digit.of(code))}
+        return Composition(version, alternates, choices, {**(parallelism or {}), **widths}, tables)
 
     def _digit(self, radix: int) -> Digit:
         digit = Digit(self.size, radix)
         self.size *= radix
         return digit
+
+
+def table_digit(version: int) -> int:
+    """The digit of a key table in a code: 0 for none, and of two versions the same only if they are 255 or more apart."""
+    return 0 if version == 0 else (version - 1) % LIVE_TABLES + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""`elastream check` on dynamic dataflows: what it shows of them, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from elastream.cli.app import app
+
+GRID = """\
+dataflow: grid
+operators:
+  meters: {source: {records: [{load: 1.0}], schema: load double}, load: 10/s}
+  forecast:
+    from: meters
+    returns: load double
+    alternates:
+      exact: {map: "builtins:float"}
+      rough: {map: "builtins:abs", value: 0.5}
+  mean_load: {from: forecast, signal: mean(load)}
+  asleep: {from: {operator: forecast, choice: curtail}, sink: nothing}
+  awake: {from: {operator: forecast, choice: curtail}, sink: {collect: awake}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def checked(text: str) -> Result:
+    Path("grid.yaml").write_text(text)
+    return CliRunner().invoke(app, ["check", "grid.yaml"])
+
+
+def test_it_shows_alternates_branches_and_signals() -> None:
+    found = checked(GRID)
+    assert found.exit_code == 0, found.output
+    rows = [line.split() for line in found.stdout.splitlines()]
+    shown = {row[0]: row[1:] for row in rows if row}
+    assert shown["forecast"][-3:] == ["exact,", "rough", "–"]
+    assert shown["mean_load"][:2] == ["signal", "forecast"]
+    assert shown["asleep"][:3] == ["nothing", "forecast", "(curtail)"]
+    assert shown["awake"][:3] == ["sink", "forecast", "(curtail)"]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "sentence"),
+    [
+        ("curtail}, sink: {", "x}, sink: {", "11: operators.asleep.from: dataflow 'grid': choice 'curtail' has"),
+        ("value: 0.5", "value: 2", "9: operators.forecast.alternates.rough.value: 2 is out of range"),
+        ("mean(load)", "mean(laod)", "10: operators.mean_load.signal: the signal 'mean_load' is of 'laod', a column"),
+        ('{map: "builtins:float"}', "{select: {load: load}}", "7: operators.forecast.alternates: operator 'forecast' has"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_sentence_with_file_line_and_field(written: str, instead: str, sentence: str) -> None:
+    found = checked(GRID.replace(written, instead))
+    assert found.exit_code == 2
+    assert f"grid.yaml:{sentence}" in found.stderr
+    assert "Traceback" not in found.output
