@@ -79,7 +79,7 @@ class QueueNetwork:
     """All queues of a dataflow, one per operator. stations: operators between sources and sinks, topologically sorted."""
 
     def __init__(self, layout: Layout, loads: Mapping[str, Load], settings: Settings, seed: int, seconds: float) -> None:
-        self.graph = layout.graph
+        self.layout, self.graph = layout, layout.graph
         self.settings = settings
         given = {source.name: load_of(source, loads, seconds) for source in self.graph.sources}
         self.crowded = crowded(self.graph, given, settings)
@@ -257,7 +257,7 @@ class QueueNetwork:
     @property
     def scalable(self) -> frozenset[str]:
         """Operators whose parallelism can change: all."""
-        return frozenset(self.by_name)
+        return self.layout.simulated_scalable
 
     @property
     def empty(self) -> bool:
