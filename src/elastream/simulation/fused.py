@@ -111,7 +111,7 @@ class FusedNetwork:
     @property
     def scalable(self) -> frozenset[str]:
         """Stages whose parallelism can change: those without state, as on Spark."""
-        return frozenset(station.name for station in self.stations if not station.placed)
+        return self.layout.simulated_scalable
 
     def _limit(self, stage: Stage) -> float | None:
         promised = [self.graph.by_name[name].max_duration for name in stage.operators]
