@@ -226,13 +226,14 @@ class Watch:
         leases, hosts = self._lease_frame()
         exchange = exchange_of(self.streams, self.network.stations, age)
         tasks = self._task_frame()
+        overall = {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}
         return Observation(
             time=now,
             context=self.context,
             operators=self._operators(),
             application=Frame(
                 (self.context.graph.name,),
-                {metric: [value] for metric, value in {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}.items()},
+                {metric: [value] for metric, value in overall.items()},
                 dict.fromkeys(self.application, age),
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),
