@@ -251,7 +251,7 @@ MISTAKES = {
     ),
     "an unknown consistency": (
         "target_latency: 2s", "consistency: often",
-        "flow.yaml:2: consistency: 'often' is none of batch, wave, drain, rewired",
+        "flow.yaml:2: consistency: 'often' is not one of batch, wave, drain, rewired",
     ),
     "an unknown key of a host type": (
         "    btu: 10 min", "    bandwith: 10mbit",

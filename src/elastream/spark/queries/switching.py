@@ -147,7 +147,7 @@ class Switching:
             return self._draining is not None
 
     def _standing(self, switch: Switch) -> tuple[Status, str]:
-        """DONE where the newest committed batch of the query that holds the element ran so, and all since; else ACCEPTED."""
+        """DONE where the newest committed batch of the query with the element ran so, and all since; else ACCEPTED."""
         effective = self.effective.get(holder(self._layout, switch))
         if effective is not None:
             since = [effective, *(each for version, each in self._versions.items() if version > effective.version)]
