@@ -24,7 +24,7 @@ from elastream.experiments import findings
 from elastream.experiments.findings import Check, as_json
 from elastream.spark.jvm.session import session_settings
 
-FILES = ("--json", "--html")
+FILES = ("--json", "--html", "--kept")
 """Options that name a file."""
 
 

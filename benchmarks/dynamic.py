@@ -2,13 +2,14 @@
 
     python benchmarks/dynamic.py [--quick] [--json FILE] [--html FILE]        about 12 minutes on two free cores
 
-Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of Spark
-each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch - read from the log beside the checkpoint, or
-stamped on the records as our own sources do - and a round of its guards is evaluated for each. With a key table, the
-alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes: this one, the JVM and Python's.
+Both sides read the same files, run functions that do the same work as one fused stage, and write files, as one batch of
+Spark each, in turn; who goes first alternates. The dynamic side runs under another composition in every batch - read from
+the log beside the checkpoint, or stamped on the records as our own sources do - and a round of its guards is evaluated for
+each. With a key table, the alternate is that of the record's key, of ten thousand. Seconds are CPU time of all processes:
+this one, the JVM and Python's.
 
-Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions that
-cost next to nothing).
+Three shapes: readings (JSON, dicts of three columns), words (text, single strings), and numbers (Parquet, Arrow functions
+that cost next to nothing).
 """
 
 import argparse
@@ -56,7 +57,7 @@ TASKS = 2
 
 @dataclass(frozen=True)
 class Shape:
-    """A dataflow of one kind of record. columns: of the source, as SQL of `id`. form: of its files. rows: records of a batch."""
+    """A dataflow of one kind of record. columns: of its files, as SQL of `id`. form: of these. rows: records of a batch."""
 
     name: str
     columns: Mapping[str, str]
@@ -160,7 +161,11 @@ SHAPES = (
         {"customer": f"pmod(id * 7919, {KEYS})", "hour": "id % 24", "load": "cast(id % 100 as double)"},
         "json", "customer", 200_000, readings,
     ),
-    Shape("words", {"value": f"concat_ws(' ', id % {KEYS}, (id * 7) % {KEYS}, 'singing', 'Cats')"}, "text", "word", 100_000, words),
+    Shape(
+        "words",
+        {"value": f"concat_ws(' ', id % {KEYS}, (id * 7) % {KEYS}, 'singing', 'Cats')"},
+        "text", "word", 100_000, words,
+    ),
     Shape("numbers", {"key": f"pmod(id * 7919, {KEYS})", "n": "id"}, "parquet", "key", 2_000_000, numbers),
 )  # fmt: skip
 """The key tables are of the customers, of the words that are numbers, and of the numbers' keys."""
@@ -246,6 +251,11 @@ def written(spark: SparkSession, shape: Shape, folder: Path) -> DataFrame:
     if not (folder / "records").exists():
         made.write.format(shape.form).save(place)
     return spark.read.schema(made.schema).format(shape.form).load(place)
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """Columns in Arrow's types."""
+    return to_arrow_schema(StructType.fromDDL(ddl))
 
 
 def dataflow(shape: Shape, variants: Variants) -> Graph:

@@ -1,12 +1,15 @@
 """How long a host of this machine takes from its lease to its first task, and what it costs those at work.
 
     python benchmarks/start.py [--quick] [--json FILE]        about 16 minutes, --quick about 5
+    python benchmarks/start.py --part batches [--windows N] [--first-weight W ...]        what follows last, a minute each
 
 Each way of starting hosts has a process with a cluster and a session of its own, and waits while another is measured: in
 every round each way starts one host, in random order. A start is over when its executor has done a task that crosses
 into Python. What the cluster loads once, for all its hosts, is loaded by then and in no start's figures. `before` is how
 hosts started until the archives came: JVMs from class files, Python workers from nothing, a tenth of the CPU weight of
-hosts at work, and one host at a time. Then a word count runs on one host while three start at once.
+hosts at work, and one host at a time. Then a word count runs on one host while three start at once: how long its longest
+batch is, until the first of them takes tasks, and from then on, when some of its tasks are the first of new executors. With
+several CPU weights for the first host that starts, windows take turns in them.
 """
 
 import argparse
@@ -19,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -201,20 +205,37 @@ def starts(rounds: int, ways: Sequence[str]) -> dict[str, list[dict[str, float]]
     return found | together
 
 
-def longest_batches(windows: int) -> tuple[Sides, list[float]]:
-    """Longest batch while three hosts start at once, and in an equal window without; seconds until the three took tasks."""
-    during, without, took = [], [], []
+@dataclass(frozen=True)
+class Window:
+    """The longest batches while three hosts start at once: in all, until the first took tasks, from then on; and in an
+    equal window without. took: seconds until the three took tasks. weight: of the first that starts."""
+
+    during: float
+    starting: float
+    joining: float
+    without: float
+    took: float
+    weight: float
+
+
+def longest_batches(windows: int, weights: Sequence[float]) -> list[Window]:
+    """As many windows with each of `weights`, in turn."""
+    found: list[Window] = []
+    windows *= len(weights)
     with word_count(constant(LOAD, lasts=240.0 * windows), hosts=1, max_hosts=1 + AT_ONCE) as bench:
         plant = bench.plant
         bench.steady(25)
         for number in range(windows):
+            hosts.FIRST_WEIGHT = weight = weights[number % len(weights)]
             names = [f"n{number}{each}" for each in range(AT_ONCE)]
             began = time.time()
             for name in names:
                 plant.apply(LeaseHost(name, HOST.name, HOST.region))
+            bench.observe_until(lambda names=names: bool(set(names) & set(plant.hosts.usable)), LIMIT, "a host up")
+            first = time.time()
             bench.observe_until(lambda names=names: set(names) <= set(plant.hosts.usable), LIMIT, "three hosts up")
             ended = time.time()
-            longest = max(bench.batches(began, ended))
+            longest = [max(bench.batches(*span), default=0.0) for span in ((began, ended), (began, first), (first, ended))]
             for name in names:
                 plant.apply(ReleaseHost(name))
             bench.observe_until(
@@ -225,19 +246,35 @@ def longest_batches(windows: int) -> tuple[Sides, list[float]]:
             bench.steady(5)
             again = time.time()
             bench.observe_until(lambda again=again, lasts=ended - began: time.time() > again + lasts, LIMIT, "a window")
-            during.append(longest)
-            without.append(max(bench.batches(again, time.time())))
-            took.append(ended - began)
-            progress(
-                f"three at once, {number + 1} of {windows}: {took[-1]:.1f} s, {during[-1]:.2f} against {without[-1]:.2f} s"
-            )
-    return Sides(tuple(during), tuple(without)), took
+            found.append(Window(*longest, max(bench.batches(again, time.time())), ended - began, weight))
+            progress(f"three at once, {number + 1} of {windows}: {found[-1]}")
+    return found
 
 
 def measure(arguments: argparse.Namespace) -> Report:
     report = Report()
+    report.environment["seconds to make the archive"] = ensure_archive()
+    report.environment["hosts"] = f"{HOST.cores:g} core each; {LOAD} lines/s on one of them while three start"
+    if arguments.part != "batches":
+        measure_starts(report, arguments)
+    weights = arguments.first_weight or [hosts.FIRST_WEIGHT]
+    windows = longest_batches(arguments.windows or (1 if arguments.quick else 5), weights)
+    for weight in weights:
+        alike = [each for each in windows if each.weight == weight]
+        sides = Sides(tuple(each.during for each in alike), tuple(each.without for each in alike))
+        of_it = f", weight {weight:g}" if len(weights) > 1 else ""
+        report.figures[f"longest batch{of_it}"] = sides.figures("while three start", "without")
+        report.figures[f"longest batch until the first takes tasks{of_it}"] = [each.starting for each in alike]
+        report.figures[f"longest batch from then on{of_it}"] = [each.joining for each in alike]
+        report.figures[f"seconds until three took tasks{of_it}"] = [each.took for each in alike]
+        name = f"longest batch while three hosts start, over without, median{of_it}"
+        report.median_at_most(name, sides.ratios, BATCH_BAR, SOURCE)
+    return report
+
+
+def measure_starts(report: Report, arguments: argparse.Namespace) -> None:
+    """Starts alone, in every way."""
     rounds = 3 if arguments.quick else 6
-    made = ensure_archive()
     found = starts(rounds, list(WAYS)[: 2 if arguments.quick else None])
     for what, bar in (("first task", TIME_BAR), ("CPU", CPU_BAR)):
         sides = Sides(*(tuple(each[what] for each in found[way]) for way in ("now", "before")))
@@ -246,16 +283,11 @@ def measure(arguments: argparse.Namespace) -> Report:
     for way, each in found.items():
         parts = {part: [round(run[part], 3) for run in each] for part in each[0]}
         report.figures[way] = {part: {"median": statistics.median(runs), "runs": runs} for part, runs in parts.items()}
-    batches, took = longest_batches(1 if arguments.quick else 5)
-    report.figures["longest batch"] = batches.figures("while three start", "without")
-    report.figures["seconds until three took tasks"] = took
-    report.median_at_most("longest batch while three hosts start, over without, median", batches.ratios, BATCH_BAR, SOURCE)
-    report.environment["hosts"] = f"{HOST.cores:g} core each; {LOAD} lines/s on one of them while three start"
-    report.environment["seconds to make the archive"] = made
-    return report
 
 
 def line(report: Report) -> str:
+    if "now" not in report.figures:
+        return "; ".join(f"{each.name}: {each.value:.3g}" for each in report.checks)
     now, before = report.figures["now"], report.figures["before"]
     return (
         f"from lease to the first task {now['first task']['median']:.1f} s and {now['CPU']['median']:.1f} CPU s, before"
@@ -264,8 +296,16 @@ def line(report: Report) -> str:
     )
 
 
+def more(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", choices=("batches",), help="only the batches while three hosts start")
+    parser.add_argument("--windows", type=int, metavar="N", help="windows in which three hosts start; by weight")
+    parser.add_argument(
+        "--first-weight", type=float, action="append", metavar="W", help="CPU weight of the first; repeatable"
+    )
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2])
     else:
-        main("start", __doc__.splitlines()[0], measure, line)
+        main("start", __doc__.splitlines()[0], measure, line, more)

@@ -10,8 +10,9 @@ from elastream.services.metrics import EXPORTED, gauge_name
 INTRODUCTION = """\
 # Metrics
 
-What an `Observation` holds, by rows: the application, operators, their alternates, hosts, tasks and links. A metric that a plant
-does not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the last batches.
+What an `Observation` holds, by rows: the application, operators, their alternates, hosts, tasks and links. A metric that
+a plant does not measure is *unknown* there, never 0. Rates and fractions are means over the last monitoring period or the
+last batches.
 
 This page is written from the table in `elastream.model.metrics` (`scripts/metrics_page.py`), and the conformance
 suite holds every plant to it: what is promised here is known while a dataflow runs, and nothing else is.

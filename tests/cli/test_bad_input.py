@@ -238,6 +238,30 @@ def test_a_gap_in_a_recorded_load_names_what_the_command_line_takes() -> None:
     assert "440 records in 4.0 min" in result.output
 
 
+PLANNED = """
+dataflow: planned
+target_latency: 20s
+operators:
+  s: {{source: simulated, load: {{constant: {{rate: 20/s, lasts: 2min}}}}}}
+  {work}
+  out: {{from: {last}, sink: simulated}}
+host_types:
+  small: {{cores: 1, memory: 2 GB, price: 0.04, btu: 1h}}
+policy: {policy}
+"""
+
+
+@pytest.mark.parametrize("command", ["check", "simulate"])
+@pytest.mark.parametrize("policy", ["btu", "queue_threshold"])
+def test_what_a_simulation_can_scale_is_the_same_for_every_command(command: str, policy: str) -> None:
+    def said(work: str, last: str) -> Result:
+        Path("planned.yaml").write_text(PLANNED.format(work=work, last=last, policy=policy))
+        return CliRunner().invoke(app, [command, "planned.yaml"])
+
+    assert said("work: {from: s, cost: 1ms, cores: 0.5}", "work").exit_code == 0
+    refused(said("", "s"), "no operator of the dataflow can have more instances")
+
+
 def test_check_says_where_the_peak_fills_more_hosts_than_there_may_be() -> None:
     result = with_document("check", cost="5ms")
     assert result.exit_code == 0

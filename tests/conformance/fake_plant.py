@@ -152,6 +152,9 @@ class FakePlant:
 
     def switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         self.applied.extend(switches)
+        return self._switch(switches)
+
+    def _switch(self, switches: Sequence[Switch]) -> tuple[Outcome, ...]:
         self._pass_time(self.clock.now())
         if self.closed:
             return tuple(Outcome(each, Status.REFUSED, "the plant is closed") for each in switches)
@@ -184,8 +187,7 @@ class FakePlant:
         now, composition = self.clock.now(), self._composition
         match action:
             case SwitchAlternate() | SwitchEdge() | SetKeyTable():
-                self.applied.pop()
-                return self.switch((action,))[0]
+                return self._switch((action,))[0]
             case SetParallelism(operator, instances):
                 if operator not in self.context.scalable or instances < 1:
                     return Outcome(action, Status.REFUSED, f"{operator} cannot have {instances} instances")

@@ -246,7 +246,7 @@ def test_what_is_no_plan_is_one_sentence_with_policy_and_field_and_changes_nothi
     assert "\n" not in note
 
 
-def test_for_how_long_a_policy_has_lacked_a_metric_is_recorded_and_shown_from_the_third_round_on():
+def test_for_how_long_a_policy_has_lacked_a_metric_is_recorded():
     rate = Unknown(Metric.PROCESSED_RATE, Rows.OPERATOR, "clicks")
     lacking, knowing = Plan(unknown=(rate, rate)), Plan()
     _, recording = run(FakePlant(), Scripted(lacking, lacking, lacking, knowing, lacking, knowing), limit=11.0)
@@ -258,9 +258,16 @@ def test_for_how_long_a_policy_has_lacked_a_metric_is_recorded_and_shown_from_th
         [(0.0, 1)],
         [],
     ]
+
+
+def test_what_a_policy_lacks_is_shown_from_its_third_round_on_but_not_in_the_first_half_minute_of_a_run():
+    lacking = Plan(unknown=(Unknown(Metric.PROCESSED_RATE, Rows.OPERATOR, "clicks"),))
+    _, recording = run(FakePlant(), Scripted(*[lacking] * 17, Plan(), *[lacking] * 3), limit=41.0)
+    said = "cannot size: processed rate of 'clicks' unknown for "
     assert [decision.headline() for decision in recording.decisions] == [
-        *("", "", "cannot size: processed rate of 'clicks' unknown for 4 s"),
-        *("", "", ""),
+        *[""] * 15,
+        *(f"{said}30 s", f"{said}32 s"),
+        *("", "", "", f"{said}4 s"),
     ]
 
 

@@ -381,7 +381,11 @@ MISTAKES = {
     ),
     "a negative price": (
         "price: 0.02", "price: -1",
-        "flow.yaml:30: host_types.small: host type 'small' has a negative price (-1); it must be 0 or more",
+        "flow.yaml:32: host_types.small.price: -1 is not a price: it is negative",
+    ),
+    "a price of what": (
+        "price: 0.02", "price: 0.02/unit",
+        "flow.yaml:32: host_types.small.price: '0.02/unit' is not a price: write it per s, min, h or d, such as '0.04/h'",
     ),
     "a billing time unit of nothing": (
         "btu: 10 min", "btu: 0",
@@ -471,6 +475,13 @@ def test_the_network_of_hosts_is_a_mapping(folder: Path) -> None:
     head = GOOD.partition("policy:")[0]
     _, cloud = settings_of(head + "policy: threshold\ncloud: {local: {network: {delay: 20ms}}}\n")
     assert cloud == Local(network=Link(delay="20ms"))
+
+
+def test_a_price_pays_a_billing_time_unit_or_says_for_how_long(folder: Path) -> None:
+    for written, price in (("0.02", 0.02), ("0.06/h", 0.01), ("0.06 / min", 0.6)):
+        Path("flow.yaml").write_text(GOOD.replace("price: 0.02", f"price: {written}"))
+        document = load_document("flow.yaml")
+        assert document.host_types["small"].price == pytest.approx(price)
 
 
 def test_host_types_and_the_latency_between_their_regions_are_written_as_in_python(folder: Path) -> None:

@@ -42,6 +42,14 @@ def test_several_settings_of_one_policy_have_names_of_their_own():
     assert [trial.name for trial in numbered.trials] == ["static", "static 2"]
 
 
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
+def test_a_fixed_cluster_is_there_when_the_load_begins(fused):
+    busy = flow(constant("100/s", lasts="2min"))
+    (peak,) = simulate(busy, Static(hosts="peak"), host_types=[SMALL], target_latency="5s", fused=fused).trials
+    assert peak.peak_hosts == 3  # of 2 cores' work
+    assert peak.compliance == pytest.approx(1.0)
+
+
 def test_a_cloud_is_simulated_as_spark_runs_it_with_its_own_bounds():
     found = simulate(flow(), Threshold(), cloud=Local(SMALL, max_hosts=1), limit="30s", target_latency="5s")
     assert found.seconds == 30

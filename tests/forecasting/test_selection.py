@@ -59,7 +59,7 @@ def test_a_network_tells_apart_what_it_was_shown(network):
 
 
 def test_it_chooses_what_scikit_learn_would(network):
-    vectors, errors = hours(300, seed=2)
+    vectors, _ = hours(300, seed=2)
     inputs = (np.log(vectors) - network.mean) / network.scale
     theirs = learned("sklearn.neural_network").MLPClassifier(
         hidden_layer_sizes=(70,), activation="logistic", tol=0.01, learning_rate_init=0.01, max_iter=500, random_state=0

@@ -34,7 +34,15 @@ def test_bandwidth_is_read_as_people_write_it(text, amount):
     assert units.bytes_per_second(text) == pytest.approx(amount)
 
 
-@pytest.mark.parametrize("reader", [units.duration, units.rate, units.memory, units.bytes_per_second])
+@pytest.mark.parametrize(
+    ("text", "amount", "seconds"),
+    [("0.04/h", 0.04, 3600.0), ("2 / min", 2.0, 60.0), (0.04, 0.04, None), ("0.04", 0.04, None)],
+)
+def test_prices_are_read_as_clouds_list_them(text, amount, seconds):
+    assert units.price(text) == (amount, seconds)
+
+
+@pytest.mark.parametrize("reader", [units.duration, units.rate, units.memory, units.bytes_per_second, units.price])
 @pytest.mark.parametrize("text", ["", "fast", "5 parsecs", "-3", "..", "1e"])
 def test_what_is_no_quantity_is_named_in_the_refusal(reader, text):
     with pytest.raises(ElastreamError) as refused:

@@ -107,6 +107,7 @@ def test_a_key_table_is_set_on_a_running_plant_and_another_dataflow_s_is_refused
     assert other.status is Status.REFUSED
     assert "is of dataflow 'another'" in other.reason
     off, alternate = plant.switch([SetKeyTable("forecast", 0), SwitchAlternate("forecast", "b")])
-    assert off.succeeded and alternate.succeeded
+    assert off.succeeded
+    assert alternate.succeeded
     plant.advance(30.0)
     assert set(plant.observe().alternates.ids) == {"forecast.a", "forecast.c", "forecast.b"}

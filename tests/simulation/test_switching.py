@@ -405,13 +405,13 @@ def test_waves_need_an_order_of_queries_and_records_that_are_kept_apart():
     assert lay_out(circle).circular
     with pytest.raises(InputError, match="in a circle"):
         fused(circle, Consistency.WAVE)
-    with pytest.raises(InputError, match="Travel.TASKS"):
+    with pytest.raises(InputError, match="keeps no records apart"):
         Settings(travel=Travel.TASKS, consistency=Consistency.WAVE)
 
 
 @st.composite
 def trees(draw):
-    """One source, one to five operators with two alternates each, merged and split at random, all of them apart or fused."""
+    """One source, and one to five operators with two alternates each, merged and split at random."""
     count = draw(st.integers(1, 5))
     operators, edges = [Operator("source", Kind.SOURCE)], []
     for number in range(count):

@@ -81,7 +81,7 @@ def refuse(given: "Declared") -> "ElastreamError | None":
         given.policy,
         target_latency=given.target_latency,
         max_hosts=most,
-        scalable=frozenset(stage.name for stage in layout.stages if not stage.keyed),
+        scalable=layout.simulated_scalable,
         apart=bool(given.host_types),
     )
     return reason

@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 
-def _quantity(parse: Callable[[float | str], float], example: str) -> BeforeValidator:
-    def convert(value: object) -> float:
+def _quantity(parse: Callable[[float | str], object], example: str) -> BeforeValidator:
+    def convert(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"write a {parse.__name__.replace('_', ' ')} such as {example!r}")
         try:
@@ -59,6 +59,7 @@ def named(value: object) -> object:
 
 Duration = Annotated[float, _quantity(units.duration, "50ms")]
 Memory = Annotated[float, _quantity(units.memory, "512 MB")]
+Price = Annotated[tuple[float, float | None], _quantity(units.price, "0.04/h")]
 Bandwidth = Annotated[float, _quantity(units.bytes_per_second, "100mbit")]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
 Names = Annotated[list[str], BeforeValidator(_listed), Field(min_length=1)]
@@ -71,13 +72,13 @@ class Keys(BaseModel):
 
 
 class HostTypeKeys(Keys):
-    """A type of host that can be leased; `btu` is its billing time unit, paid in whole."""
+    """A type of host that can be leased; `btu` is its billing time unit, paid in whole. price: of one, unless it says."""
 
     cores: float
     memory: Memory = 4000.0
     speed: float = 1.0
     bandwidth: Bandwidth | None = None
-    price: float = 1.0
+    price: Price = (1.0, None)
     btu: Duration = 3600.0
     minimum: Duration = 0.0
     slots: int = 0
@@ -87,7 +88,10 @@ class HostTypeKeys(Keys):
 
     def built(self, name: str) -> HostType:
         """Build the host type `name`. Raises CloudError for invalid values."""
-        return HostType(name, **self.model_dump(exclude={"btu", "minimum"}), billing=Billing(self.btu, self.minimum))
+        amount, seconds = self.price
+        price = amount if seconds is None else amount * self.btu / seconds
+        rest = self.model_dump(exclude={"btu", "minimum", "price"})
+        return HostType(name, **rest, price=price, billing=Billing(self.btu, self.minimum))
 
 
 def declared_types(file: Located, loc: Loc, keys: Mapping[str, HostTypeKeys]) -> dict[str, HostType]:

@@ -7,7 +7,7 @@ that a failure can be replayed.
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from elastream.model.cloud import Billing, HostType
 from elastream.model.errors import CloudError, ElastreamError
@@ -51,6 +51,8 @@ WIDE = 64
 """Instances that such a source has: more than the hosts of a case have slots."""
 MOST_INSTANCES = 15
 """Instances of one operator that a case needs at most: a policy may add one a round."""
+HALVINGS = 6
+"""Times that half of the hosts of the high load go, until few are left, or that they double until these are there."""
 QUIET = 10
 """Rounds at the end of a constant load in which nothing may happen."""
 
@@ -110,8 +112,8 @@ def cases(number: int, first: int = 0, policies: Sequence[str] = tuple(POLICIES)
     return [LivenessCase(seed, *kinds[seed % len(kinds)]) for seed in range(first, first + number)]
 
 
-def scenario(case: LivenessCase) -> Scenario:
-    """The scenario of a case; the same for the same seed, whatever the policy."""
+def scenario(case: LivenessCase, patience: float = 1.0) -> Scenario:
+    """The scenario of a case; the same for the same seed, whatever the policy. patience: by how much longer loads last."""
     draw = random.Random(case.seed)
     types = _types(draw, case.fused)
     cheapest = min(types, key=lambda kind: kind.price / kind.billing.unit / (kind.cores * kind.speed))
@@ -124,7 +126,8 @@ def scenario(case: LivenessCase) -> Scenario:
     unit = max(max(kind.billing.unit, kind.billing.minimum) for kind in types)
     periods = (2.0, 5.0) if case.fused else (5.0, 15.0, 60.0)
     period = draw.choice([each for each in periods if unit <= 100 * each] or periods[-1:])
-    own = max(period, getattr(POLICIES[case.policy](period), "infrastructure_period", 0.0))
+    policy = POLICIES[case.policy](period)
+    own = max(period, getattr(policy, "infrastructure_period", 0.0))
     settings = Settings(
         monitor=period if case.fused else period / draw.choice((1, 2, 4)), travel=Travel.COHORTS, joins=joins, history=40
     )
@@ -143,8 +146,11 @@ def scenario(case: LivenessCase) -> Scenario:
     else:
         high = max(min(high, MOST_INSTANCES * single * slowest), 1.6 * first)
     instances = high / single / slowest
-    up = max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own)
-    down = max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own)
+    # Of hosts that do not suffice although their work seems to fit, as many more come at a time; at most half go.
+    settle = getattr(getattr(policy, "hosts", policy), "settle", None) or 0.0
+    doubling = HALVINGS * (cheapest.start + settle) if settle else 0.0
+    up = patience * max(20 * own, 2 * cheapest.start + 16 * own, (instances + 16) * own, doubling)
+    down = patience * max(30 * own, 1.6 * unit + 20 * own, 60.0 + QUIET * own, HALVINGS * settle)
     begin = max(6 * own, 20.0)
     target = draw.choice((None, 1.0, 2.0, 6.0))
     floor = 8.0 if case.fused else max(2.0, 4 * sum(_service(o) / slowest for o in graph.operators), 2 * settings.monitor)
@@ -212,7 +218,7 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
     for left in [name for name in names if name not in {edge.source for edge in edges}]:
         operators.append(Operator(f"out_{left}", Kind.SINK, cores=0.0))
         edges.append(Edge(left, f"out_{left}"))
-    graph = Graph(f"random{number}", tuple(operators), tuple(edges))
+    graph = _separating(Graph(f"random{number}", tuple(operators), tuple(edges)))
     rates = _visits(graph)
     alike = {
         o.name
@@ -221,6 +227,16 @@ def _graph(draw: random.Random, work: float, most: float, *, fused: bool) -> tup
         and math.isclose(*(rates[e.source] * _selectivity(graph, e.source) for e in graph.inputs[o.name]))
     }  # fmt: skip
     return graph, frozenset() if fused else frozenset(name for name in sorted(alike) if draw.random() < 0.5)
+
+
+def _separating(graph: Graph) -> Graph:
+    """`graph` with those edges durable that lead to another query, which does not lead back: no other can be run."""
+    layout = lay_out(graph)
+
+    def within(edge: Edge) -> bool:
+        return layout.circular or layout.stage_of[edge.source].segment == layout.stage_of[edge.target].segment
+
+    return replace(graph, edges=tuple(replace(edge, durable=None) if within(edge) else edge for edge in graph.edges))
 
 
 def _selectivity(graph: Graph, name: str) -> float:

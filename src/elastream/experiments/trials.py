@@ -17,7 +17,7 @@ from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
 from elastream.model.plant import Policy, refuse_unfit
 from elastream.model.stages import Layout
-from elastream.planning.policies.static import sized
+from elastream.planning.policies.static import sized, standing
 from elastream.planning.provision import Costs
 from elastream.simulation import Result, Settings, SimulatedPlant, make_plant
 
@@ -51,8 +51,11 @@ class Scene:
             policy, self.layout, self.host_types, self.loads,
             seconds=self.seconds, window=self.target_latency, costs=self.costs,
         )  # fmt: skip
+        hosts, parallelism = standing(policy, self.layout, self.host_types, self.max_hosts, self.costs) or (None, None)
         plant = make_plant(
             self.layout,
+            hosts=hosts,
+            parallelism=parallelism,
             host_types=self.host_types,
             loads=self.loads,
             seed=self.seed,

@@ -1,7 +1,8 @@
 """Learned selection: which of several methods will do best next, told from how much a quantity varied lately.
 
-The network of the thesis (pp. 52-54): the standard deviations of the past hour go in, the best method for the next hour comes
-out; it learns from an oracle that knows every method's error. A selector asks it anew only where the method that runs has
+The network of the thesis (pp. 52-54): the standard deviations of the past hour go in, the best method for the next hour
+comes out; it learns from an oracle that knows every method's error. A selector asks it anew only where the method that
+runs has
 become bad. What it answers is for a control plane: a signal that guards read, or a key table. One that learns as it runs is
 beside it.
 
@@ -105,8 +106,9 @@ class Selector:
     bounds: Mapping[str, float]
 
     def next(self, key: str, running: str | None, error: float, vector: Sequence[float] | Floats) -> str:
-        """The method for the next hour of `key`: the one that is running, unless its `error` passed the bound, is unknown, or
-        nothing runs yet."""
+        """The method for the next hour of `key`: the one that is running, unless its `error` passed the bound or is
+        unknown,
+        or nothing runs yet."""
         if running is not None and not self.asks(key, running, error):
             return running
         return self.methods[int(self.chooser.choose(np.asarray(vector, dtype=float)[None, :])[0])]
@@ -125,7 +127,8 @@ class Selector:
         known = [each.name for each in operator.alternates]
         if unknown := [name for name in self.methods if name not in known]:
             raise InputError(
-                f"{where} names the alternate {unknown[0]!r}, which {self.operator!r} does not have (it has: {', '.join(known)})"
+                f"{where} names the alternate {unknown[0]!r}, which {self.operator!r} does not have "
+                f"(it has: {', '.join(known)})"
             )
 
     def save(self, path: Path) -> None:

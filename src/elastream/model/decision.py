@@ -17,6 +17,8 @@ __all__ = ["STANDING", "Decision", "Fault", "Proposal", "Unknown", "longest_lack
 STANDING = 3
 """Rounds in a row after which an unknown metric is shown to people: one or two rounds are normal after a change."""
 
+STARTING = 30.0
+"""Seconds of a run in which none is shown: its first micro-batch, of which all is to be learned, takes some of them."""
 MINUTES = 120.0
 """Seconds from which on it is written in minutes for how long a metric has been unknown."""
 
@@ -73,7 +75,7 @@ class Unknown:
 
     @property
     def standing(self) -> bool:
-        """Whether people are shown it."""
+        """Whether it has been lacking for long enough that people are shown it."""
         return self.rounds >= STANDING
 
     def __str__(self) -> str:
@@ -114,8 +116,8 @@ class Decision:
 
     @property
     def standing(self) -> tuple[Unknown, ...]:
-        """Metrics that the policy has lacked for so many rounds that people are shown it."""
-        return tuple(each for each in self.unknown if each.standing)
+        """Metrics that the policy has lacked for so many rounds that people are shown it, once the run has begun."""
+        return tuple(each for each in self.unknown if each.standing and self.time >= STARTING)
 
     @property
     def done(self) -> tuple[Outcome, ...]:

@@ -190,9 +190,11 @@ batch_duration seconds | Duration of a micro-batch.
 update_latency seconds | From the request of a change of alternates, branches or key tables until the last batch under an \
 older composition was committed (thesis, p. 50): of the newest change that is in force.
   application S updated | over the queries that hold what it changes
+  application AF updated | over all queries
 mixed_records records | Records so far that passed one changed operator under an older composition and another under a \
 newer.
   application S updated | followed over durable edges by the batches that wrote them
+  application AF updated | counted at the change, of what is under way
 cost money | Money paid for hosts since the start.
   application SWAF | leases in whole billing time units, or what a pool charges
 """)

@@ -463,7 +463,7 @@ class Observation:
 
     @cached_property
     def mean_speed(self) -> float:
-        """Speed of the usable hosts' cores on average, 1 without any: what is busy are cores of theirs, whatever their speed."""
+        """Speed of the usable hosts' cores on average, 1 without any; busy cores are theirs, whatever their speed."""
         cores = math.fsum([self.leases[host].type.cores for host in self.usable])
         return math.fsum([self.capacities[host] for host in self.usable]) / cores if cores > 0 else 1.0
 

@@ -105,6 +105,14 @@ class Layout:
         return tuple(units)
 
     @cached_property
+    def simulated_scalable(self) -> frozenset[str]:
+        """Operators whose parallelism a simulation can change: apart all that work, fused those that lead stages without
+        state, as on Spark."""
+        if self.apart:
+            return frozenset(o.name for o in self.graph.operators if o.kind in (Kind.TRANSFORM, Kind.KEYED))
+        return frozenset(stage.name for stage in self.stages if not stage.keyed)
+
+    @cached_property
     def circular(self) -> bool:
         """Whether queries feed each other in a circle; else each of `segments` comes after those that feed it."""
         place = {name: number for number, segment in enumerate(self.segments) for name in segment.operators}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from elastream.model.errors import ElastreamError
 
-__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "rate"]
+__all__ = ["bytes_per_second", "duration", "format_duration", "format_rate", "memory", "price", "rate"]
 
 _NUMBER = re.compile(r"\s*([-+]?(?:\d[\d_,]*)?(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.DOTALL)
 _SECONDS = {
@@ -72,6 +72,20 @@ def memory(value: float | str) -> float:
 def bytes_per_second(value: float | str) -> float:
     """Bytes per second of `value`: a number, or text such as `"100mbit"`, `"12 MB/s"`."""
     return _in(_BYTES_PER_SECOND, value, "a bandwidth", "", "write it as '100mbit' or '12 MB/s'")
+
+
+def price(value: float | str) -> tuple[float, float | None]:
+    """(amount, seconds that it pays for) of `value`: text such as `"0.04/h"`; a number pays a billing time unit (None).
+
+    Raises ElastreamError for anything else, and for a negative price.
+    """
+    if isinstance(value, int | float):
+        return _positive(value, float(value), "a price"), None
+    number, unit = _split(value, "a price such as '0.04/h'")
+    per = unit.removeprefix("/").strip()
+    if unit and (per == unit or per not in _SECONDS):
+        raise ElastreamError(f"{value!r} is not a price: write it per s, min, h or d, such as '0.04/h'")
+    return _positive(value, number, "a price"), _SECONDS[per] if unit else None
 
 
 def _in(units: Mapping[str, float], value: float | str, what: str, example: str, known: str) -> float:

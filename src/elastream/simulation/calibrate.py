@@ -298,11 +298,11 @@ def _parts(recording: Recording, layout: Layout, notes: Notes) -> dict[str, Part
 
 
 def _own(recording: Recording, operator: Operator, ratio: float) -> dict[str, tuple[float | None, float | None]]:
-    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last; `ratio` times what was told.
+    """(core-seconds a record, records out per in) of the alternates that ran, as recorded last.
 
-    A fused stage's machinery is part of what a record costs, and of no operator's service time.
+    ratio: of the first to what was told: a fused stage's machinery is part of what a record costs, of no service time.
     """
-    found = {}
+    found: dict[str, tuple[float | None, float | None]] = {}
     for alternate in operator.alternates:
         row = f"{operator.name}.{alternate.name}"
         seconds, emitted = (_last(recording.alternate(row, each)) for each in (Metric.SERVICE_TIME, Metric.SELECTIVITY))

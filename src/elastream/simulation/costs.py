@@ -41,7 +41,7 @@ def own_cost(operator: Operator, alternate: Alternate, settings: Settings) -> Co
 def shares_in(graph: Graph, settings: Settings, composition: Composition, tables: KeyTables) -> Shares:
     """Shares of the alternates of every operator that is neither source nor sink, under `composition`.
 
-    Of keys the settings may give weights; else those that a table names are taken as equally frequent, and as all there are.
+    Keys have the weights of the settings; else those that a table names are taken as equally frequent, and as all.
     Raises DataflowError for a version of a key table that does not exist.
     """
     found: dict[str, Mapping[str, float]] = {}

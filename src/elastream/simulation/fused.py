@@ -75,8 +75,8 @@ class FusedNetwork:
         within = any(layout.stage_of[edge.source].segment == each.name for each in layout.segments for edge in each.inputs)
         if settings.consistency is Consistency.WAVE and (layout.circular or within):
             raise InputError(
-                f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records ends: "
-                "use consistency batch or drain"
+                f"dataflow {layout.graph.name!r}: its queries feed each other in a circle, so that no wave of records "
+                "ends: use consistency batch or drain"
             )
         piece = min(settings.monitor / PIECES, settings.batch_seconds / 4)
         self.step = min(settings.monitor, settings.batch_seconds) / 4
@@ -111,7 +111,7 @@ class FusedNetwork:
     @property
     def scalable(self) -> frozenset[str]:
         """Stages whose parallelism can change: those without state, as on Spark."""
-        return frozenset(station.name for station in self.stations if not station.placed)
+        return self.layout.simulated_scalable
 
     def _limit(self, stage: Stage) -> float | None:
         promised = [self.graph.by_name[name].max_duration for name in stage.operators]
@@ -134,7 +134,7 @@ class FusedNetwork:
         return min(segment.oldest, segment.demand.epoch) == self.epoch
 
     def resize(self, composition: Composition) -> None:
-        """Take the parallelism of `composition`, which differs from the wanted one in nothing else, with the next batches."""
+        """Take the parallelism of `composition`, which is else the wanted one, with the next batches."""
         self.wanted = composition
         for epoch, demands in self.demands.items():
             for name, demand in demands.items():

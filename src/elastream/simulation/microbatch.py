@@ -158,17 +158,17 @@ class FusedSegment:
             burdens = self._burdened(pool, turn)
             self._make_room(burdens.hosts.size)
             rows = int(marks[batching.TAIL] - marks[batching.FIRST]) + BATCHES_A_CALL
-            batches, done = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
+            batches, gave = np.empty((BATCHES_A_CALL, 5)), np.empty((rows if self.segment.outputs else 0, 3))
             again, begun, committed, gone = batching.run_batches(
                 *self.queue, marks, state, self.remembered, self.spent,
                 burdens.hosts, burdens.share, burdens.loading, burdens.pace, burdens.speed, burdens.floor, work,
                 (settings.batch_overhead, settings.batch_work, settings.state_load,
                  settings.start_delay * burdens.coming, settings.batch_interval, settings.batch_seconds),
                 self.ratios, self.first_ratio, self.charged, self.charges, self.busy, begin, end, turn.ends,
-                self.leader.limits, target, burdens.careful, table, turn.worked, batches, done,
+                self.leader.limits, target, burdens.careful, table, turn.worked, batches, gave,
             )  # fmt: skip
             logged.append(batches[:committed])
-            sent.append(done[:gone])
+            sent.append(gave[:gone])
             any_begun += begun
             if burdens.careful and begun:
                 for row in np.flatnonzero(pool.up[: len(pool)]).tolist():

@@ -371,7 +371,7 @@ class QueueNetwork:
     @property
     def scalable(self) -> frozenset[str]:
         """Operators whose parallelism can change: all."""
-        return frozenset(self.by_name)
+        return self.layout.simulated_scalable
 
     @property
     def empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a simulated plant observes beside operators and hosts: domain signals, and each alternate's own cost and selectivity.
+"""What a simulated plant observes beside operators and hosts: domain signals, and figures of each alternate.
 
 A signal has a value whenever records reached its branch: that of its trace at that moment.
 """

@@ -78,9 +78,9 @@ def replay(
         if decision is None:
             watch(plant.observe())
         else:
-            actions = [outcome.action for outcome in decision.done]
-            plant.switch([action for action in actions if isinstance(action, Switch)])
-            for action in actions:
+            done = [outcome.action for outcome in decision.done]
+            plant.switch([action for action in done if isinstance(action, Switch)])
+            for action in done:
                 if not isinstance(action, Switch):
                     plant.apply(action)
     plant.advance(recording.end - origin)

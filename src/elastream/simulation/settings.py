@@ -139,8 +139,8 @@ class Settings:
 
     batch_ratios: recorded over expected duration of micro-batches, in order; simulated batches cycle through them from a
     random start. consistency: what records under way meet when the composition changes. Operators apart have no batches:
-    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service. key_weights: by operator,
-    how frequent each key of its key tables is, relative to the others; none: equally.
+    in `BATCH` each changes between two records, which is `REWIRED` but for the records in service. key_weights: by
+    operator, how frequent each key of its key tables is, relative to the others; none: equally.
     """
 
     monitor: float = 15.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from elastream.model.graph import Graph
+from elastream.model.metrics import Metric
 from elastream.model.observation import Composition
 from elastream.model.qos import live_edges
 
@@ -54,13 +55,21 @@ class Updates:
         self.running.append(update)
 
     def committed(self, query: str, epoch: int, since: float, until: float) -> None:
-        """Note that `query` committed records, from `since` to `until`, that it processed under the composition of `epoch`."""
+        """Note that `query` committed records from `since` to `until`, processed under the composition of `epoch`."""
         for update in self.running:
             if epoch < update.epoch:
                 update.until = until if math.isnan(update.until) else max(update.until, until)
             elif query in update.waiting:
                 update.waiting.remove(query)
                 update.newest = max(update.newest, since)
+
+    @property
+    def figures(self) -> dict[Metric, float]:
+        """Latency of the newest update that is in force, and records mixed so far; empty before the first is requested."""
+        if not self.all:
+            return {}
+        latency = next((each.latency for each in reversed(self.all) if not math.isnan(each.in_force)), math.nan)
+        return {Metric.UPDATE_LATENCY: latency, Metric.MIXED_RECORDS: math.fsum(each.mixed for each in self.all)}
 
     def settle(self, oldest: int) -> None:
         """Close the updates that are in force everywhere; oldest: the lowest epoch under which anything still works."""

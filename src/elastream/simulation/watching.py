@@ -124,8 +124,10 @@ class Watch:
             station.period = Counters(np.zeros(station.limits.size))
             station.durations = []
         self.host_busy = busy / period
-        counts = (self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE))
-        self._alternates.period(*counts, now)
+        served, processed, emitted = (
+            self._table[AT[each]] for each in (Metric.SERVICE_TIME, Metric.PROCESSED_RATE, Metric.EMITTED_RATE)
+        )
+        self._alternates.period(served, processed, emitted, now)
         self._take_sources(period)
         self._take_application(period, kept, within)
         self._stream()
@@ -224,13 +226,14 @@ class Watch:
         leases, hosts = self._lease_frame()
         exchange = exchange_of(self.streams, self.network.stations, age)
         tasks = self._task_frame()
+        overall = {**self.application, **self.network.updates.figures, Metric.COST: self.pool.cost(now)}
         return Observation(
             time=now,
             context=self.context,
             operators=self._operators(),
             application=Frame(
                 (self.context.graph.name,),
-                {metric: [value] for metric, value in {**self.application, Metric.COST: self.pool.cost(now)}.items()},
+                {metric: [value] for metric, value in overall.items()},
                 dict.fromkeys(self.application, age),
             ),
             hosts=self._host_frame(hosts, now, crossing(exchange, tasks.host, len(hosts))),

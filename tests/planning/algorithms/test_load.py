@@ -62,6 +62,11 @@ def test_a_query_in_whose_queue_more_wait_round_after_round_is_behind():
     assert figures(0.0, math.nan, [0.0, 2000.0, 4000.0, 6000.0]).behind == 2.0
 
 
+def test_a_query_is_behind_by_its_queue_though_many_batches_ended_in_the_last_round():
+    assert figures(1100.0, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
+    assert figures(math.nan, 1.0, [0.0, 400.0, 800.0, 1200.0]).behind == pytest.approx(1.25)
+
+
 def test_records_are_queued_only_where_they_waited_in_each_of_the_last_rounds():
     assert figures(1000.0, 1.0, [5000.0] * 4).queued(4.0)
     assert not figures(1000.0, 1.0, [5000.0, 0.0, 5000.0, 5000.0]).queued(4.0)

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from enactment_cases import lease, observe, operator
+import pytest
+from enactment_cases import BTU10, lease, observe, operator
 
 from elastream.model.action import DrainHost, LeaseHost, ReleaseHost, RenewHost, SetParallelism
+from elastream.model.cloud import HostType
 from elastream.model.observation import Metric
 from elastream.model.plant import Unknown
 from elastream.model.promises import Rows
@@ -70,6 +72,16 @@ def test_a_host_is_leased_when_what_floats_has_filled_those_there_are():
 def test_a_host_is_full_of_what_floats_when_its_slots_are_however_little_is_declared():
     late = afloat(8, duration=2.0, queue=80.0)
     assert plan(Btu(), late, cores=0.1, leases=[lease("h1")], time=60.0)[0] == LeaseHost("h2", "docker")
+
+
+@pytest.mark.parametrize("policy", [Btu(), QueueThreshold()], ids=["btu", "queue_threshold"])
+@pytest.mark.parametrize(("instances", "leases_one"), [(11, False), (12, True)])
+def test_what_floats_fills_large_and_small_hosts_together(policy, instances, leases_one):
+    small = HostType("small", cores=1, memory=7000, slots=1, price=1, billing=BTU10.billing)
+    hosts = [lease("h1"), *(lease(f"h{n}", type=small) for n in range(2, 6))]
+    found = plan(policy, afloat(instances, duration=2.0, queue=80.0), cores=1.0, leases=hosts, time=60.0)
+    assert any(isinstance(action, LeaseHost) for action in found) == leases_one
+    assert SetParallelism("in", instances + 1) in [replace(a, on=()) for a in found if isinstance(a, SetParallelism)]
 
 
 def test_a_stage_has_the_sum_of_its_levels_and_without_any_its_part_of_the_target_latency():

@@ -18,6 +18,7 @@ from elastream.model.key_table import KeyTable
 from elastream.model.observation import Composition
 from elastream.recording.key_tables import written_rows
 from elastream.spark.dataflow.keyed import Wiring, keyed_frame
+from elastream.spark.jvm.session import STATE_STORES
 from elastream.spark.worker.composition import CompositionCodec, CompositionLog
 from elastream.spark.worker.fused import Carrier
 from elastream.spark.worker.key_table import put_in_use
@@ -26,18 +27,19 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ON_DISK = {name: value for name, value in STATE_STORES["disk"].items() if "hadoop" not in name}
+"""Settings of the store on disk that a session can change. Snapshots come later than these queries end."""
 
 
 @pytest.fixture(params=["memory", "disk"])
 def stores(request, local_spark: SparkSession) -> Iterator[SparkSession]:
     """The session, whose queries keep their state in the heap or on disk."""
-    before = local_spark.conf.get(PROVIDER)
-    if request.param == "disk":
-        local_spark.conf.set(PROVIDER, ROCKS)
+    before = {name: local_spark.conf.get(name, None) for name in ON_DISK}
+    for name, value in ON_DISK.items() if request.param == "disk" else ():
+        local_spark.conf.set(name, value)
     yield local_spark
-    local_spark.conf.set(PROVIDER, before)
+    for name, value in before.items():
+        local_spark.conf.set(name, value) if value is not None else local_spark.conf.unset(name)
 
 
 @dataclass

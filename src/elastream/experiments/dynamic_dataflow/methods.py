@@ -140,14 +140,14 @@ def forecast(name: str, fitted: Fitted, past: Floats, customer: int, start: int)
 def fit(loads: Floats) -> Fitted:
     """What ARIMA and the tree know after `loads`, shape (customers, intervals); its end is at the end of a day.
 
-    Of its last FITTED_ON intervals; the tree also looks HISTORY back from there. Raises EnvironmentProblem without the extra
-    `learned`.
+    Of its last FITTED_ON intervals; the tree also looks HISTORY back from there. Raises EnvironmentProblem without the
+    extra `learned`.
     """
     estimators = learned("statsmodels.tsa.arima.estimators.hannan_rissanen")
     trees = learned("sklearn.tree")
     arima_of = np.array([_fit_arima(estimators, each) for each in np.diff(loads[:, -FITTED_ON:], axis=1)])
     hours = hours_of(loads)
-    past, customer, start = pasts_of(loads, hours[hours * HORIZON >= loads.shape[1] - FITTED_ON])
+    past, _, start = pasts_of(loads, hours[hours * HORIZON >= loads.shape[1] - FITTED_ON])
     inputs, scale = _features(past, start)
     known = values_of(loads, hours[hours * HORIZON >= loads.shape[1] - FITTED_ON])
     tree = trees.DecisionTreeRegressor(min_samples_leaf=LEAF, random_state=0).fit(inputs, known / scale[:, None])

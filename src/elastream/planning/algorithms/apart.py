@@ -287,8 +287,8 @@ def _mean_and_least(speeds: Sequence[float]) -> tuple[float, float]:
 def _cost(observation: Observation, name: str, speed: float) -> float:
     """Core-seconds of speed 1 per record: as measured over the newest samples, else as declared; NaN if neither is known.
 
-    Of as many samples as give `ENOUGH` records, since single records differ. Of an operator with several alternates, what the
-    others cost says nothing: the own cost of the one that is wanted counts.
+    Of as many samples as give `ENOUGH` records, since single records differ. Of several alternates the own cost of the one
+    that is wanted counts: what the others cost says nothing.
     """
     operator = observation.context.graph.by_name[name]
     if _switches(observation, operator):

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from elastream.model.action import Action, LeaseHost, MoveTask, SetParallelism, TaskId
 from elastream.model.cloud import HostState, HostType, Lease
-from elastream.model.observation import Context, Floats, Metric, Observation
+from elastream.model.observation import Floats, Metric, Observation
 from elastream.model.stages import Unit
 from elastream.planning.algorithms.placement import balance
 
-__all__ = ["TAKES_INSTANCES", "Draft", "fixed_head", "observed_instances"]
+__all__ = ["TAKES_INSTANCES", "Draft", "observed_instances"]
 
 # Needs are sums of decimal fractions: rounding must not exclude a host that fits exactly.
 TOLERANCE = 1e-9
@@ -37,23 +37,6 @@ def _together(steps: Sequence[tuple[int, SetParallelism]]) -> SetParallelism:
     )
 
 
-def fixed_head(context: Context) -> str:
-    """Why adding instances where records wait does nothing, where these have a fixed number; empty where it does.
-
-    Apart every operator has a queue; fused only what a query reads from, and all its stages are behind that.
-    """
-    if not context.scalable:
-        return "no operator of the dataflow can have more instances, and it adds nothing else"
-    widens = {name: unit.scalable for unit in context.units for name in unit.operators}
-    for segment in () if context.layout.apart else context.layout.segments:
-        if not widens[segment.name]:  # where all that waits for the query is counted, of every source
-            return (
-                f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
-                "state, which have a fixed number"
-            )
-    return ""
-
-
 def observed_instances(observation: Observation, unit: Unit) -> int:
     """Observed parallelism of a unit: of the operator that names it, else of any of its operators; 0 if unknown."""
     operators = observation.operators
@@ -68,9 +51,9 @@ class Draft:
 
     Hosts that are leased but not ready accept instances too, which start with the host. Instances that the plant does not
     place are `floating`, by unit: Spark runs tasks of a source or a durable edge on any free slot. Each takes a slot's part
-    of a host's cores at least, all of the largest at most; their needs count in equal parts on all open hosts. A task of
-    a unit that is not scalable (a state partition) counts with the measured use of its operator, if known: the number of
-    partitions does not reflect the load.
+    of the hosts' cores, where fused whatever it declares; their needs count in equal parts on all open hosts. A task of
+    a unit that is not scalable (a state partition) takes turns with them on the same slots and needs no cores beside: the
+    number of partitions does not reflect the load.
     """
 
     def __init__(self, observation: Observation) -> None:
@@ -160,11 +143,18 @@ class Draft:
         )
 
     def feasibility(self, unit: Unit) -> Floats:
-        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,)."""
+        """Number of instances of `unit` that fit on each host, fractional, below 1 if none fits; shape (hosts,).
+
+        One that floats runs wherever a slot is free: as many fit on each host as on all open ones together.
+        """
         cores, memory = self.needs[unit.name]
         everywhere = np.full(len(self.hosts), np.inf)
+        free_cores, free_memory = self.free_cores, self.free_memory
+        if self.floating[unit.name] and not self.closed.all():
+            free_cores = np.full(len(self.hosts), free_cores[~self.closed].sum())
+            free_memory = np.full(len(self.hosts), free_memory[~self.closed].sum())
         room = np.minimum(
-            self.free_cores / cores if cores > 0 else everywhere, self.free_memory / memory if memory > 0 else everywhere
+            free_cores / cores if cores > 0 else everywhere, free_memory / memory if memory > 0 else everywhere
         )
         room = np.where(np.abs(room - 1) < TOLERANCE, 1.0, room)
         return np.where(self.closed, 0.0, room)
@@ -328,17 +318,15 @@ class Draft:
                 0, self.instances[unit.name] - sum(known.get(name, 0) for name in unit.operators)
             )
             if self.floating[unit.name]:
-                self.needs[unit.name] = (min(max(unit.cores, slot), float(self.cores.max())), unit.memory)
+                own = min(max(unit.cores, slot), float(self.cores.max())) if self.observation.context.layout.apart else slot
+                self.needs[unit.name] = (own, unit.memory)
             elsewhere = max(0, self.instances[unit.name] - placed[unit.name])
             self.free_cores -= elsewhere * self.needs[unit.name][0] / len(self.hosts)
             self.free_memory -= elsewhere * self.needs[unit.name][1] / len(self.hosts)
 
     def _observed_needs(self, unit: Unit, tasks: int) -> tuple[float, float]:
-        """(cores, megabytes) per task: as declared, or the measured use for units that are not scalable."""
-        busy = self.value(unit, Metric.BUSY_CORES)
-        if unit.scalable or tasks == 0 or np.isnan(busy):
-            return unit.cores, unit.memory
-        return busy / tasks, unit.memory / tasks
+        """(cores, megabytes) per task: as declared; tasks with state take turns with those that float."""
+        return (unit.cores, unit.memory) if unit.scalable or not tasks else (0.0, unit.memory / tasks)
 
     def do(self, action: Action) -> None:
         """Append an action; one that changes instances is the last step of `add`, `remove` and `move`."""

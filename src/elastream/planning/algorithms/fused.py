@@ -13,28 +13,63 @@ from elastream.model.units import format_duration
 from elastream.model.wording import counted
 from elastream.planning.algorithms.billing import due_back
 from elastream.planning.algorithms.measures import capacity, host_capacity, tasks_on
+from elastream.planning.provision import width
 
-__all__ = ["THREADS", "drain_surplus", "lease_missing", "threads"]
+__all__ = ["THREADS", "drain_surplus", "in_equal_parts", "lease_missing", "shared_capacity", "threads"]
 
 THREADS = 64
 """Most threads of an operator that waits."""
 
 
+def in_equal_parts(observation: Observation, slots: int) -> bool:
+    """Whether no stage without state has more tasks than `slots`: of more, quick slots would take more than slow ones."""
+    graph, counts = observation.context.graph, observation.composition.parallelism
+    return all(counts.get(name, 0) <= slots for name in observation.context.scalable if not graph.by_name[name].waits)
+
+
+def shared_capacity(observation: Observation, hosts: Sequence[str], *, equal: bool) -> float:
+    """Cores of speed 1 that `hosts` have for a stage's tasks together.
+
+    equal: whether each slot has one task, with as many records as the others: all then wait for that on the slowest slot.
+    """
+    if not equal:
+        return capacity(observation, hosts)
+    slots, least = _slots(observation, hosts)
+    return slots * least if slots else 0.0
+
+
+def _slots(observation: Observation, hosts: Sequence[str]) -> tuple[int, float]:
+    """Slots of `hosts` that tasks use, and cores of speed 1 of the slowest; inf without any."""
+    wide = {host: width(observation.leases[host].type) for host in hosts}
+    return sum(wide.values()), min((host_capacity(observation, host) / wide[host] for host in hosts), default=math.inf)
+
+
 def lease_missing(
-    observation: Observation, kind: HostType, need: float, why: str, spare: int, draining: Sequence[str]
+    observation: Observation,
+    kind: HostType,
+    need: float,
+    why: str,
+    spare: int,
+    draining: Sequence[str],
+    *,
+    equal: bool,
 ) -> list[Action]:
     """Hosts for `need` cores of speed 1 beside those that are there or coming: drains cancelled first, then leases.
 
-    need: NaN where unknown; `min_hosts` holds in any case. spare: hosts on top.
+    need: NaN where unknown; `min_hosts` holds in any case. spare: hosts on top. equal: as for `shared_capacity`.
     """
     context = observation.context
     there = (*observation.usable, *observation.coming)
-    has, each = capacity(observation, there), kind.cores * kind.speed
+    has, each = shared_capacity(observation, there, equal=equal), kind.cores * kind.speed
     lacking = context.min_hosts - len(there)
     if lacking > 0:
         why = f"at least {counted(context.min_hosts, 'host')}"
     if not math.isnan(need):
-        by_need = math.ceil((need - has) / each - 1e-9) + spare
+        short = (need - has) / each
+        if equal:
+            slots, least = _slots(observation, there)
+            short = (need / min(least, each / width(kind)) - slots) / width(kind)
+        by_need = math.ceil(short - 1e-9) + spare
         if by_need > max(0, lacking):
             lacking = by_need
             why = f"{why}; {has:.3g} are on {counted(len(there), 'host')}"
@@ -48,12 +83,12 @@ def lease_missing(
 
 
 def drain_surplus(
-    observation: Observation, highest: float, most: float, spare: int, pace: float, settle: float
+    observation: Observation, highest: float, most: float, spare: int, pace: float, settle: float, *, equal: bool
 ) -> list[Action]:
     """Drains of hosts without which the others are filled to `most` at most by `highest` cores; half of them at most.
 
     Only of those that cost nothing, or whose paid time ends before the next round, `pace` seconds later, could do it.
-    settle: seconds for which `highest` is the highest need.
+    settle: seconds for which `highest` is the highest need. equal: as for `shared_capacity`.
     """
     usable = observation.usable
     least = min((host_capacity(observation, host) for host in usable), default=0.0)
@@ -68,12 +103,14 @@ def drain_surplus(
         rest = [each for each in usable if each not in (*going, host)]
         # Spare hosts are kept in addition to the need: the smallest of the rest count as spare.
         working = sorted(rest, key=lambda each: host_capacity(observation, each))[spare:]
-        if len(rest) < observation.context.min_hosts or not highest <= most * capacity(observation, working):
+        if len(rest) < observation.context.min_hosts:
+            break
+        if not highest <= most * shared_capacity(observation, working, equal=equal):
             break
         going.append(host)
     if not going:
         return []
-    left = capacity(observation, [host for host in usable if host not in going])
+    left = shared_capacity(observation, [host for host in usable if host not in going], equal=equal)
     why = f"{counted(len(usable) - len(going), 'host')} filled to {highest / left:.0%} at most, as needed for "
     return [DrainHost(host, why=why + format_duration(settle)) for host in going]
 

@@ -245,16 +245,20 @@ class LoadFigures:
         """Ratio of arriving to processed records, at most `MOST_GROWTH`, of the query furthest behind; 1 if none is.
 
         One does in whose queue more records waited after each of the last `ROUNDS` rounds: whatever the metered work, the
-        hosts do not suffice.
+        hosts do not suffice. By the queue where more wait than come during two micro-batches, which no moment of a batch
+        explains: the rate processed in one round depends on which batches happen to end in it.
         """
-        frames = self._rounds()
+        frames, during = self._rounds(), self.observation.latency(Metric.BATCH_DURATION).value or 0.0
         ratio = 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
-            if not arrive > done:
-                continue
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
-            if all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
+            if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
+                continue
+            if waiting[0] > 2 * during * arrive:
+                came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
+                done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
+            if arrive > done:
                 ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
         return min(ratio, MOST_GROWTH)
 

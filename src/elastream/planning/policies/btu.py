@@ -20,7 +20,8 @@ from elastream.model.observation import Context, Floats, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
-from elastream.planning.algorithms.draft import Draft, fixed_head
+from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.queues import fixed_queue, measured_at, waiting
 
 __all__ = [
     "Btu",
@@ -177,7 +178,7 @@ class Btu:
         """
         draft = Draft(observation)
         levels = service_levels(observation.context)
-        late = [unit for unit in draft.scalable if self.is_late(observation, draft, unit, levels)]
+        late = [unit for unit in draft.scalable if self.is_late(observation, unit, levels)]
         for unit in late:
             self._upscale(draft, unit, late)
         self._finish_draining(draft)
@@ -190,31 +191,36 @@ class Btu:
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
-        if sentence := fixed_head(context):
+        if sentence := fixed_queue(context):
             return sentence
-        levels = service_levels(context)
-        for unit in context.units:
-            if unit.scalable and not any(name in levels for name in unit.operators):
+        levels, by_name = service_levels(context), context.graph.by_name
+        units = [unit for unit in context.units if unit.scalable]
+        promised = [bool(levels.keys() & measured_at(context, unit)) for unit in units]
+        for unit, known in zip(units, promised, strict=True):
+            working = [name for name in unit.operators if by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)]
+            if not known and (working or not any(promised)):
+                has, give = (f"operator {working[0]!r}", "it") if working else ("the dataflow", "operators")
                 return (
-                    f"it keeps service levels, and operator {unit.operators[0]!r} has none: give it a max_duration, or the "
-                    "dataflow a target_latency"
+                    f"it keeps service levels, and {has} has none: give {give} a max_duration, or the dataflow a "
+                    "target_latency"
                 )
         return ""
 
     def _lacking(self, observation: Observation, draft: Draft, levels: Mapping[str, float]) -> Iterator[Unknown]:
         """What Algorithm 1 needed and did not have: the queue, or how long records take where many wait."""
         for unit in draft.scalable:
-            queue, names = draft.value(unit, Metric.BACKLOG), [name for name in unit.operators if name in levels]
+            queue = waiting(observation, unit)
+            names = [name for name in measured_at(observation.context, unit) if name in levels]
             durations = [observation.operators.value(name, Metric.DURATION) for name in names]
             if math.isnan(queue):
                 yield Unknown(Metric.BACKLOG, Rows.OPERATOR, unit.operators[0])
             elif queue > self.scaling_threshold and names and np.isnan(durations).all():
                 yield Unknown(Metric.DURATION, Rows.OPERATOR, names[0])
 
-    def is_late(self, observation: Observation, draft: Draft, unit: Unit, levels: Mapping[str, float]) -> bool:
+    def is_late(self, observation: Observation, unit: Unit, levels: Mapping[str, float]) -> bool:
         """Algorithm 1 for a unit: any of its operators is late or about to be, and the unit's queue is long."""
-        queue = draft.value(unit, Metric.BACKLOG)
-        for name in unit.operators:
+        queue = waiting(observation, unit)
+        for name in measured_at(observation.context, unit):
             level = levels.get(name)
             if level is None:
                 continue
@@ -242,7 +248,8 @@ class Btu:
     def utility(self, draft: Draft, unit: Unit) -> float:
         """Algorithm 3 for a unit; with several operators, the delay is that of the most delayed."""
         observation, levels = draft.observation, service_levels(draft.observation.context)
-        delays = [last_duration(observation, name) / levels[name] for name in unit.operators if name in levels]
+        names = measured_at(observation.context, unit)
+        delays = [last_duration(observation, name) / levels[name] for name in names if name in levels]
         # Fused operators are judged by those durations that were ever measured: of each, or of their stage's first.
         delays = [delay for delay in delays if not math.isnan(delay)] or delays
         scalable = draft.scalable
@@ -253,13 +260,13 @@ class Btu:
             1.0,
             draft.value(unit, Metric.SCALINGS),
             float(np.nansum([draft.value(each, Metric.SCALINGS) for each in scalable])),
-            draft.value(unit, Metric.BACKLOG),
+            waiting(observation, unit),
             self.weights,
         )
 
     def _upscale(self, draft: Draft, unit: Unit, late: Sequence[Unit]) -> None:
         """Add an instance (Figure 4): where there is room, else in place of another operator's, else on a new host."""
-        why = f"late with {draft.value(unit, Metric.BACKLOG):.0f} waiting"
+        why = f"late with {waiting(draft.observation, unit):.0f} waiting"
         host = best_host(draft, unit, self.cache_factor) or self._make_room(draft, unit, late)
         if host is not None:
             draft.add(unit, host, why)
@@ -357,11 +364,12 @@ def service_levels(context: Context) -> dict[str, float]:
     """Seconds allowed to each operator, by name; operators that nothing is promised of are left out.
 
     An operator has the level that it declares. The first of a stage, which has the queue, has the sum of those that its
-    stage declares; where it declares none, an equal part of the target latency: the longest way through the dataflow leads
-    through so many queues.
+    stage declares - that of a query whose first stage only reads, of those that the query does; where none is declared, an
+    equal part of the target latency: the longest way through the dataflow leads through so many queues.
     """
     layout, graph = context.layout, context.graph
-    found = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
+    declares = {o.name: o.max_duration for o in graph.operators if o.max_duration is not None}
+    found = dict(declares)
     queues: dict[str, int] = {}
     for name in graph.order:
         working = graph.by_name[name].kind in (Kind.TRANSFORM, Kind.KEYED)
@@ -369,9 +377,12 @@ def service_levels(context: Context) -> dict[str, float]:
         queues[name] = leads + max((queues[edge.source] for edge in graph.inputs[name]), default=0)
     longest = max(queues.values(), default=0)
     for stage in layout.stages:
-        if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in stage.operators):
-            continue
-        declared = [found[name] for name in stage.operators if name in found]
+        members = stage.operators
+        if all(graph.by_name[name].kind in (Kind.SOURCE, Kind.SINK) for name in members):
+            if layout.apart or stage.name != stage.segment:
+                continue
+            members = next(each.operators for each in layout.segments if each.name == stage.segment)
+        declared = [declares[name] for name in members if name in declares]
         if stage.name not in found and declared:
             found[stage.name] = math.fsum(declared)
         elif stage.name not in found and context.target_latency is not None and longest:

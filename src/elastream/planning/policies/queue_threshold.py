@@ -16,7 +16,8 @@ from elastream.model.observation import Context, Observation
 from elastream.model.plant import Plan, Unknown
 from elastream.model.promises import Rows
 from elastream.model.stages import Unit
-from elastream.planning.algorithms.draft import Draft, fixed_head
+from elastream.planning.algorithms.draft import Draft
+from elastream.planning.algorithms.queues import fixed_queue, waiting
 
 __all__ = ["QueueThreshold"]
 
@@ -42,7 +43,7 @@ class QueueThreshold:
     def plan(self, observation: Observation, memory: object = None) -> Plan:
         """The plan of this round. An unknown queue triggers no action, and is named."""
         draft = Draft(observation)
-        queues = {unit.name: waiting(draft, unit) for unit in draft.scalable}
+        queues = {unit.name: waiting(observation, unit) for unit in draft.scalable}
         for unit in draft.scalable:
             if queues[unit.name] < self.lower and draft.instances[unit.name] > 1:
                 self._scale_down(draft, unit)
@@ -63,7 +64,7 @@ class QueueThreshold:
 
     def unfit(self, context: Context) -> str:
         """Why it can do nothing; empty where it can."""
-        return fixed_head(context)
+        return fixed_queue(context)
 
     def _scale_down(self, draft: Draft, unit: Unit) -> None:
         placed = draft.placements(unit)
@@ -98,11 +99,3 @@ class QueueThreshold:
                 if draft.tasks_on(host):
                     draft.do(DrainHost(host, why="its last instance is gone"))
                 draft.do(ReleaseHost(host, why="its last instance is gone"))
-
-
-def waiting(draft: Draft, unit: Unit) -> float:
-    """Records queued at a unit, without those that came during a micro-batch: they wait for the next in any case."""
-    observation = draft.observation
-    queue, rate = draft.value(unit, Metric.BACKLOG), observation.operators.value(unit.operators[0], Metric.ARRIVAL_RATE)
-    batch = observation.latency(Metric.BATCH_DURATION).value
-    return queue if batch is None or math.isnan(rate) else max(0.0, queue - rate * batch)

@@ -7,7 +7,7 @@ from typing import ClassVar, get_args
 from elastream.model.action import Action, LeaseHost, SetParallelism
 from elastream.model.cloud import HostType
 from elastream.model.endpoints import ArrivalPattern
-from elastream.model.errors import DataflowError, InputError
+from elastream.model.errors import CloudError, DataflowError, InputError
 from elastream.model.observation import Context, Metric, Observation
 from elastream.model.plant import Plan, Policy
 from elastream.model.stages import Layout, Unit
@@ -15,9 +15,9 @@ from elastream.model.wording import counted
 from elastream.planning.algorithms.draft import Draft
 from elastream.planning.algorithms.placement import balance
 from elastream.planning.policies.highest_value import HighestValue
-from elastream.planning.provision import At, Costs, declared, declared_cores, width
+from elastream.planning.provision import At, Costs, declared, declared_cores, filled, first, width
 
-__all__ = ["Static", "missing_hosts", "places_only", "sized"]
+__all__ = ["Static", "missing_hosts", "places_only", "sized", "standing"]
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,41 @@ def sized(
     )
 
 
+def standing(
+    policy: Policy, layout: Layout, host_types: Sequence[HostType], max_hosts: int, costs: Costs | None = None
+) -> tuple[list[str], Mapping[str, int]] | None:
+    """Types of the hosts, and instances by operator, that a `Static` of a number of hosts has before a load begins.
+
+    None for every other policy. costs: as for `planning.provision.declared`; equal shares where an operator has none.
+    """
+    if not isinstance(policy, Static) or not isinstance(policy.hosts, int):
+        return None
+    type = _type_of(policy, host_types)
+    try:
+        hosts = max(min(policy.hosts, max_hosts), first(layout, type).hosts)
+    except CloudError:  # the plant says which operator fits no host
+        return None
+    if policy.parallelism:
+        return [type.name] * hosts, {}
+    try:
+        cores = declared_cores(layout.graph, {source.name: 1.0 for source in layout.graph.sources}, costs)
+    except DataflowError:
+        cores = {}
+    return [type.name] * hosts, filled(layout, type, hosts, cores)
+
+
 def _number(policy: Static, host_types: Sequence[HostType], size: Callable[[HostType, At], int]) -> int:
     """The hosts of `policy`; size: how many of a type the load fills."""
     if isinstance(policy.hosts, int):
         return policy.hosts
+    return size(_type_of(policy, host_types), "peak" if policy.hosts == "peak" else "mean")
+
+
+def _type_of(policy: Static, host_types: Sequence[HostType]) -> HostType:
     types = {type.name: type for type in host_types}
     if not types or policy.host_type not in (None, *types):
         raise InputError(f"host_type: there is no host type {policy.host_type!r} (there are: {', '.join(types) or 'none'})")
-    type = host_types[0] if policy.host_type is None else types[policy.host_type]
-    return size(type, "peak" if policy.hosts == "peak" else "mean")
+    return host_types[0] if policy.host_type is None else types[policy.host_type]
 
 
 def missing_hosts(observation: Observation, hosts: int, host_type: str | None = None) -> list[Action]:

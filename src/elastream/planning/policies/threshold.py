@@ -25,7 +25,7 @@ from elastream.model.units import format_duration, format_rate
 from elastream.model.wording import counted
 from elastream.planning.algorithms.apart import CoreNeed, enlarge, lacks, may_reduce, needs_of, reduce
 from elastream.planning.algorithms.draft import Draft, observed_instances
-from elastream.planning.algorithms.fused import drain_surplus, lease_missing, threads
+from elastream.planning.algorithms.fused import drain_surplus, in_equal_parts, lease_missing, shared_capacity, threads
 from elastream.planning.algorithms.load import CERTAIN, ROUNDS, LoadFigures, Seen
 from elastream.planning.algorithms.measures import capacity, host_capacity, since_change, sum_of, tasks_on, unsized
 from elastream.planning.algorithms.placement import balance
@@ -58,9 +58,10 @@ class Threshold:
     (`forecasting.surprise`): full, the hosts must be able to process such a jump.
 
     **Need.** Fused, the cores at that rate are those on the line through recent rates and busy cores, and beyond these
-    rates the upper bound of its mean response; without a line,
-    work per record times the rate; until a run has been warm, the declared costs. Samples of the `cool_down` seconds
-    after a run's first records or a host's coming are not warm: workers start, code is compiled. Apart, each operator's
+    rates the upper bound of its mean response; without a line, work per record times the rate; until a run has been warm,
+    the declared costs. Samples of the `cool_down` seconds after a run's first records or a host's coming are not warm:
+    workers start, code is compiled. A slot counts as the slowest of all hosts' has it, since a stage's tasks have equal
+    parts and wait for the one there. Apart, each operator's
     are its own work per record times the rate that reaches it if no queue holds records back: from the sources' rates
     and measured (else declared) selectivities. Late backlog adds: the part of the queues, when a host asked for now
     would work, above half of arrival rate x target latency (Little's law; the other half is for their processing) is to
@@ -180,8 +181,8 @@ class _Round:
     @property
     def _said(self) -> str:
         """The rate, for people."""
-        grows = self.rate > self.forecast.level
-        return f"{format_rate(self.rate)}{f' expected in {format_duration(round(self.horizon))}' if grows else ''}"
+        ahead = f" expected in {format_duration(round(self.horizon))}" if self.rate > self.forecast.level else ""
+        return f"{format_rate(self.rate)}{ahead}"
 
     # Fused: tasks share the cores of their hosts.
 
@@ -193,19 +194,17 @@ class _Round:
         need, why = self._need(base)
         if load.cold and math.isnan(load.declared) and not load.late:
             # What the first batches work, and how far they lag behind, says nothing of the next ones.
-            need = min(need, capacity(observation, (*observation.usable, *observation.coming)))
+            need = min(need, shared_capacity(observation, (*observation.usable, *observation.coming), equal=self._equal))
         draining = [host for host, lease in observation.leases.items() if lease.state is HostState.DRAINING]
-        more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining)
+        more = lease_missing(observation, self.kind, need, why, self.policy.spare, draining, equal=self._equal)
         hosts: list[Action] = [
             ReleaseHost(host, why="it holds no more tasks")
             for host in draining
             if not tasks_on(observation, host) and CancelDrain(host) not in more
         ]
         hosts += more if more or draining else self._shrink(seen)
-        parallelism = [
-            action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)
-        ]
-        return Scaled(hosts, parallelism, seen, self._predicted(hosts, base), unknown)
+        wider = [action for operator in sorted(observation.context.scalable) for action in self._widened(operator, need)]
+        return Scaled(hosts, wider, seen, self._predicted(hosts, base), unknown)
 
     def _need(self, base: float) -> tuple[float, str]:
         """(cores of speed 1 that hosts must have, reason); NaN if unknown. base: cores that the rate works."""
@@ -222,7 +221,7 @@ class _Round:
         settled = since_change(observation) >= min(policy.cool_down, ROUNDS * self.pace)
         behind = 1.0 if self._narrow else load.behind  # more tasks come before more hosts
         if (load.late or behind > 1) and settled and not observation.coming and observation.usable:
-            there = capacity(observation, observation.usable)
+            there = shared_capacity(observation, observation.usable, equal=self._equal)
             if behind > 1:
                 if not there * behind <= need:
                     need = there * behind
@@ -248,6 +247,10 @@ class _Round:
         )
 
     @cached_property
+    def _equal(self) -> bool:
+        return in_equal_parts(self.observation, self._width)
+
+    @cached_property
     def _width(self) -> int:
         """Tasks that the hosts work at once."""
         return sum(width(self.observation.leases[host].type) for host in self.load.working)
@@ -271,7 +274,7 @@ class _Round:
             return []
         highest = float(np.nanmax([self._highest(seen), self.load.used, self.load.cores(self.later), 0.0]))
         highest = max(highest, self.most * self.load.cores(self.upper))
-        return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle)
+        return drain_surplus(observation, highest, self.most, policy.spare, self.pace, self.settle, equal=self._equal)
 
     def _highest(self, seen: Seen) -> float:
         """Most cores needed in the last `settle` seconds; in the first round, for the highest rate sampled in them."""

@@ -102,7 +102,8 @@ class Lookup:
         if (index := self._keys.get(column.type)) is None:
             index = self._keys[column.type] = pd.Index(np.array(list(self._by_key), dtype=np.int64))
         values = pc.fill_null(column, 0) if column.null_count else column
-        numbers: Numbers = self._numbers[index.get_indexer(values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))]
+        at = index.get_indexer(values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+        numbers: Numbers = self._numbers[at]
         if column.null_count:
             numbers[column.is_null().to_numpy(zero_copy_only=False)] = -1
         return numbers

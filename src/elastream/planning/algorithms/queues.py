@@ -1,0 +1,67 @@
+"""What waits for an operator, for policies that add instances where records wait: VISP's.
+
+Apart every operator has a queue. Fused, all that a query's sources and durable edges bring waits for the next micro-batch,
+and with it for every stage of the query: which of them holds it up, its queue does not tell.
+"""
+
+import math
+
+from elastream.model.graph import Kind
+from elastream.model.metrics import Metric
+from elastream.model.observation import Context, Observation, known_sum
+from elastream.model.stages import Segment, Unit
+
+__all__ = ["fixed_queue", "measured_at", "waiting"]
+
+TRANSIT = 0.05
+"""Seconds within which records are on their way and do not wait: at thousands a second, a look at a queue finds some."""
+
+
+def segment_of(context: Context, unit: Unit) -> Segment:
+    """The query that a unit is part of."""
+    name = context.layout.stage_of[unit.operators[0]].segment
+    return next(each for each in context.layout.segments if each.name == name)
+
+
+def measured_at(context: Context, unit: Unit) -> tuple[str, ...]:
+    """Operators whose durations are a unit's: its own; fused, also the one that its query is named after."""
+    if context.layout.apart:
+        return unit.operators
+    return tuple(dict.fromkeys((*unit.operators, segment_of(context, unit).name)))
+
+
+def waiting(observation: Observation, unit: Unit) -> float:
+    """Records that wait for a unit; NaN if unknown.
+
+    Without those that are on their way, or came during a micro-batch: these wait for the next in any case.
+    """
+    context, frame = observation.context, observation.operators
+    if context.layout.apart:
+        names, entries, during = unit.operators, list(unit.operators[:1]), TRANSIT
+    else:
+        segment, by_name = segment_of(context, unit), context.graph.by_name
+        names = segment.operators
+        entries = [name for name in names if by_name[name].kind is Kind.SOURCE]
+        entries += dict.fromkeys(edge.target for edge in segment.inputs)
+        during = observation.latency(Metric.BATCH_DURATION).value or 0.0
+    queue = known_sum([frame.value(name, Metric.BACKLOG) for name in names])
+    rate = math.fsum([frame.value(name, Metric.ARRIVAL_RATE) for name in entries])
+    if math.isnan(queue) or not rate * during >= 1:  # records are whole: where few come, each counts
+        return queue
+    return max(0.0, queue - rate * during)
+
+
+def fixed_queue(context: Context) -> str:
+    """Why adding instances where records wait does nothing, where they have a fixed number; empty where it does."""
+    if not context.scalable:
+        return "no operator of the dataflow can have more instances, and it adds nothing else"
+    if context.layout.apart:
+        return ""
+    widens = {name for unit in context.units if unit.scalable for name in unit.operators}
+    for segment in context.layout.segments:
+        if not widens & set(segment.operators):
+            return (
+                f"it adds instances where records wait, and those that wait for {segment.name!r} wait for tasks with "
+                "state, or for those that its source gives it, which have a fixed number"
+            )
+    return ""
