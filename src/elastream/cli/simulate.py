@@ -158,9 +158,7 @@ def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, conso
     from elastream.dashboard.progress import progress_bar
 
     with progress_bar(console) as progress:
-        found = replayed(
-            recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress
-        )
+        found = replayed(recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress)
     print_table(console, found.constants())
     print_table(console, found.table())
     print_table(console, found.phases())
