@@ -1,4 +1,4 @@
-"""`elastream tables set|show`: gives a run that goes on a table of which alternate runs for which key, and shows those it has."""
+"""`elastream tables set|show`: gives a run a table of which alternate runs for which key, and shows those it has."""
 
 import time
 from pathlib import Path

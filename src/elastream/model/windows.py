@@ -51,8 +51,8 @@ class Window:
     every: distance between the starts of windows, in seconds or records; None: they follow each other without overlap. At
         most the length: records between windows would be in none.
     by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
-        orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival: that
-        of the source, batch by batch, whichever task reads a record. In windows of time records are in the order of `by`.
+        orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
+        that of the source, batch by batch, whichever task reads a record. In windows of time records are in the order of `by`.
     late: seconds by which records of a time window may come late.
 
     A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.

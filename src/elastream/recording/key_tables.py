@@ -164,7 +164,7 @@ class KeyTableLog:
 
 
 def selections_recorded(header: Header) -> Mapping[str, Selection]:
-    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for a header that says nothing."""
+    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for another header."""
     return {
         each["name"]: Selection(header.flow, each["name"], dict(each["selects"]), tuple(each["alternates"]))
         for each in header.operators
