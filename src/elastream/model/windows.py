@@ -52,7 +52,7 @@ class Window:
         most the length: records between windows would be in none.
     by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
         orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
-        that of the source, batch by batch, whichever task reads a record. In windows of time, records are in order of `by`.
+        that of the source, batch by batch, whichever task reads a record. Windows of time have them in the order of `by`.
     late: seconds by which records of a time window may come late.
 
     A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.
