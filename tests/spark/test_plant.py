@@ -139,11 +139,19 @@ def test_a_leased_host_joins_the_running_query_and_takes_state(plant):
 
 def test_an_alternate_is_switched_without_restart(plant):
     run = plant.queries.running[0].query.runId
+    assert plant.apply(SwitchAlternate("split", "letters")).status is Status.ACCEPTED
+    seen = plant.observe()
+    assert seen.composition.alternates["split"] == "letters"
+    seen = observed(plant, lambda o: o.effective["source"].alternates["split"] == "letters")
+    assert seen.effective["source"].version == seen.composition.version
     assert plant.apply(SwitchAlternate("split", "letters")).status is Status.DONE
     rate = Metric.EMITTED_RATE
     observed(plant, lambda o: o.operators.value("split", rate) < 2.2 * o.operators.value("split", Metric.PROCESSED_RATE))
-    plant.apply(SwitchAlternate("split", "words"))
+    several = [SwitchAlternate("split", "words"), SwitchAlternate("nobody", "words")]
+    assert [each.status for each in plant.switch(several)] == [Status.ACCEPTED, Status.REFUSED]
+    assert plant.observe().composition.version == seen.composition.version + 1
     assert plant.queries.running[0].query.runId == run
+    assert plant.queries.updates[0].latency >= 0.0
 
 
 def test_hosts_outlive_the_process_that_their_daemons_were_forked_from(plant):

@@ -61,6 +61,8 @@ Fused = Annotated[
     ),
 ]
 
+Guards = Annotated[Path | None, typer.Option(metavar="FILE", help="Guards to use instead of the file's.")]
+
 
 def simulate(
     file: Program = None,
@@ -82,6 +84,7 @@ def simulate(
     ] = None,
     fused: Fused = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
+    guards: Guards = None,
     html: Html = None,
     json_file: Json = None,
 ) -> None:
@@ -127,6 +130,7 @@ def simulate(
             fused=fused,
             period=period,
             seed=seed,
+            guards=guards or given.guards,
         )
     print_table(console, comparison.table())
     console.print(comparison.verdict, highlight=False, markup=False, soft_wrap=True)
@@ -142,15 +146,19 @@ def _finish(outcome: "Findings", html: Path | None, json_file: Path | None, cons
 def _replay(run: Path, against: Path | None, wanted: list[str], seed: int, console: "Console") -> "Findings":
     """Replay a recorded run and print the drift. wanted: policies to compare with the recorded one."""
     from elastream.experiments.drift import replayed
+    from elastream.recording.directory import RunDirectory
+    from elastream.recording.guard_log import GuardLog
     from elastream.recording.recorder import Recording
 
-    recording = Recording.read(against or run)
+    place = against or run
+    recording = Recording.read(place)
+    guards = GuardLog(RunDirectory(place).guards).versions if place.is_dir() else ()
     source = None if against is None else Recording.read(run)
     policies = _recorded_policy(recording) | {text: named_by(text, "policy") for text in wanted}
     from elastream.dashboard.progress import progress_bar
 
     with progress_bar(console) as progress:
-        found = replayed(recording, policies, source=source, place=str(against or run), seed=seed, progress=progress)
+        found = replayed(recording, policies, source=source, place=str(place), seed=seed, guards=guards, progress=progress)
     print_table(console, found.constants())
     print_table(console, found.table())
     print_table(console, found.phases())

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from elastream.documents.guards import GuardDocument
 from elastream.experiments.cases import cores, run_beside
 from elastream.experiments.comparison import Comparison, Peak
 from elastream.experiments.trials import Scene, tried
@@ -38,14 +39,15 @@ def compare(
     seed: int = 1,
     fused: bool = False,
     settings: Settings | None = None,
+    guards: GuardDocument | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Comparison:
     """Run every policy on the same load and seed.
 
     load: for every source, in place of what the sources declare. seconds: how long; the longest load where not given.
     target: fraction of records that must be in time. monitor, period: seconds between observations and between plans.
-    fused: whether stages are scaled as on Spark, or (False) every operator by itself. Raises InputError for a load that
-    never ends without `seconds`, and whatever the simulated plant refuses.
+    fused: whether stages are scaled as on Spark, or (False) every operator by itself. guards: in force all the time. Raises
+    InputError for a load that never ends without `seconds`, and whatever the simulated plant refuses.
     """
     if not policies:
         raise InputError("there is no policy to compare")
@@ -63,7 +65,7 @@ def compare(
     layout = lay_out(graph, fused=fused)
     refuse_unreachable(layout, host_types, target_latency)
     loads = {source: pattern for source, pattern in patterns.items() if pattern is not None}
-    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed)
+    scene = Scene(layout, host_types, loads, length, records, base, target_latency, max_hosts, period, seed, guards)
     trials = run_beside(
         lambda named, tell: tried(scene, *named, tell),
         _checked(scene, policies),

@@ -30,6 +30,7 @@ from elastream.services.pollers import Pollers
 from elastream.spark.attach import attach
 from elastream.spark.dataflow.kafka import kafka_package, kafka_settings, sink_options, source_options
 from elastream.spark.dataflow.sources import check_source, open_source
+from elastream.spark.dataflow.steering import Steering
 from elastream.spark.jvm.capabilities import probe
 from spark_jvm import forget_jvm
 from waiting import wait_until
@@ -200,7 +201,8 @@ def test_every_record_of_a_topic_is_read_once_through_a_restart(spark: SparkSess
     check_source(operator)
     for first, last in ((0, 500), (500, 1200)):
         write(spark, topic, first, last)
-        stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+        steering = Steering(operator.name, tmp_path)
+        stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
         assert stream.columns == ["key", "value", "timestamp"]
         found = drain(stream, tmp_path).collect()
         assert sorted(row["value"] for row in found) == sorted(f"line {n}" for n in range(last))
@@ -213,7 +215,8 @@ def test_a_stream_is_written_to_a_topic_and_found_there(spark: SparkSession, bro
     source, sink = kafka("before", broker), kafka("after", broker)
     write(spark, source, 0, 300)
     operator = Operator("before", Kind.SOURCE, reads=source)
-    stream = open_source(spark, operator, control=tmp_path / "control", partitions=2, batch_seconds=1.0)
+    steering = Steering(operator.name, tmp_path)
+    stream = open_source(spark, operator, control=tmp_path / "control", steering=steering, batch_seconds=1.0)
     query = (
         stream.selectExpr("key", "upper(value) as value")
         .writeStream.format("kafka")
