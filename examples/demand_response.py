@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from elastream.model.key_table import selection_of
-from elastream.recording.key_tables import KeyTableLog
 
 from elastream import Alternate, Dataflow, HostType, Local, Static, constant, parquet, records, run
 from elastream.experiments.dynamic_dataflow.experiment import TRAINED, WARM, forecasts_of, selector_of
 from elastream.experiments.dynamic_dataflow.methods import HISTORY, HORIZON, METHODS, Fitted, fit, forecast
 from elastream.experiments.dynamic_dataflow.readings import INTERVAL, WEEK, Generator, generate
+from elastream.model.key_table import selection_of
 from elastream.model.stages import lay_out
 from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
 from elastream.services.choosing import Choosing
 from elastream.spark.worker.composition import CompositionCodec, code_in_offsets
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from elastream.model.key_table import Selection
-from elastream.recording.key_tables import KeyTableLog
 
 from elastream.forecasting.selection import Selector
 from elastream.model.errors import InputError
+from elastream.model.key_table import Selection
 from elastream.recording.directory import RunDirectory
+from elastream.recording.key_tables import KeyTableLog
 from elastream.recording.observer import Header
 from elastream.services.choosing import Choosing
 
