@@ -105,8 +105,8 @@ def found(folder):
     off = pq.read_table(Path(folder) / "off").to_pylist()
     swings = pq.read_table(Path(folder) / "extremes").to_pylist()
     return (
-        {(row["furnace"], row["start"]): row["off"] for row in off},
-        {(row["furnace"], row["window_start"]): (row["least"], row["most"]) for row in swings},
+        {(row["furnace"], pd.Timestamp(row["start"], tz="UTC")): row["off"] for row in off},
+        {(row["furnace"], pd.Timestamp(row["window_start"], tz="UTC")): (row["least"], row["most"]) for row in swings},
     )
 
 
