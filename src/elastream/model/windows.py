@@ -37,30 +37,25 @@ class WindowKind(StrEnum):
 class Window:
     """The windows of a keyed operator; exactly one of seconds, count and landmark is given. Raises DataflowError.
 
-        A window belongs to one key and is emitted **once**, when it is complete, and never changed afterwards.
+    A window belongs to one key and is emitted **once**, when it is complete, and never changed afterwards.
 
-        seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
-            `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
-            the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
-            `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
-            complete is dropped and counted.
-        count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
-            k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
-        landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;
-            null counts as false.
-        every: distance between the starts of windows, in seconds or records; None: they follow each other without overlap. At
-            most the length: records between windows would be in none.
-        by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
-    <<<<<<< HEAD
-            orders a key's records within one micro-batch, equal ones in the order of arrival; empty: order of arrival: that
-            of the source, batch by batch, whichever task reads a record. In windows of time records are in the order of `by`.
-    =======
-            orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
-            that of the source, batch by batch, whichever task reads a record. Windows of time have them in the order of `by`.
-    >>>>>>> switching
-        late: seconds by which records of a time window may come late.
+    seconds: length of a time window. Windows are half open, [start, start + seconds), and aligned to whole multiples of
+        `every` since 1970-01-01 UTC. A record is in those that hold the value of its column `by`. A window is complete when
+        the watermark reaches its end: the newest value of `by` that any record had in an *earlier* micro-batch, less
+        `late` seconds; of a join, that of the input that is behind. A record that comes when its windows are
+        complete is dropped and counted.
+    count: records of the key in a count window. Windows start `every` records apart; the k-th (from 0) holds the records
+        k * every to k * every + count - 1 of its key, in the order of arrival, and is complete with its last record.
+    landmark: a column of type boolean. A record where it is true ends the window of *its own key*, and is its last record;
+        null counts as false.
+    every: distance between the starts of windows, in seconds or records; None: they follow each other without overlap. At
+        most the length: records between windows would be in none.
+    by: for a time window the column of type timestamp that it goes by. For count and landmark windows the column that
+        orders the records of a key within one micro-batch, equal ones in the order of arrival; empty: order of arrival,
+        that of the source, batch by batch, whichever task reads a record. Windows of time have them in the order of `by`.
+    late: seconds by which records of a time window may come late.
 
-        A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.
+    A replayed batch ends the same windows: what they hold is Spark's state, which is that after the batch before.
     """
 
     seconds: float | None = None

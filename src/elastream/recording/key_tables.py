@@ -164,11 +164,7 @@ class KeyTableLog:
 
 
 def selections_recorded(header: Header) -> Mapping[str, Selection]:
-<<<<<<< HEAD
-    """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError where a header lacks it."""
-=======
     """What key tables of a recorded run must fit, by operator. Raises KeyError or TypeError for another header."""
->>>>>>> switching
     return {
         each["name"]: Selection(header.flow, each["name"], dict(each["selects"]), tuple(each["alternates"]))
         for each in header.operators

@@ -19,13 +19,8 @@ __all__ = ["bringing_into_use"]
 def bringing_into_use(graph: Graph, directory: RunDirectory) -> Callable[[str, int, Iterable[Composition]], str] | None:
     """What brings versions of the run's key tables into use; None where no operator of `graph` selects by key.
 
-    <<<<<<< HEAD
-        Given an operator, a version and the compositions that batches may still run under, it says why batches cannot run
-        under that version; empty where they can from now on.
-    =======
-        It is given an operator, a version and the compositions that batches may still run under, and says why batches cannot
-        run under that version; empty where they can from now on.
-    >>>>>>> switching
+    It is given an operator, a version and the compositions that batches may still run under, and says why batches cannot
+    run under that version; empty where they can from now on.
     """
     selections = selections_of(graph)
     if not selections:
