@@ -74,6 +74,9 @@ class Evaluator:
             (due, number, -1) for number, due in enumerate(self._due) if due < math.inf
         ]
         heapify(self._wakes)
+        self._touched = list(
+            zip(program.readers, program.formulas_of, program.always, program.bounds, program.bounded, strict=True)
+        )
         self._flipped: set[int] = set()
         self._fresh = True
 
@@ -134,18 +137,20 @@ class Evaluator:
 
     def _set(self, slot: int, value: SignalValue | None, parts: set[int], formulas: set[int]) -> None:
         """Set a slot to another value; adds the parts and the formulas that it may change."""
-        program, last = self.program, self._slots[slot]
+        last = self._slots[slot]
         self._slots[slot] = value
-        parts.update(program.readers[slot])
+        readers, every, always, bounds, bounded = self._touched[slot]
+        if readers:
+            parts.update(readers)
         if last is None or value is None:
-            formulas.update(program.formulas_of[slot])
-            self._flipped.update(program.formulas_of[slot])
+            formulas.update(every)
+            self._flipped.update(every)
             return
-        formulas.update(program.always[slot])
-        if bounds := program.bounds[slot]:
+        if always:
+            formulas.update(always)
+        if bounds:
             low, high = (last, value) if last <= value else (value, last)  # type: ignore[operator]
-            first, end = bisect_left(bounds, low), bisect_right(bounds, high)
-            formulas.update(program.bounded[slot][first:end])
+            formulas.update(bounded[bisect_left(bounds, low) : bisect_right(bounds, high)])
 
     def _wake(self, now: float, parts: set[int], formulas: set[int]) -> None:
         wakes = self._wakes
