@@ -9,6 +9,7 @@ import numpy as np
 
 from elastream.experiments.assumptions import AROUND, assumption_table, drawn, values, variations
 from elastream.experiments.cases import ExperimentOptions, run_all
+from elastream.experiments.dynamic_dataflow.consistency import Consequence
 from elastream.experiments.dynamic_dataflow.experiment import (
     NETWORK,
     ONLINE,
@@ -26,6 +27,7 @@ from elastream.experiments.dynamic_dataflow.experiment import (
 )
 from elastream.experiments.dynamic_dataflow.methods import METHODS
 from elastream.experiments.dynamic_dataflow.readings import CUSTOMERS, Generator
+from elastream.experiments.dynamic_dataflow.switching import consequences, figures_of, table_of
 from elastream.experiments.findings import Check, Findings, check_table, counted, environment, variation_table
 from elastream.experiments.page import Block, Heading, Page, Plot, Prose, Table, line
 from elastream.model.observation import Floats
@@ -67,11 +69,11 @@ def run_dynamic_dataflow(options: ExperimentOptions) -> Findings:
     results, seconds = run_all(
         run_case, cases, options.workers, lambda case, done, of: options.progress(f"data {case.name}", done, of)
     )
-    return outcome(results, seconds)
+    return outcome(results, consequences(options.quick), seconds)
 
 
-def outcome(results: Sequence[Result], seconds: float) -> Findings:
-    """The findings; bars apply to the data sets of the assumed parameters."""
+def outcome(results: Sequence[Result], switched: Sequence[Consequence], seconds: float) -> Findings:
+    """The findings; bars apply to the data sets of the assumed parameters. switched: by mode of consistency."""
     main = [each for each in results if each.case.name == "as assumed"]
     draws = [each for each in results if each.case.name == "drawn"]
     others = {each.case.name: bars([each]) for each in results if each.case.name not in ("as assumed", "drawn")}
@@ -86,6 +88,7 @@ def outcome(results: Sequence[Result], seconds: float) -> Findings:
         "share of draws": shares,
         "draws": {"number": len(draws), "within": AROUND},
         "sensitivity": {name: {check.name: check.value for check in found} for name, found in others.items()},
+        "consistency": figures_of(switched),
         "assumptions": values(Generator()),
         "data": {"kind": "synthetic", "sets": len(main), "customers": main[0].case.customers},
         "seconds": round(seconds, 2),
@@ -97,7 +100,7 @@ def outcome(results: Sequence[Result], seconds: float) -> Findings:
             "deviation": PAPER["deviation from the best"],
         },
         checks,
-        _page(main, figures, checks, others),
+        _page(main, figures, checks, others, table_of(switched)),
         environment(plant="simulated", data="synthetic", runs=len(results), seconds=round(seconds, 1)),
         verdict(figures, checks),
     )
@@ -170,7 +173,11 @@ def share_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _page(
-    main: Sequence[Result], figures: Mapping[str, Any], checks: Sequence[Check], others: Mapping[str, tuple[Check, ...]]
+    main: Sequence[Result],
+    figures: Mapping[str, Any],
+    checks: Sequence[Check],
+    others: Mapping[str, tuple[Check, ...]],
+    consistency: Table,
 ) -> Page:
     blocks: list[Block] = [
         Prose(
@@ -195,6 +202,12 @@ def _page(
             "anew, independently, for each data set."
         ),
         share_table(figures),
+        Heading("Switching"),
+        Prose(
+            "The same plans of switches under each way to update a running dataflow: how long until nothing works under an "
+            "older composition any more, and how many records met the elements that a plan switches before and after it."
+        ),
+        consistency,
     ]
     if others:
         blocks.append(variation_table(others))
