@@ -62,8 +62,8 @@ class Keyed:
 
 @lru_cache(maxsize=64)
 def _loaded(pickled: bytes) -> Keyed:
-    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads what a key has emitted
-    # with empty rows, which pandas warns of on standard error.
+    # A worker process executes many tasks: user functions and their modules are loaded once. PySpark pads what a key has
+    # emitted with empty rows, which pandas warns of on standard error.
     warnings.filterwarnings("ignore", "The behavior of DataFrame concatenation with empty", FutureWarning)
     keyed: Keyed = cloudpickle.loads(pickled)
     return keyed
