@@ -185,7 +185,8 @@ class _Watch:
 
     def _truth(self, decision: Decision) -> Round:
         seen, stations = self.seen, self.plant.network.stations
-        waits = [station.queued + station.in_service for station in stations]
+        # Fused, what is in work is so in every stage of its query: it counts where it waited.
+        waits = [station.queued + station.in_service if self.entries[station.name] else 0.0 for station in stations]
         starting = any(
             free > seen.time and not math.isfinite(done)
             for station in stations
@@ -235,10 +236,12 @@ class _Watch:
 
 
 def _entries(layout: Layout, name: str) -> list[str]:
-    """Operators at which records come that wait at stage `name`: fused, all that its query reads, if it is the first."""
+    """Operators at which records come that wait at a stage: fused, all that its query reads, and none but at its first."""
     segment = next(each for each in layout.segments if each.name == layout.stage_of[name].segment)
-    if layout.apart or segment.stages[0].name != name:
+    if layout.apart:
         return [name]
+    if segment.stages[0].name != name:
+        return []
     sources = [each for each in segment.operators if layout.graph.by_name[each].kind is Kind.SOURCE]
     return [*sources, *dict.fromkeys(edge.target for edge in segment.inputs)]
 
