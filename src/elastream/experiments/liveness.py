@@ -175,7 +175,7 @@ class _Watch:
             self.broken += (
                 [] if self.case.policy in FIXED else _provided(self.case, self.given, name, self.rounds, self.patience)
             )
-            self.broken += _fixed(self.case, self.given, name, self.rounds, self.patience)
+            self.broken += _fixed(self.case, self.given, name, self.rounds)
             self.broken += [] if self.ends or self.case.policy in FIXED else _given_back(self.given, self.rounds)
             if not self.ends or self.broken or self.silent:
                 self.stop()
@@ -384,9 +384,9 @@ def _given_back(given: Scenario, rounds: Sequence[Round]) -> Iterator[str]:
         yield f"{last.hosts} hosts at the end of the low load, as many as ever; {given.hosts} at the start"
 
 
-def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round], patience: float) -> Iterator[str]:
+def _fixed(case: LivenessCase, given: Scenario, name: str, rounds: Sequence[Round]) -> Iterator[str]:
     """In the last rounds of a constant load nothing happens, unless much still waits."""
-    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own * patience]
+    tail = [round for round in rounds if round.time > rounds[-1].time - QUIET * given.own]
     acting = [(round.time, type(round.acted).__name__) for round in tail if round.acted is not None]
     if acting and case.policy not in CYCLING and tail[-1].waiting < WAITING + given.rates[1] * 2:
         (when, what) = acting[0]
