@@ -245,22 +245,27 @@ class LoadFigures:
         """Ratio of arriving to processed records, at most `MOST_GROWTH`, of the query furthest behind; 1 if none is.
 
         One does in whose queue more records waited after each of the last `ROUNDS` rounds: whatever the metered work, the
-        hosts do not suffice. By the queue where more wait than come during two micro-batches, which no moment of a batch
-        explains: the rate processed in one round depends on which batches happen to end in it.
+        hosts do not suffice. By the queue where more wait than come during two of its micro-batches, which no moment of a
+        batch explains: the rate processed in one round depends on which batches happen to end in it.
         """
-        frames, during = self._rounds(), self.observation.latency(Metric.BATCH_DURATION).value or 0.0
-        ratio = 1.0
+        frames, ratio = self._rounds(), 1.0
         for name in frames[0].ids if len(frames) > ROUNDS else ():
             arrive, done = (frames[0].value(name, metric) for metric in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
             waiting = [frame.value(name, Metric.BACKLOG) for frame in frames]
             if not all(now - before > GROWTH * arrive * self.pace for now, before in pairwise(waiting)):
                 continue
-            if waiting[0] > 2 * during * arrive:
+            if waiting[0] > 2 * self._batch(name) * arrive:
                 came = math.fsum(frame.value(name, Metric.ARRIVAL_RATE) for frame in frames[:ROUNDS])
                 done = float(np.fmin(done, (came - (waiting[0] - waiting[-1]) / self.pace) / ROUNDS))
-            if arrive > done:
+            if arrive > (1 + GROWTH) * done:
                 ratio = max(ratio, arrive / done if done > 0 else MOST_GROWTH)
         return min(ratio, MOST_GROWTH)
+
+    def _batch(self, operator: str) -> float:
+        """Seconds of the longest micro-batch of an operator's query that ended lately; of any, where none of it did."""
+        segment = self.observation.context.layout.stage_of[operator].segment
+        usual = self.observation.latency(Metric.BATCH_DURATION).value or 0.0
+        return max((each.seconds for each in self.observation.batches if each.segment == segment), default=usual)
 
     def queued(self, seconds: float) -> bool:
         """Whether more records than arrive in `seconds` waited in each of the last `ROUNDS` rounds and still do."""
