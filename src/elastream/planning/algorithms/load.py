@@ -19,7 +19,7 @@ from elastream.model.errors import DataflowError
 from elastream.model.graph import Kind
 from elastream.model.metrics import Metric
 from elastream.model.observation import Floats, Frame, Observation, known_sum
-from elastream.planning.algorithms.measures import TICK, capacity, sum_of
+from elastream.planning.algorithms.measures import TICK, capacity, sum_of, total_of
 from elastream.planning.provision import declared_cores
 
 __all__ = ["LoadFigures", "Seen"]
@@ -364,7 +364,7 @@ def _columns(observation: Observation, frames: Sequence[tuple[float, Frame]]) ->
     several = len(observation.context.layout.segments) > 1
     found: list[list[float]] = [[], [], [], [], []]
     for time, frame in frames:
-        arriving, processed = (_total(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        arriving, processed = (total_of(frame, each, sources) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
         busy = sum_of(frame, Metric.BUSY_CORES, working)
         finished = _finished(observation, frame, processed, busy) if several else processed
         for into, value in zip(found, (time, arriving, processed, finished, busy), strict=True):
@@ -388,9 +388,11 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         own = [name for name in segment.operators if by_name[name].kind is Kind.SOURCE]
         entries = [*own, *dict.fromkeys(edge.target for edge in segment.inputs)]
         name = segment.name
-        offered[name], done[name] = (_total(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE))
+        offered[name], done[name] = (
+            total_of(frame, each, entries) for each in (Metric.ARRIVAL_RATE, Metric.PROCESSED_RATE)
+        )
         if own:
-            total += _total(frame, Metric.ARRIVAL_RATE, own)
+            total += total_of(frame, Metric.ARRIVAL_RATE, own)
         elif before := {layout.stage_of[edge.source].segment for edge in segment.inputs} & offered.keys() - {name}:
             passed = math.fsum(done[each] for each in before)
             offered[name] *= math.fsum(offered[each] for each in before) / passed if passed > 0 else math.nan
@@ -398,8 +400,3 @@ def _finished(observation: Observation, frame: Frame, processed: float, busy: fl
         if cores > 0:
             work += offered[name] * cores / done[name] if done[name] > 0 else math.nan
     return busy * total / work if work > 0 and total > 0 else processed
-
-
-def _total(frame: Frame, metric: Metric, names: Sequence[str]) -> float:
-    """Sum of `metric` over the operators `names`; NaN if one is unknown."""
-    return math.fsum([frame.value(name, metric) for name in names])
